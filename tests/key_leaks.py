@@ -21,7 +21,7 @@ PERMANENT = frozenset(
             "priority",
             "rate",
             "ratelimited",
-            "retired",
+            "invalidated",
             "scheduled",
         ),
         *(

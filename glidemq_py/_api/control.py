@@ -66,7 +66,7 @@ class QueueControl:
         """
         number = check_int("count", count, 0, _MOST_EVENTS)
         link = await self._connected()
-        await link.transport.call(control.keep_events(link.keys.meta, number))
+        await link.transport.call(control.set_event_retention(link.keys.meta, number))
 
     async def get_event_retention(self) -> int:
         """Return the approximate number of events that the queue keeps; the default is 1000."""
@@ -153,7 +153,7 @@ class QueueControl:
         link = await self._connected()
         retried, left = 0, -1
         while left:
-            call = control.retry_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
+            call = control.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
             done, left = await link.transport.call(call)
             retried += done
         return retried

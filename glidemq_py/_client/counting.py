@@ -34,7 +34,7 @@ async def complete_counts(transport: Transport, meta: str, numbers: Sequence[int
     """
     found = list(numbers)
     while found[_BAND]:
-        late, found[_BAND] = await transport.call(reading.count_late(meta, found[_BAND]))
+        late, found[_BAND] = await transport.call(reading.count_delayed(meta, found[_BAND]))
         found[_DELAYED] += late
         found[_PRIORITIZED] -= late
     if found[_PARKED] < 0:

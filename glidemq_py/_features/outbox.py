@@ -27,7 +27,7 @@ __all__ = [
     "OutboxEntry",
     "OutboxReply",
     "dead_letter_id",
-    "dead_letters_to",
+    "dead_letter_queue",
     "deliver_charge",
     "outbox",
 ]
@@ -69,7 +69,7 @@ def _read(reply: bytes) -> OutboxReply:
     return OutboxReply(bool(held), read, writes)
 
 
-def dead_letters_to(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
+def dead_letter_queue(meta: str, name: str | None = None, on: str = "", subscription: str = "") -> Call[str]:
     """Set the dead letter queue and the outcomes that use it; returns the name in effect.
 
     Args:
@@ -79,7 +79,7 @@ def dead_letters_to(meta: str, name: str | None = None, on: str = "", subscripti
         subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
     request = (False if name is None else name, on, subscription)
-    return Call("dead_letters_to", meta, (pack(request),), bytes.decode, repeatable=True)
+    return Call("dead_letter_queue", meta, (pack(request),), bytes.decode, repeatable=True)
 
 
 async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:

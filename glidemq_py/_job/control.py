@@ -34,14 +34,14 @@ async def _change(link: QueueLink[JobTransport], job_id: str, call: Call[str], a
 async def change_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
     """Change the priority of a job that has not started, and return the validated value."""
     value = check_int("priority", priority, 0, MAX_PRIORITY)
-    await _change(link, job_id, control.reprioritize(link.keys.meta, job_id, value), "change the priority of")
+    await _change(link, job_id, control.change_priority(link.keys.meta, job_id, value), "change the priority of")
     return value
 
 
 async def change_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:
     """Change the delay of a job that has not started, and return it in ms."""
     value = to_ms("delay", delay)
-    await _change(link, job_id, control.redelay(link.keys.meta, job_id, value), "change the delay of")
+    await _change(link, job_id, control.change_delay(link.keys.meta, job_id, value), "change the delay of")
     return value
 
 

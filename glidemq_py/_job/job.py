@@ -186,7 +186,7 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
             JobStateError: If the job has not failed.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(control.retry(self._link.keys.meta, self.id))
+        answer = await self._link.transport.call(control.requeue_job(self._link.keys.meta, self.id))
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":

@@ -141,7 +141,7 @@ class AttemptSteps:
             StaleAttemptError: If the job is now locked by another worker.
         """
         attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-        await self._write(control.note_tokens(self._link.keys.meta, self.id, number, self._token))
+        await self._write(control.record_tokens(self._link.keys.meta, self.id, number, self._token))
         attempt.tokens = number
 
 

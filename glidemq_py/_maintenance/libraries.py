@@ -17,7 +17,7 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.library_publishing import delete_everywhere, published
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls import control
-from glidemq_py._core.calls.control import registry_use
+from glidemq_py._core.calls.control import registry_touch
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import GlideMQError, LibraryError
@@ -42,7 +42,7 @@ _OURS: Final = re.compile(r"glidemq_py_[0-9a-f]{12}")
 async def register_use(transport: AsyncTransport) -> None:
     """Register the transport's library as in use now. Raises as `Transport.command` does."""
     now = await _now(transport)
-    await transport.call(registry_use(REGISTRY, transport.library.name, now, "GT", _REGISTRY_TTL_MS))
+    await transport.call(registry_touch(REGISTRY, transport.library.name, now, "GT", _REGISTRY_TTL_MS))
 
 
 async def delete_unused(transport: AsyncTransport) -> list[str]:
@@ -64,7 +64,7 @@ async def delete_unused(transport: AsyncTransport) -> list[str]:
     deleted: list[str] = []
     for name, score in zip(names, scores, strict=True):
         if score is None:
-            await transport.call(registry_use(REGISTRY, name, now, "NX"))
+            await transport.call(registry_touch(REGISTRY, name, now, "NX"))
         elif float(score) < now - UNUSED_MS:
             await delete_everywhere(transport, name)
             deleted.append(name)

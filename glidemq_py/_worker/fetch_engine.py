@@ -314,7 +314,7 @@ class FetchEngine:
     # -- calls --------------------------------------------------------------------------------------------
 
     def next_call(self, now: float) -> Exchange | Invalidate | Reattach | None:
-        """Return the next call to make, or None. Its result is passed to `replied`, `retired`, `reattached`, or
+        """Return the next call to make, or None. Its result is passed to `replied`, `invalidated`, `reattached`, or
         `failed`.
         """
         if self.disconnected or self.calls_in_flight >= self.max_calls:

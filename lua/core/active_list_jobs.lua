@@ -2,7 +2,7 @@
 -- pending for them. `list-active` counts them (Node peers read it). `list-active-ids` holds their ids by last
 -- heartbeat. Both describe jobs that already run: a foreign key in their place must not undo that.
 
-G.list_taken = function(q, ids, now_text)
+G.track_list_jobs = function(q, ids, now_text)
   local n = #ids
   if n == 0 then return end
   redis.pcall('INCRBY', q.list_active, n)
@@ -15,7 +15,7 @@ G.list_taken = function(q, ids, now_text)
 end
 
 -- The counter never goes below zero.
-G.list_left = function(q, id)
+G.untrack_list_job = function(q, id)
   redis.pcall('ZREM', q.list_active_ids, id)
   local active = redis.pcall('GET', q.list_active)
   if type(active) == 'string' and G.count_of(active) > 0 then redis.pcall('DECR', q.list_active) end

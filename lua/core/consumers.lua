@@ -3,7 +3,7 @@
 -- (docs/learn/guarantees.md, "Bounded calls").
 
 local GROUPS_MAX, CONSUMERS_MAX, PENDING_MAX = 1000, 5000, 5000
-local LOOKED_AT = 1000 -- pending entries
+local IDLE_PAGE = 1000 -- pending entries
 local PEERS, PEERS_SEEN_MS = 'worker-', 86400000
 
 G.GROUPS_MAX = GROUPS_MAX
@@ -81,13 +81,13 @@ end
 -- deliveries}. from: the start of the range. Return the entry to continue after, '' at the end. (The server's own filter
 -- by idle time reads all entries.)
 G.each_idle = function(q, group, idle, from, most, each)
-  local pending, found = redis.pcall('XPENDING', q.stream, group, from, '+', LOOKED_AT), 0
+  local pending, found = redis.pcall('XPENDING', q.stream, group, from, '+', IDLE_PAGE), 0
   for i, p in ipairs(pending) do
     if p[3] >= idle then
       each(p)
       found = found + 1
-      if found == most then return i == #pending and #pending < LOOKED_AT and '' or p[1] end
+      if found == most then return i == #pending and #pending < IDLE_PAGE and '' or p[1] end
     end
   end
-  return #pending == LOOKED_AT and pending[LOOKED_AT][1] or ''
+  return #pending == IDLE_PAGE and pending[IDLE_PAGE][1] or ''
 end

@@ -1,5 +1,5 @@
 -- Write the events stream: one entry per job and event, trimmed to about 1,000 entries or the number set by
--- `keep_events`. An event is only a notification: a key of a foreign type must not undo the change it reports.
+-- `set_event_retention`. An event is only a notification: a key of a foreign type must not undo the change it reports.
 
 local KEPT = '1000'
 local NAME = #'events'

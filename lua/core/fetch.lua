@@ -8,23 +8,29 @@ local EXPIRE_AT, REVOKED, GROUP_KEY, PROCESSED_ON, PRIORITY, STACKTRACE, BUDGET_
 
 local M = G.groups
 
+-- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots.
+local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'stream', 'groups' }
+local STREAM_ONLY = { 'groups', 'stream', 'groups' }
+
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
 -- The state of one fetch: fetched jobs, dropped jobs, entries to acknowledge.
 G.fetching = function(_, now, consumer, quiet)
   return { now = now, now_text = G.int(now), consumer = consumer, quiet = quiet, jobs = {}, dropped = {},
-    settled = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
+    acked = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end
 
 -- Drop an entry: acknowledge it and report the reason to the worker.
 G.drop = function(fetching, id, entry, reason)
-  if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
+  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
   fetching.dropped[#fetching.dropped + 1] = { entry, id or '', reason }
 end
 
-local function refuse(q, fetching, id, entry, h)
+local function reject_unrunnable(q, fetching, id, entry, h)
   local state = h[STATE]
-  if not (RUNNABLE[state] or (fetching.reattach and state == 'active') or (fetching.pulling and state == 'group-waiting')) then
+  local runnable = RUNNABLE[state] or (fetching.reattach and state == 'active')
+    or (fetching.from_groups and state == 'group-waiting')
+  if not runnable then
     G.drop(fetching, id, entry, 'state is ' .. state)
     return true
   end
@@ -47,7 +53,7 @@ local function refuse(q, fetching, id, entry, h)
   return false
 end
 
--- Remember a group whose parked jobs can run. They are fetched in this call (G.sources) or pushed to the stream at
+-- Remember a group whose parked jobs can run. They are fetched in this call or pushed to the stream at
 -- its end.
 G.add_ready_group = function(fetching, name)
   if fetching.group_listed[name] then return end
@@ -59,10 +65,10 @@ end
 local function enter_group(q, fetching, id, entry, h)
   local job = G.pick(q.J .. id, 'orderingSeq', 'slot', 'cost', 'timestamp')
   job.state, job.groupKey, job.processedOn = h[STATE], h[GROUP_KEY], h[PROCESSED_ON] or nil
-  local refused, g = M.enter(q, id, job, fetching.now)
-  if refused then
-    fetching.refused_by, fetching.parked = g, true
-    if entry ~= '' then fetching.settled[#fetching.settled + 1] = entry end
+  local rejected, g = M.enter(q, id, job, fetching.now)
+  if rejected then
+    fetching.parked_by, fetching.parked = g, true
+    if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
     return false
   end
   if g.maxConcurrency == 0 or g.active < g.maxConcurrency then G.add_ready_group(fetching, g.name) end
@@ -108,7 +114,7 @@ G.activate = function(q, fetching, id, entry)
     G.drop(fetching, id, entry, 'the job is gone')
     return false
   end
-  if refuse(q, fetching, id, entry, h) then return false end
+  if reject_unrunnable(q, fetching, id, entry, h) then return false end
   if h[GROUP_KEY] and not (fetching.reattach and h[STATE] == 'active') and not enter_group(q, fetching, id, entry, h) then
     return false
   end
@@ -122,31 +128,32 @@ G.activate = function(q, fetching, id, entry)
     redis.call('ZREM', q.scheduled, id)
   end
   write_active(q, fetching, id, entry, h)
-  if h[BUDGET_KEY] then G.budgets.gate(q, fetching, id, h[BUDGET_KEY]) end
+  if h[BUDGET_KEY] then G.budgets.add_decision(q, fetching, id, h[BUDGET_KEY]) end
   return true
 end
 
--- Fetch up to `want` jobs from the sources in their order. Return true if no job is ready any more.
+-- Fetch up to `want` jobs from the sources in their order. A source activates up to `free` jobs and returns whether it
+-- is empty; it rejects at most G.REJECTIONS_MAX jobs per call. Return true if no job is ready any more.
 G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
   local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
-  local sources = fetching.stream_only and G.stream_sources or G.sources
-  for i = 1, blocked and 0 or #sources do
+  local order = fetching.stream_only and STREAM_ONLY or ORDER
+  for i = 1, blocked and 0 or #order do
     local free = want - #fetching.jobs
     if free <= 0 then
       exhausted = false
       break
     end
-    local ok, empty = pcall(sources[i], q, fetching, free)
+    local ok, empty = pcall(G.sources[order[i]], q, fetching, free)
     if not ok then
       exhausted, failure = false, empty
       break
     end
     if not empty then exhausted = false end
   end
-  G.list_taken(q, fetching.from_lists, fetching.now_text)
-  G.kick_groups(q, fetching)
-  G.settle_entries(q, fetching.settled)
+  G.track_list_jobs(q, fetching.from_lists, fetching.now_text)
+  G.promote_groups(q, fetching)
+  G.ack_entries(q, fetching.acked)
   -- If a source cannot be read the call fails, unless jobs were already fetched: those are returned.
   if failure and #fetching.jobs == 0 then error(failure, 0) end
   return exhausted

@@ -2,7 +2,7 @@
 -- The record names the entry of every job that this library made ready. For jobs pushed by a peer, the likely
 -- positions are read.
 
-local LIST_LOOK, HEAD_LOOK, TIME_LOOK = 1000, 200, 300
+local LIST_PAGE, HEAD_PAGE, TIME_PAGE = 1000, 200, 300
 
 -- Search `count` entries from `from` on.
 local function among(q, id, from, count)
@@ -16,15 +16,15 @@ end
 
 -- Check the entry in the record, then the entries fetched next, then those added after the job's time.
 local function in_stream(q, id, h)
-  local entry = G.find_entry(q, id, h.eid, h.timestamp) or among(q, id, '-', HEAD_LOOK)
+  local entry = G.find_entry(q, id, h.eid, h.timestamp) or among(q, id, '-', HEAD_PAGE)
   if entry or not string.find(h.timestamp or '', '^%d+$') then return entry end
-  return among(q, id, h.timestamp, TIME_LOOK)
+  return among(q, id, h.timestamp, TIME_PAGE)
 end
 
 -- Search a list from both ends. `rank` is the direction, for LREM.
 local function in_list(key, id)
   for _, rank in ipairs({ -1, 1 }) do
-    if type(redis.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_LOOK)) == 'number' then
+    if type(redis.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_PAGE)) == 'number' then
       return { list = key, rank = rank }
     end
   end
@@ -49,7 +49,7 @@ end
 
 G.leave_waiting = function(q, id, place)
   if place.entry then
-    G.settle_entries(q, { place.entry })
+    G.ack_entries(q, { place.entry })
   elseif place.set then
     redis.call('ZREM', place.set, id)
   else

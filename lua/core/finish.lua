@@ -12,6 +12,7 @@
 -- For each row, the writes that can fail come first and the hash comes second: a job whose new place cannot be
 -- written stays active.
 
+local F = G.finishing
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
@@ -32,7 +33,7 @@ end
 
 local function leave_source(b, row)
   if row[ENTRY] == '' then
-    G.list_left(b.q, row[ID])
+    G.untrack_list_job(b.q, row[ID])
   else
     b.entries[#b.entries + 1] = row[ENTRY]
   end
@@ -77,8 +78,8 @@ end
 local function complete(b, row)
   local key = b.q.J .. row[ID]
   local h = read(key, 'groupKey', 'parentId', 'parentIds', 'schedulerName')
-  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  if rejected then return rejected end
   index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
   if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
   if not DELETED[row[7]] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text) end
@@ -95,21 +96,6 @@ local function complete(b, row)
     redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
   end
   return G.OK
-end
-
--- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted.
-local function retry(b, key, row, attempts, priority, stalled)
-  local due = G.scheduled_score(priority, b.now + row[10])
-  redis.call('ZADD', b.q.scheduled, due, row[ID])
-  redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
-    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
-  if row[12] then G.bump(key, 'fallbackIndex') end
-  if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end
-  leave_source(b, row)
-  if not b.quiet then
-    G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
-  end
-  return G.RETRYING
 end
 
 -- Fail the job whatever attempts are left. The variable arguments are further fields of its record.
@@ -134,11 +120,11 @@ end
 local function fail(b, row)
   local key = b.q.J .. row[ID]
   local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
-  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
+  if rejected then return rejected end
   local attempts = G.count_of(h[4]) + 1
   if row[9] > 0 and attempts < row[9] then
-    return retry(b, key, row, G.int(attempts), h[5], h[8] or h[9])
+    return F.retry(b, key, row, G.int(attempts), h[5], h[8] or h[9])
   end
   if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
   return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],
@@ -148,9 +134,9 @@ end
 -- Release the job. It gets a new token immediately, so that a later report of this attempt is rejected.
 local function release(b, row)
   local q, id = b.q, row[ID]
-  local refused = G.check_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
-  if refused then return refused end
-  local g = G.requeue(q, id, b.now, G.job_of(q, id))
+  local rejected = G.check_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
+  if rejected then return rejected end
+  local g = G.return_job(q, id, b.now, G.job_of(q, id))
   leave_source(b, row)
   if g then G.add_ready_group(b.fetching, g.name) end
   return G.RELEASED
@@ -158,12 +144,11 @@ end
 
 local FINISH = G.finish_kinds
 FINISH[1], FINISH[2], FINISH[3] = complete, fail, release
-local F = G.finishing
 F.read, F.leave_source, F.leave_group, F.fail_at_once = read, leave_source, leave_group, fail_at_once
 
 local function write(b, no_metrics)
   local q = b.q
-  G.settle_entries(q, b.entries)
+  G.ack_entries(q, b.entries)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   G.purge(q, b.removed)

@@ -1,4 +1,4 @@
--- Refuse queues that use a feature which this build does not know (docs/reference/functions.md, "Features of a queue").
+-- Reject queues that use a feature which this build does not know (docs/reference/functions.md, "Features of a queue").
 -- The field `features` of P:meta lists them: `name:version`, separated by commas. The version is that of the first
 -- release of glidemq_py that handles the feature. Most queues have no such field: what release 0.1.0 knows is not listed.
 
@@ -29,24 +29,24 @@ end
 
 -- Return the error reply for the first of the declared keys whose queue uses an unknown feature, else nil. A call that
 -- declares a meta key touches no other queue.
-G.refusal = function(keys)
+G.unknown_feature = function(keys)
   local last
   for i = 1, #keys do
     local meta = meta_of(keys[i])
     if meta and meta ~= last then
-      local refused = G.feature_error(meta, redis.pcall('HGET', meta, 'features'))
-      if refused or meta == keys[i] then return refused end
+      local rejected = G.feature_error(meta, redis.pcall('HGET', meta, 'features'))
+      if rejected or meta == keys[i] then return rejected end
       last = meta
     end
   end
   return nil
 end
 
--- Return the function that is registered for `callback`: it refuses before anything is written.
+-- Return the function that is registered for `callback`: it rejects before anything is written.
 G.guarded = function(callback)
   return function(keys, args)
-    local refused = G.refusal(keys)
-    if refused then return refused end
+    local rejected = G.unknown_feature(keys)
+    if rejected then return rejected end
     return callback(keys, args)
   end
 end

@@ -7,7 +7,7 @@ local STATIC = {
   list_active_ids = 'list-active-ids', list_popped = 'list-popped', list_taken = 'list-taken', wake = 'wake',
   workers = 'workers', stall_watch = 'stall-watch',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
-  ratelimited = 'ratelimited', retired = 'retired',
+  ratelimited = 'ratelimited', invalidated = 'invalidated',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
   parents_left = 'parents-left', search_cursors = 'search-cursors', outbox = 'outbox', writes = 'writes',
   waiting_children = 'waiting-children', remote_parents = 'remote-parents',

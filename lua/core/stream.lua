@@ -11,7 +11,7 @@ end
 
 -- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). A failing deletion (a foreign
 -- key in place of the stream) must not undo the work already done.
-G.settle_entries = function(q, entries)
+G.ack_entries = function(q, entries)
   if #entries == 0 then return end
   redis.pcall('XACK', q.stream, G.GROUP, unpack(entries))
   redis.pcall('XDEL', q.stream, unpack(entries))

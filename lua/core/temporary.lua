@@ -4,7 +4,7 @@
 local PRUNED_A_CALL = 20
 
 -- ttl: ms. To be called whenever the key's time to live is set. The index expires with its last member.
-G.remember_temporary = function(q, suffix, now, ttl)
+G.record_temporary = function(q, suffix, now, ttl)
   redis.call('ZADD', q.temporary, 'GT', G.int(now + ttl), suffix)
   local over = redis.call('ZRANGEBYSCORE', q.temporary, '-inf', G.int(now), 'LIMIT', 0, PRUNED_A_CALL)
   if #over > 0 then redis.call('ZREM', q.temporary, unpack(over)) end

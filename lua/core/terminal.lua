@@ -12,7 +12,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   else
     G.emit(q.events, event, id)
   end
-  G.budgets.let_expire(q, id, now)
+  G.budgets.expire_with_root(q, id, now)
   -- Fields of an earlier attempt do not explain the final failure.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')

@@ -17,7 +17,7 @@ W.activate = function(q, id, h, now, entry, broadcast)
   if entry and not broadcast then set.eid = entry end
   if entry == '' then
     set.src = 'l'
-    W.list_taken(q, id)
+    W.track_list_jobs(q, id)
   elseif entry and (h.lifo == '1' or G.count_of(h.priority) > 0) then
     set.src = 's'
   end
@@ -71,16 +71,16 @@ end
 G.export('moveToActive', { 'allow-oom' }, function(keys, args)
   local q, id, entry, group, broadcast = arguments(keys, args)
   local now = W.num(args[1])
-  if entry == '' then W.list_arrived(q, id) end
+  if entry == '' then W.untrack_popped(q, id) end
   local h, flat = W.read(keys[1])
   if not h or not h.state or not h.name then
     if not broadcast then W.ack(q, group, entry) end
     return ''
   end
-  local refusal = W.reject_reason(q, id, h, now, entry, broadcast)
-  if refusal then
-    if refusal ~= 'REVOKED' then W.ack(q, group, entry, broadcast) end
-    return refusal
+  local rejection = W.reject_reason(q, id, h, now, entry, broadcast)
+  if rejection then
+    if rejection ~= 'REVOKED' then W.ack(q, group, entry, broadcast) end
+    return rejection
   end
   return W.reply_of({}, flat, W.activate(q, id, h, now, entry, broadcast))
 end)

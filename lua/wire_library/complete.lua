@@ -15,8 +15,8 @@ local function parents(q, keys, c)
 end
 
 -- A rejected list job was counted when it was popped; a deleted or finished one was already removed from the count.
-local function settle_rejected(q, h, c)
-  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.list_left(q, c.id) end
+local function uncount_rejected(q, h, c)
+  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.untrack_list_job(q, c.id) end
 end
 
 -- c: id, entry, value, now, group, retention, member, parent_id, broadcast, started (processedOn that the worker
@@ -26,7 +26,7 @@ W.complete = function(q, keys, c)
   local key, h = q.J .. c.id, W.job(q, c.id)
   local stale = c.started and h.processedOn and tonumber(h.processedOn) ~= c.started
   if not h.state or (not c.broadcast and (stale or not W.is_current(h, c.entry, acked))) then
-    return settle_rejected(q, h, c)
+    return uncount_rejected(q, h, c)
   end
   local now_text = W.text(c.now)
   redis.call('ZADD', q.completed, now_text, c.id)
@@ -37,7 +37,7 @@ W.complete = function(q, keys, c)
     local started = tonumber(h.processedOn or '')
     G.metric(q.metrics_completed, c.now, 1, started and math.max(0, c.now - started) or 0)
   end
-  if c.entry == '' then W.list_left(q, c.id) end
+  if c.entry == '' then W.untrack_list_job(q, c.id) end
   parents(q, keys, c)
   if not c.broadcast then W.retain(q, q.completed, c.id, c.retention, c.now) end
 end

@@ -25,7 +25,7 @@ local function retry(q, h, c, attempts)
   redis.call('HSET', key, 'state', 'delayed', 'failedReason', c.reason, 'processedOn', now_text)
   -- Stalls are counted per attempt, not over all attempts.
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
-  W.pause_in_group(q, c.id, h, c.now)
+  W.free_slot_unless_ordered(q, c.id, h, c.now)
   G.emit(q.events, 'retrying', c.id, 'failedReason', c.reason, 'attemptsMade', attempts, 'delay', W.text(c.backoff))
   W.wake(q)
   return 'retrying'
@@ -45,8 +45,8 @@ local function fail(q, h, c)
   return 'failed'
 end
 
-local function refused(q, h, c)
-  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.list_left(q, c.id) end
+local function rejected(q, h, c)
+  if c.entry == '' and h.revoked == '1' and h.state == 'failed' then W.untrack_list_job(q, c.id) end
   return (not h.state or h.state == 'failed') and 'failed' or 'retrying'
 end
 
@@ -59,9 +59,9 @@ G.export('fail', { 'allow-oom' }, function(keys, args)
   }
   local acked = W.ack(q, c.group, c.entry, c.broadcast)
   local h = W.job(q, c.id)
-  if not h.state or (not c.broadcast and not W.is_current(h, c.entry, acked)) then return refused(q, h, c) end
+  if not h.state or (not c.broadcast and not W.is_current(h, c.entry, acked)) then return rejected(q, h, c) end
   local attempts = count_attempt(q, c)
-  if c.entry == '' then W.list_left(q, c.id) end
+  if c.entry == '' then W.untrack_list_job(q, c.id) end
   if c.limit > 0 and attempts < c.limit then return retry(q, h, c, attempts) end
   return fail(q, h, c)
 end)

@@ -16,14 +16,14 @@ local function from_list(q, list, c)
     local id = redis.call('RPOP', q[list])
     if not id then return nil end
     local h, flat = W.read(q.J .. id)
-    local refusal = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, '', false)
-    if not refusal then
+    local rejection = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, '', false)
+    if not rejection then
       local set = W.activate(q, id, h, c.now, '', false)
       redis.pcall('INCR', q.list_active)
       if not c.quiet then G.emit(q.events, 'active', id) end
       return W.reply_of({ 'NEXT_HASH', c.id, id, '' }, flat, set)
     end
-    if refusal == 'REVOKED' and not W.TERMINAL[h.state] then W.end_revoked(q, id, h, c.now) end
+    if rejection == 'REVOKED' and not W.TERMINAL[h.state] then W.end_revoked(q, id, h, c.now) end
   end
   return nil
 end
@@ -41,11 +41,11 @@ local function from_stream(q, c)
     if not entry then return nil end
     local h, flat = nil, nil
     if id then h, flat = W.read(q.J .. id) end
-    local refusal = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, entry, false)
-    if not refusal then
+    local rejection = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, entry, false)
+    if not rejection then
       return W.reply_of({ 'NEXT_HASH', c.id, id, entry }, flat, W.activate(q, id, h, c.now, entry, false))
     end
-    if refusal == 'REVOKED' then return { 'NEXT_REVOKED', c.id, id, entry } end
+    if rejection == 'REVOKED' then return { 'NEXT_REVOKED', c.id, id, entry } end
     -- No entry of a job that cannot run stays pending.
     W.ack(q, c.group, entry)
   end

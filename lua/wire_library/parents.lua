@@ -18,9 +18,9 @@ end
 -- Notify a parent in another queue: directly if this server holds both queues. In a cluster a worker of glidemq_py
 -- delivers it, if the child's queue has one; else a worker of the parent's queue
 -- (features/flows/functions/remote_parents.lua).
-F.notify_elsewhere = function(q, P, parent, member, how, text, policy, now)
+F.notify_other_queue = function(q, P, parent, member, how, text, policy, now)
   local here = type(redis.pcall('EXISTS', P .. 'job:' .. parent)) == 'number'
-  if here and not G.refusal({ P .. 'meta' }) then
+  if here and not G.unknown_feature({ P .. 'meta' }) then
     if F.may_notify(q) then
       F.record_child_end(F.reached(q, P), parent, member, how, text, policy, now, true)
     else

@@ -37,7 +37,7 @@ G.export('rateLimitGroup', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[1], id)
   local before = W.pick(keys[1], 'state', 'groupKey')
   if before.state == 'active' and not W.given(before.groupKey) then return 'error:no_group' end
-  local h = W.step_aside(q, id, entry, args[3], args[6] == '1')
+  local h = W.leave_active(q, id, entry, args[3], args[6] == '1')
   if not h then return 'error:not_active' end
   local g = W.group(q, h.groupKey)
   if W.holds_slot(g, h) then W.free_slot(q, g, id) end

@@ -14,7 +14,7 @@ local function redeliver(q, r, entry, id, h)
     redis.call('HSET', q.J .. id, 'state', 'active')
   else
     W.ack(q, r.group, entry)
-    W.redispatch(q, id, h)
+    W.reset_stalled(q, id, h)
     W.push_stream(q, id, h.name)
   end
 end

@@ -87,7 +87,7 @@ SEARCH[3] = function(q, s, cursor)
   if counted(q) <= in_sets(q) then return nil end
   local pattern = escaped(q.J) .. '*'
   local function found(id, h)
-    W.list_taken(q, id)
+    W.track_list_jobs(q, id)
     s.found(id, h)
   end
   for _ = 1, STEPS_A_CALL do
@@ -121,7 +121,7 @@ local function search(q, name, found)
 end
 
 local function back_to_list(q, id, h)
-  W.redispatch(q, id, h)
+  W.reset_stalled(q, id, h)
   W.push_list(q, h.lifo == '1' and 'lifo' or 'priority', id)
 end
 
@@ -133,7 +133,7 @@ local function handle(q, r, id, h)
   if not W.expired_now(q, id, h, r.now) and not W.stall(q, id, h, r.max_stalled, r.now) then
     back_to_list(q, id, h)
   end
-  W.list_left(q, id)
+  W.untrack_list_job(q, id)
 end
 
 -- Return jobs popped by a worker that never activated them to the head of their list.
@@ -146,7 +146,7 @@ local function return_popped(q, r)
     local h = W.job(q, id)
     if h.state == 'waiting' and h.name and not W.expired_now(q, id, h, r.now) then
       redis.call('RPUSH', h.lifo == '1' and q.lifo or q.priority, id)
-      W.list_left(q, id)
+      W.untrack_list_job(q, id)
       r.handled = r.handled + 1
     end
   end

@@ -18,7 +18,7 @@ local function leave_place(q, id, h)
     redis.pcall('XACK', q.stream, G.GROUP, h.eid)
     redis.call('XDEL', q.stream, h.eid)
   elseif h.state == 'active' then
-    if W.from_list(h) then W.list_left(q, id) end
+    if W.from_list(h) then W.untrack_list_job(q, id) end
   elseif h.state == 'waiting' then
     local place = G.waiting_place(q, id, { eid = '', lifo = '1' })
     if place then G.leave_waiting(q, id, place) end
@@ -127,7 +127,7 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   if args[1] == '1' then drain_scheduled(q, d) end
   drain_list(q, d, keys[5])
   drain_list(q, d, keys[6])
-  for _, g in pairs(d.groups) do W.kick(q, g, 0) end
+  for _, g in pairs(d.groups) do W.promote_parked(q, g, 0) end
   if d.count > 0 then G.emit(keys[3], 'drained', G.int(d.count)) end
   return d.count
 end)

@@ -21,12 +21,12 @@ end
 G.export('suspend', { 'allow-oom' }, function(keys, args)
   local id, now = args[1], W.num(args[4])
   local q = W.job_queue(keys[1], id)
-  local h, refusal = W.step_aside(q, id, args[2], args[3], args[7] == '1')
-  if not h then return refusal end
+  local h, rejection = W.leave_active(q, id, args[2], args[3], args[7] == '1')
+  if not h then return rejection end
   S.enter(q, id, now, args[5], W.duration(args[6]))
-  W.pause_in_group(q, id, h, now)
+  W.free_slot_unless_ordered(q, id, h, now)
   G.emit(q.events, 'suspended', id)
-  local early = S.early(q, id)
+  local early = S.undelivered(q, id)
   if early then resume(q, id, h, early) end
   return 'ok'
 end)

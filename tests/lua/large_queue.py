@@ -31,7 +31,7 @@ KEYS = (
     Large("completed", "zset", "#", _PAST), Large("failed", "zset", "#", _PAST), Large("scheduled", "zset", "#"),
     Large("suspended", "zset", "#", _PAST), Large("ratelimited", "zset", "k#", _PAST),
     Large("list-active-ids", "zset", "#", _PAST), Large("list-popped", "zset", "#", _PAST),
-    Large("workers", "zset", "py-#", _PAST), Large("retired", "zset", "t#", _PAST),
+    Large("workers", "zset", "py-#", _PAST), Large("invalidated", "zset", "t#", _PAST),
     Large("suspects", "zset", "#", "2"), Large("dedup-expiry", "zset", "d#", _PAST),
     Large("waiting-children", "zset", "#", _PAST), Large("remote-children", "zset", "glide:{o#}:", _PAST),
     Large("schedulers-due", "zset", "s#", _PAST), Large("writes", "zset", "w#", _PAST), Large("groupq:g", "zset", "#"),

@@ -191,8 +191,8 @@ class Fleet:
         self.random.choice((
             lambda: self.own.run(control.remove(self.own.meta, job_id)),
             lambda: self.own.run(control.revoke(self.own.meta, job_id)),
-            lambda: self.own.run(control.reprioritize(self.own.meta, job_id, 1)),
-            lambda: self.own.run(control.redelay(self.own.meta, job_id, 20)),
+            lambda: self.own.run(control.change_priority(self.own.meta, job_id, 1)),
+            lambda: self.own.run(control.change_delay(self.own.meta, job_id, 20)),
         ))()  # fmt: skip
         self.tainted.add(job_id)
 

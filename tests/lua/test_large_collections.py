@@ -73,7 +73,7 @@ def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
         q.redis("SADD", f"deps:{parent}", q.key("other"))
     q.finish(q.take_one().failed())
     q.run(flows.notify_parents(q.meta))
-    assert q.run(control.retry(q.meta, child)) == "ok"
+    assert q.run(control.requeue_job(q.meta, child)) == "ok"
     q.finish(q.take_one().completed("7"))
     notify_all(q)
     assert {q.redis("HGET", f"depvals:{parent}", q.key(child)) for parent in parents} == {"v7"}

@@ -55,14 +55,14 @@ def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
 
 
 def test_event_retention_can_be_raised(q: OwnQueue) -> None:
-    assert q.run(control.keep_events(q.meta, 3_000)) == 1
+    assert q.run(control.set_event_retention(q.meta, 3_000)) == 1
     q.add(*[row("task", "{}", "{}") for _ in range(900)])
     work(q, 1_500)
     for _ in range(100):
         q.add_job(priority=1)
         q.finish(q.take_one().failed("boom"))
     assert 3_000 <= q.redis("XLEN", "events") <= 3_300
-    assert q.run(control.keep_events(q.meta, 0)) == 1
+    assert q.run(control.set_event_retention(q.meta, 0)) == 1
     assert q.redis("HGET", "meta", "maxLenEvents") is None
     q.run(control.pause(q.meta))
     assert q.redis("XLEN", "events") <= 1_100
@@ -111,7 +111,7 @@ def stalled(q: OwnQueue) -> str:
     q.add_job()
     q.let_idle(q.take_one().entry, 60_000)
     q.run(recover_stalled(q.meta, "py-9", 1_000, 30_000, 1, False, ""))
-    q.redis("DEL", "lock:reclaim")
+    q.redis("DEL", "lock:recover")
     return "1"
 
 
@@ -170,7 +170,7 @@ def test_remove_of_missing_job(q: OwnQueue) -> None:
 def test_a_failed_job_runs_again_with_all_its_attempts(q: OwnQueue) -> None:
     job_id = failed(q)
     q.redis("HSET", f"job:{job_id}", "revoked", "1", "stalledCount", "1")
-    assert q.run(control.retry(q.meta, job_id)) == "ok"
+    assert q.run(control.requeue_job(q.meta, job_id)) == "ok"
     record = q.job(job_id)
     assert (record["state"], record["attemptsMade"], record["failedReason"]) == ("waiting", "0", "")
     assert record.keys().isdisjoint({"revoked", "stalledCount", "failedType", "stacktrace", "processedOn"})
@@ -188,7 +188,7 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any
     job_id = q.add_job(**options)
     q.advance(5)
     q.finish(q.take_one().failed())
-    assert q.run(control.retry(q.meta, job_id)) == "ok"
+    assert q.run(control.requeue_job(q.meta, job_id)) == "ok"
     assert q.state(job_id) == state
     assert q.take_one().id == job_id
 
@@ -197,12 +197,12 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any
 def test_only_failed_jobs_are_requeued(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
     before = q.job(job_id)
-    assert q.run(control.retry(q.meta, job_id)) == before["state"]
+    assert q.run(control.requeue_job(q.meta, job_id)) == before["state"]
     assert q.job(job_id) == before
 
 
 def test_retry_of_missing_job(q: OwnQueue) -> None:
-    assert q.run(control.retry(q.meta, "7")) == "gone"
+    assert q.run(control.requeue_job(q.meta, "7")) == "gone"
     assert q.key_names() == set()
 
 
@@ -211,7 +211,7 @@ def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue) -> None:
     q.redis("DEL", "stream")
     q.redis("SET", "stream", "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
-        q.run(control.retry(q.meta, job_id))
+        q.run(control.requeue_job(q.meta, job_id))
     assert (q.state(job_id), q.redis("ZRANGE", "failed", 0, -1)) == ("failed", [job_id])
 
 

@@ -29,7 +29,7 @@ def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
         with pytest.raises(RespError, match="OOM"):
             full.add_job(**options)
     with pytest.raises(RespError, match="OOM"):
-        full.run(control.retry(full.meta, "1"))
+        full.run(control.requeue_job(full.meta, "1"))
     assert full.key_names() == before
     assert full.redis("GET", "id") == "21"
     assert full.state("1") == "failed"

@@ -229,7 +229,7 @@ def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
     first = q.take_one()
     assert q.run(control.revoke(q.meta, "3")) == "revoked"
     assert q.redis("HGET", "group:k", "skip:3") == "1"
-    assert q.run(control.retry(q.meta, "3")) == "ok"
+    assert q.run(control.requeue_job(q.meta, "3")) == "ok"
     ran = []
     taken = q.exchange(1, [first.completed()]).jobs
     while taken:
@@ -295,8 +295,8 @@ def test_a_failed_job_that_outlived_its_group_is_retried_in_order(q: OwnQueue) -
         sweep(q)
         q.advance(DAY)
     assert not q.redis("EXISTS", "group:k")
-    assert q.run(control.retry(q.meta, "3")) == "ok"
-    assert q.run(control.retry(q.meta, "2")) == "ok"
+    assert q.run(control.requeue_job(q.meta, "3")) == "ok"
+    assert q.run(control.requeue_job(q.meta, "2")) == "ok"
     new = add_one()
     ran: list[str] = []
     while taken := q.take(4):

@@ -404,10 +404,10 @@ def test_repeated_report_counts_tokens_once(q: OwnQueue) -> None:
 def test_reported_tokens_are_written_to_the_job(q: OwnQueue) -> None:
     plain(q, 1)
     job = q.take_one()
-    assert q.run(control.note_tokens(q.meta, "1", 42, job.token[2:])) == AttemptStatus.OK
+    assert q.run(control.record_tokens(q.meta, "1", 42, job.token[2:])) == AttemptStatus.OK
     assert q.job("1")["tpmTokens"] == "42"
     q.finish(job.completed())
-    assert q.run(control.note_tokens(q.meta, "1", 43, job.token[2:])) == AttemptStatus.STALE
+    assert q.run(control.record_tokens(q.meta, "1", 43, job.token[2:])) == AttemptStatus.STALE
 
 
 # -- adding --------------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def test_expired_dedup_entries_are_deleted(q: OwnQueue) -> None:
         q.advance(3_600_000)
         q.run(Call("recover_stalled", q.meta, (pack(("h", 1, 7_200_001, 1, False, "", "worker-")),), unpack))
         if q.redis("HEXISTS", "dedup", "d"):
-            q.redis("DEL", "lock:reclaim")
+            q.redis("DEL", "lock:recover")
             q.finish(job.completed())
     assert q.redis("EXISTS", "dedup", q.key("dedup-expiry")) == 0
 

@@ -7,7 +7,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
-from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letters_to, outbox
+from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letter_queue, outbox
 from glidemq_py.testing import RespError
 from tests.lua.own_support import OwnQueue, Taken
 
@@ -16,7 +16,7 @@ HOLD = 10_000
 
 
 def declare(q: OwnQueue, on: str = ALL) -> None:
-    assert q.run(dead_letters_to(q.meta, "dlq", on)) == "dlq"
+    assert q.run(dead_letter_queue(q.meta, "dlq", on)) == "dlq"
 
 
 def read(q: OwnQueue, holder: str = "h", cursor: str = "", delivered: tuple[str, ...] = ()) -> OutboxReply:
@@ -160,7 +160,7 @@ def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
     q.add_job(ttl=10)
     q.advance(11)
     q.exchange(1)
-    assert q.fcall("retry", q.meta, "1") == "ok"
+    assert q.fcall("requeue_job", q.meta, "1") == "ok"
     q.exchange(1)
     assert len({entry["activation"] for entry in owed(q)}) == len(owed(q)) == 2
 
@@ -169,11 +169,11 @@ def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
 
 
 def test_dead_letters_to_sets_queue(q: OwnQueue) -> None:
-    assert q.run(dead_letters_to(q.meta)) == ""
+    assert q.run(dead_letter_queue(q.meta)) == ""
     declare(q, "failed")
     assert q.resp.hash(q.meta) == {"deadLetterQueueName": "dlq", "deadLetterOn": "failed"}
-    assert q.run(dead_letters_to(q.meta)) == "dlq"
-    assert q.run(dead_letters_to(q.meta, "")) == ""
+    assert q.run(dead_letter_queue(q.meta)) == "dlq"
+    assert q.run(dead_letter_queue(q.meta, "")) == ""
     assert q.resp.hash(q.meta) == {}
 
 
@@ -263,4 +263,4 @@ def test_obliterate_deletes_the_outbox(q: OwnQueue) -> None:
     fill(q, 1)
     read(q)
     q.obliterate(force=True)
-    assert q.key_names() <= {"lock:reclaim"}
+    assert q.key_names() <= {"lock:recover"}

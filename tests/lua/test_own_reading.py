@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.control import pause, remove
-from glidemq_py._core.calls.reading import count_late, count_parked, page
+from glidemq_py._core.calls.reading import count_delayed, count_parked, page
 from glidemq_py._features.ordering_groups import Ordering
 from glidemq_py.testing import RespError
 from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue
@@ -79,8 +79,8 @@ def test_many_priorities_are_counted_in_pages(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", priority=1 + i, delay=1_000 if i % 2 else 0) for i in range(600)], quiet=True)
     counts = q.counts()
     assert (counts["delayed"], counts["prioritized"], counts["band"]) == (128, 472, 257)
-    assert q.run(count_late(q.meta, 257)) == (128, 513)
-    assert q.run(count_late(q.meta, 513)) == (44, 0)
+    assert q.run(count_delayed(q.meta, 257)) == (128, 513)
+    assert q.run(count_delayed(q.meta, 513)) == (44, 0)
     assert len(visit(q, "prioritized", 50)) == 300
     assert len(visit(q, "delayed", 50)) == 300
 

@@ -277,13 +277,13 @@ def test_only_one_holder_recovers(q: OwnQueue) -> None:
     assert look(q, holder="a").held == 1
     assert look(q, holder="b").held == 0
     assert look(q, holder="a").held == 1
-    q.redis("PEXPIRE", "lock:reclaim", 0)
+    q.redis("PEXPIRE", "lock:recover", 0)
     assert look(q, holder="b").held == 1
 
 
 def test_recovery_on_an_empty_queue(q: OwnQueue) -> None:
     assert look(q) == ([], [], "", 1)
-    assert q.key_names() == {"lock:reclaim"}
+    assert q.key_names() == {"lock:recover"}
 
 
 def test_recovery_while_paused(q: OwnQueue) -> None:

@@ -1,4 +1,4 @@
-"""drain, clean, retry_jobs, revoke, reprioritize, redelay, promote, and pages by name and of groups."""
+"""drain, clean, requeue_jobs, revoke, change_priority, change_delay, promote, and pages by name and of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py._core.calls import control, reading
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import retry
+from glidemq_py._core.calls.control import requeue_job
 from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py.testing import RespError
 from tests.lua import job_places
@@ -60,7 +60,7 @@ def clean(q: OwnQueue, state: str, grace: int = 0, limit: int = 1000, batch: int
 def retry_all(q: OwnQueue, want: int = 0, batch: int = 250) -> int:
     retried, left = 0, -1
     while left:
-        piece = q.run(control.retry_jobs(q.meta, batch, want and want - retried, left, retried))
+        piece = q.run(control.requeue_jobs(q.meta, batch, want and want - retried, left, retried))
         retried, left = retried + piece.retried, piece.left
     return retried
 
@@ -277,7 +277,7 @@ def test_clean_of_another_state(q: OwnQueue) -> None:
         clean(q, "waiting")
 
 
-# -- retry_jobs --------------------------------------------------------------------------------------------
+# -- requeue_jobs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [1, 2, 250])
@@ -316,11 +316,11 @@ def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
 
 def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     fail_jobs(q, 3)
-    left = q.run(control.retry_jobs(q.meta, 2, 0, -1, 0)).left
+    left = q.run(control.requeue_jobs(q.meta, 2, 0, -1, 0)).left
     assert left == 1
     for job in q.take(2):
         q.finish(job.failed())
-    assert q.run(control.retry_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
+    assert q.run(control.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
     assert q.redis("ZCARD", "failed") == 2
 
 
@@ -374,7 +374,7 @@ def test_revoke_fails_jobs_not_started(q: OwnQueue, arrange: Callable[[OwnQueue]
     events = len(q.events())
     assert revoke(q, job_id) == "revoked"
     assert len(q.events()) == events
-    assert q.run(retry(q.meta, job_id)) == "ok"
+    assert q.run(requeue_job(q.meta, job_id)) == "ok"
     assert q.take_one().id == job_id
 
 
@@ -446,12 +446,12 @@ def test_revoking_waiting_job_starts_parked_jobs(q: OwnQueue) -> None:
 # -- priority, delay, promotion ----------------------------------------------------------------------------
 
 
-def reprioritize(q: OwnQueue, job_id: str, priority: int) -> str:
-    return str(q.run(control.reprioritize(q.meta, job_id, priority)))
+def change_priority(q: OwnQueue, job_id: str, priority: int) -> str:
+    return str(q.run(control.change_priority(q.meta, job_id, priority)))
 
 
-def redelay(q: OwnQueue, job_id: str, delay: int) -> str:
-    return str(q.run(control.redelay(q.meta, job_id, delay)))
+def change_delay(q: OwnQueue, job_id: str, delay: int) -> str:
+    return str(q.run(control.change_delay(q.meta, job_id, delay)))
 
 
 def promote(q: OwnQueue, job_id: str) -> str:
@@ -463,7 +463,7 @@ def promote(q: OwnQueue, job_id: str) -> str:
 )
 def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     first, job_id = q.add_job(priority=6), arrange(q)
-    assert reprioritize(q, job_id, 3) == "ok"
+    assert change_priority(q, job_id, 3) == "ok"
     job = q.job(job_id)
     assert (job["state"], job["priority"], job["eid"]) == ("prioritized", "3", "")
     assert q.events(job_id)[-1] == {"event": "priority-changed", "jobId": job_id, "priority": "3"}
@@ -476,7 +476,7 @@ def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQue
 def test_the_same_priority_changes_nothing(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     job_id = arrange(q)
     events = q.events()
-    assert reprioritize(q, job_id, int(q.job(job_id)["priority"])) == "no_op"
+    assert change_priority(q, job_id, int(q.job(job_id)["priority"])) == "no_op"
     assert q.events() == events
 
 
@@ -484,15 +484,15 @@ def test_a_prioritized_job_gets_another_priority_and_keeps_its_time(q: OwnQueue)
     early = q.add_job(priority=9)
     q.advance(10)
     late = q.add_job(priority=4)
-    assert reprioritize(q, early, 4) == "ok"
+    assert change_priority(q, early, 4) == "ok"
     assert q.job(early)["priority"] == "4"
     assert [job.id for job in q.take(2)] == [early, late]
 
 
 def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:
     job_id, stacked = q.add_job(priority=9), q.add_job(priority=9, lifo=True)
-    assert reprioritize(q, job_id, 0) == "ok"
-    assert reprioritize(q, stacked, 0) == "ok"
+    assert change_priority(q, job_id, 0) == "ok"
+    assert change_priority(q, stacked, 0) == "ok"
     assert [entry["jobId"] for entry in q.entries()] == [job_id]
     assert q.redis("LRANGE", "lifo", 0, -1) == [stacked]
     assert q.redis("ZCARD", "scheduled") == 0
@@ -501,9 +501,9 @@ def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:
 
 def test_a_delayed_job_keeps_its_time_in_another_priority(q: OwnQueue) -> None:
     job_id = q.add_job(delay=50)
-    assert reprioritize(q, job_id, 2047) == "ok"
+    assert change_priority(q, job_id, 2047) == "ok"
     assert float(q.redis("ZSCORE", "scheduled", job_id)) == 2047 * BAND + START + 50
-    assert reprioritize(q, job_id, 0) == "ok"
+    assert change_priority(q, job_id, 0) == "ok"
     assert float(q.redis("ZSCORE", "scheduled", job_id)) == START + 50
     assert q.state(job_id) == "delayed"
 
@@ -513,7 +513,7 @@ def test_a_delayed_job_keeps_its_time_in_another_priority(q: OwnQueue) -> None:
 )
 def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> None:
     job_id = arrange(q)
-    assert redelay(q, job_id, 70) == "ok"
+    assert change_delay(q, job_id, 70) == "ok"
     job = q.job(job_id)
     assert (job["state"], job["delay"], job["eid"]) == ("delayed", "70", "")
     assert q.events(job_id)[-1] == {"event": "delay-changed", "jobId": job_id, "delay": "70"}
@@ -527,7 +527,7 @@ def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> 
 
 @pytest.mark.parametrize("options", [{}, {"priority": 5}, {"lifo": True}])
 def test_a_delay_ends_at_once(q: OwnQueue, options: dict[str, Any]) -> None:
-    for change in (lambda job_id: redelay(q, job_id, 0), lambda job_id: promote(q, job_id)):
+    for change in (lambda job_id: change_delay(q, job_id, 0), lambda job_id: promote(q, job_id)):
         job_id = q.add_job(delay=50, **options)
         assert change(job_id) == "ok"
         assert q.job(job_id)["delay"] == "0"
@@ -540,7 +540,7 @@ def test_a_delay_ends_at_once(q: OwnQueue, options: dict[str, Any]) -> None:
 
 
 def test_promote_of_ready_job_is_rejected(q: OwnQueue) -> None:
-    assert [redelay(q, q.add_job(), 0), redelay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
+    assert [change_delay(q, q.add_job(), 0), change_delay(q, q.add_job(priority=1), 0)] == ["no_op", "no_op"]
     assert [promote(q, "1"), promote(q, "2")] == ["waiting", "prioritized"]
 
 
@@ -548,27 +548,27 @@ def test_promote_of_ready_job_is_rejected(q: OwnQueue) -> None:
 def test_other_states_allow_no_change(q: OwnQueue, state: str) -> None:
     q.put_job("7", state=state)
     before = q.job("7")
-    assert [reprioritize(q, "7", 1), redelay(q, "7", 1), promote(q, "7")] == [state] * 3
+    assert [change_priority(q, "7", 1), change_delay(q, "7", 1), promote(q, "7")] == [state] * 3
     assert q.job("7") == before
-    assert [reprioritize(q, "no", 1), redelay(q, "no", 1), promote(q, "no")] == ["gone"] * 3
+    assert [change_priority(q, "no", 1), change_delay(q, "no", 1), promote(q, "no")] == ["gone"] * 3
 
 
 def test_job_read_by_peer_is_held(q: OwnQueue) -> None:
     """Re-queueing it would run it twice (W38)."""
     q.add_job()
     q.read_as("worker-1-x")
-    assert [reprioritize(q, "1", 1), redelay(q, "1", 1)] == ["held", "held"]
+    assert [change_priority(q, "1", 1), change_delay(q, "1", 1)] == ["held", "held"]
     assert q.redis("EXISTS", "scheduled") == 0
     q.put_job("7", state="delayed")
-    assert [redelay(q, "7", 0), promote(q, "7"), reprioritize(q, "7", 4)] == ["lost"] * 3
+    assert [change_delay(q, "7", 0), promote(q, "7"), change_priority(q, "7", 4)] == ["lost"] * 3
     q.put_job("8")
-    assert [redelay(q, "8", 5), reprioritize(q, "8", 4)] == ["lost"] * 2
+    assert [change_delay(q, "8", 5), change_priority(q, "8", 4)] == ["lost"] * 2
 
 
 def test_a_foreign_key_leaves_the_job_where_it_was(q: OwnQueue) -> None:
     q.add_job()
     q.redis("SET", "scheduled", "foreign")
-    for change in (reprioritize, redelay):
+    for change in (change_priority, change_delay):
         with pytest.raises(RespError, match="WRONGTYPE"):
             change(q, "1", 5)
     q.redis("DEL", "scheduled")
@@ -629,4 +629,4 @@ def test_recovery_trims_metrics(q: OwnQueue) -> None:
     q.redis("HSET", "metrics:completed", *(text for field in fields for text in (field, "1")))
     q.run(recover_stalled(q.meta, "py-1", 1000, 30_000, 1, False, ""))
     assert q.redis("HLEN", "metrics:completed") == 1441
-    q.redis("DEL", "lock:reclaim")
+    q.redis("DEL", "lock:recover")

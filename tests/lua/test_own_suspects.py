@@ -268,7 +268,7 @@ def test_operations_apply_to_suspects(q: OwnQueue) -> None:
     removed, revoked, moved, kept = suspects(q, 4)
     assert q.run(control.remove(q.meta, removed)) == 1
     assert q.run(control.revoke(q.meta, revoked)) == "revoked"
-    assert q.run(control.reprioritize(q.meta, moved, 3)) == "ok"
+    assert q.run(control.change_priority(q.meta, moved, 3)) == "ok"
     assert list(limits(q)) == [kept]
     assert q.state(moved) == "prioritized"
     is_clean(q)

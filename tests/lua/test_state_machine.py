@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from glidemq_py._core.calls import control, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.limits import queue_api as limiting
-from glidemq_py._features.outbox import dead_letters_to
+from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
@@ -414,7 +414,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     def keep_dead_letters(self, on: bool) -> None:
         """Configure a dead-letter queue: from now on every failure creates an entry."""
         kinds = "failed,stalled,expired,revoked,cost,malformed"
-        self.run(dead_letters_to(self.q.meta, "dead" if on else "", kinds if on else ""))
+        self.run(dead_letter_queue(self.q.meta, "dead" if on else "", kinds if on else ""))
         self.q.redis("UNLINK", "outbox")
         self.model.letters = [] if on else None
 
@@ -485,10 +485,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             jobs = [self.model.jobs[job_id] for job_id in self.q.redis("ZRANGE", "failed", 0, -1)]
             left = -1
             while left:
-                _, left = self.run(control.retry_jobs(self.q.meta, 5, 0, left, 0))
+                _, left = self.run(control.requeue_jobs(self.q.meta, 5, 0, left, 0))
         else:
             jobs = [jobs[pick % len(jobs)]]
-            assert self.run(control.retry(self.q.meta, jobs[0].id)) == "ok"
+            assert self.run(control.requeue_job(self.q.meta, jobs[0].id)) == "ok"
         for job in jobs:
             job.due, job.revoked, job.exempt, job.deaths = 0, False, True, 0
             job.holds = False
@@ -496,18 +496,18 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, priority=st.sampled_from((0, 1, 5)))
-    def reprioritize(self, pick: int, priority: int) -> None:
+    def change_priority(self, pick: int, priority: int) -> None:
         job = self._any_job(pick)
-        outcome = self.run(control.reprioritize(self.q.meta, job.id, priority))
+        outcome = self.run(control.change_priority(self.q.meta, job.id, priority))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
         job.fresh = ""
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, delay=st.sampled_from((0, 55)))
-    def redelay(self, pick: int, delay: int) -> None:
+    def change_delay(self, pick: int, delay: int) -> None:
         job = self._any_job(pick)
-        outcome = self.run(control.redelay(self.q.meta, job.id, delay))
+        outcome = self.run(control.change_delay(self.q.meta, job.id, delay))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
         job.fresh = ""

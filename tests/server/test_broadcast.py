@@ -323,7 +323,7 @@ async def test_stale_result_is_discarded(url: str, resp: RespClient, queue_name:
             await recorded.wait("error")
         assert raw.event_names(message_id) == ["added"]
         assert raw.resp.execute("XPENDING", raw.key("stream"), "s")[0] == 1
-        raw.resp.execute("XCLAIM", raw.key("stream"), "s", "handed-back", 0, entry[0])
+        raw.resp.execute("XCLAIM", raw.key("stream"), "s", "released", 0, entry[0])
         async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as recorded:
             await recorded.wait("completed")
         assert seen.ids == [message_id]

@@ -173,14 +173,14 @@ async def test_operations_on_many_jobs_use_short_calls(private_server: Callable[
             "stream",
             "wake",
             "workers",
-            "retired",
+            "invalidated",
             "metrics:failed",
             "ordering",
             "group:k",
         }
         # Keys of the library's own registry appear once a worker has lived for a minute.
         found = {key.removeprefix(raw.base + ":") for key in resp.keys("*") if key.startswith(raw.base + ":")}
-        assert found <= permanent | {"lock:reclaim"}
+        assert found <= permanent | {"lock:recover"}
 
 
 async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):

@@ -233,8 +233,8 @@ def test_results_of_a_lost_call_are_reported_before_reattaching():
     again = next_exchange(engine, 1.05)
     assert (again.want, [each.run for each in again.batch], again.batch[0].sent) == (0, [first], True)
     fetched(engine, again, [])
-    retire = engine.next_call(1.05)
-    assert isinstance(retire, Invalidate)
+    invalidate = engine.next_call(1.05)
+    assert isinstance(invalidate, Invalidate)
     engine.invalidated()
     reattach = engine.next_call(1.05)
     assert isinstance(reattach, Reattach)
@@ -300,9 +300,9 @@ def test_nothing_is_called_after_the_owner_closed_the_connection():
 def test_an_unexpected_error_while_reattaching_ends_the_attempt():
     engine = accepting_engine(1)
     engine.failed(next_exchange(engine), Failure.LOST, 0.0)
-    retire = engine.next_call(9.0)
-    assert isinstance(retire, Invalidate)
-    engine.failed(retire, Failure.BROKEN, 9.0)
+    invalidate = engine.next_call(9.0)
+    assert isinstance(invalidate, Invalidate)
+    engine.failed(invalidate, Failure.BROKEN, 9.0)
     assert next_exchange(engine, 9.0).want == 1
 
 
@@ -338,9 +338,9 @@ def test_closing_retires_pipelined_calls_and_tries_once():
     assert engine.next_pipelined() is not None
     engine.accepting = False
     engine.invalidate_pipelined()
-    retire = engine.next_call(0.0)
-    assert isinstance(retire, Invalidate)
-    engine.failed(retire, Failure.LOST, 0.0)
+    invalidate = engine.next_call(0.0)
+    assert isinstance(invalidate, Invalidate)
+    engine.failed(invalidate, Failure.LOST, 0.0)
     assert engine.step is None
 
 
@@ -470,7 +470,7 @@ class Server:
         self.ready: list[int] = []
         self.assigned: set[int] = set()
         self.results: dict[int, int] = {}
-        self.numbers_retired: set[int] = set()
+        self.invalidated_numbers: set[int] = set()
 
     def add(self, count: int) -> None:
         self.ready += range(self.added, self.added + count)
@@ -531,7 +531,7 @@ class Machine(RuleBasedStateMachine):
     def answer(self, call: AnyCall) -> None:
         engine, server = self.engine, self.server
         if isinstance(call, Invalidate):
-            server.numbers_retired.add(call.number)
+            server.invalidated_numbers.add(call.number)
             engine.invalidated()
         elif isinstance(call, Reattach):
             numbers, cursor = server.unknown({number(run) for run in call.known}, call.want)
@@ -555,7 +555,7 @@ class Machine(RuleBasedStateMachine):
                 self.server.report(call.batch)
                 numbers = self.server.fetch(call.want)
             elif isinstance(call, Invalidate):
-                self.server.numbers_retired.add(call.number)
+                self.server.invalidated_numbers.add(call.number)
             self.executed[call] = numbers, 0 if self.server.ready else EXHAUSTED
         return self.executed[call]
 
@@ -675,7 +675,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def execute_pipelined(self) -> None:
         if self.pipelined is not None and self.pipelined_jobs is None:
-            valid = self.pipelined.number not in self.server.numbers_retired
+            valid = self.pipelined.number not in self.server.invalidated_numbers
             self.pipelined_jobs = self.server.fetch(self.pipelined.want) if valid else []
 
     @precondition(lambda self: self.pipelined)
@@ -699,7 +699,7 @@ class Machine(RuleBasedStateMachine):
                 self.engine.replied(exchange, runs, flags, bool(flags), self.now)
                 self.start(runs)
         else:
-            # It was retired. Jobs that it had fetched before were found by the reattaching.
+            # It was invalidated. Jobs that it had fetched before were found by the reattaching.
             self.engine.pipelined_ended(call)
         self.pump()
 

@@ -35,7 +35,7 @@ def link(transport: FakeTransport) -> QueueLink:
 async def test_invalid_prefix_in_the_index_of_remote_children_is_removed():
     transport = FakeTransport(
         remote_children=["no queue at all:", "glide:{a{b}:", "glide:{other}:"],
-        tell_remote_parents=SimpleNamespace(notified=0, cursor="", left=1),
+        notify_remote_parents=SimpleNamespace(notified=0, cursor="", left=1),
     )
     task = RemoteFlows(link=link(transport), outbox_pending=lambda: None)
     await task.run_once()

@@ -15,7 +15,7 @@ from glidemq_py.testing import RespClient, RespError, ServerProcess
 OWN_FUNCTIONS = frozenset(
     {
         *("add", "counts", "exchange", "heartbeat", "leave", "lock", "update_job", "obliterate", "page", "pause"),
-        *("recover_stalled", "reattach", "remove", "renew", "resume", "retry", "unlock", "version", "workers"),
+        *("recover_stalled", "reattach", "remove", "renew", "resume", "requeue_job", "unlock", "version", "workers"),
     }
 )
 

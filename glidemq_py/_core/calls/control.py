@@ -13,25 +13,25 @@ __all__ = [
     "Drained",
     "Retried",
     "append_job_log",
+    "change_delay",
+    "change_priority",
     "clean",
     "drain",
-    "keep_events",
     "lock",
-    "note_tokens",
     "obliterate",
     "pause",
     "promote",
-    "redelay",
+    "record_tokens",
     "registry_add",
     "registry_set",
-    "registry_use",
+    "registry_touch",
     "remove",
     "renew",
-    "reprioritize",
+    "requeue_job",
+    "requeue_jobs",
     "resume",
-    "retry",
-    "retry_jobs",
     "revoke",
+    "set_event_retention",
     "unlock",
     "update_job_data",
     "update_job_progress",
@@ -51,9 +51,9 @@ def resume(meta: str) -> Call[bool]:
     return Call("resume", meta, (), bool, repeatable=True)
 
 
-def keep_events(meta: str, count: int) -> Call[int]:
+def set_event_retention(meta: str, count: int) -> Call[int]:
     """Set how many events the queue keeps; 0 is the default, about a thousand."""
-    return Call("keep_events", meta, (pack((count,)),), int, repeatable=True)
+    return Call("set_event_retention", meta, (pack((count,)),), int, repeatable=True)
 
 
 def registry_add(key: str, members: Sequence[str]) -> Call[int]:
@@ -67,9 +67,9 @@ def registry_set(key: str, fields: Mapping[str, str]) -> Call[int]:
     return Call("registry_set", key, (pack(flat),), int, repeatable=True)
 
 
-def registry_use(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
+def registry_touch(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
     """Write a time to a sorted set that belongs to no queue, and set its TTL to ``ttl`` ms (0: unchanged)."""
-    return Call("registry_use", key, (pack((member, score, mode, ttl)),), int, repeatable=True)
+    return Call("registry_touch", key, (pack((member, score, mode, ttl)),), int, repeatable=True)
 
 
 def remove(meta: str, job_id: str) -> Call[bool]:
@@ -77,9 +77,9 @@ def remove(meta: str, job_id: str) -> Call[bool]:
     return Call("remove", meta, (job_id,), bool, repeatable=True)
 
 
-def retry(meta: str, job_id: str) -> Call[str]:
+def requeue_job(meta: str, job_id: str) -> Call[str]:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("retry", meta, (job_id,), bytes.decode)
+    return Call("requeue_job", meta, (job_id,), bytes.decode)
 
 
 def obliterate(
@@ -119,7 +119,7 @@ def update_job_data(meta: str, job_id: str, data: str, token: tuple[int, int] = 
     return _update(meta, 3, job_id, data, token, 0)
 
 
-def note_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
+def record_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Record how many tokens a job has used."""
     return _update(meta, 4, job_id, str(tokens), token, 0)
 
@@ -182,9 +182,9 @@ def _cleaned(reply: bytes) -> Cleaned:
     return Cleaned(*unpack(reply))
 
 
-def retry_jobs(meta: str, batch: int, want: int, left: int, total: int) -> Call[Retried]:
+def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int) -> Call[Retried]:
     """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
-    return Call("retry_jobs", meta, (pack((batch, want, left, total)),), _retried)
+    return Call("requeue_jobs", meta, (pack((batch, want, left, total)),), _retried)
 
 
 def _retried(reply: bytes) -> Retried:
@@ -196,17 +196,17 @@ def revoke(meta: str, job_id: str) -> Call[str]:
     return Call("revoke", meta, (job_id,), bytes.decode, repeatable=True)
 
 
-def reprioritize(meta: str, job_id: str, priority: int) -> Call[str]:
+def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
     """Change a job's priority (0 to 2047).
 
     Returns 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it.
     """
-    return Call("reprioritize", meta, (job_id, str(priority)), bytes.decode, repeatable=True)
+    return Call("change_priority", meta, (job_id, str(priority)), bytes.decode, repeatable=True)
 
 
-def redelay(meta: str, job_id: str, delay: int) -> Call[str]:
-    """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `reprioritize`."""
-    return Call("redelay", meta, (job_id, str(delay)), bytes.decode, repeatable=True)
+def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:
+    """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `change_priority`."""
+    return Call("change_delay", meta, (job_id, str(delay)), bytes.decode, repeatable=True)
 
 
 def promote(meta: str, job_id: str) -> Call[str]:

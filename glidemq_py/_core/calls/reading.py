@@ -8,8 +8,8 @@ from typing import NamedTuple
 from glidemq_py._core.calls import Call, pack, unpack
 
 __all__ = [
-    "EventSlice", "Gauges", "Page", "Parked", "count_late", "count_parked", "counts", "event_slice", "gauges", "page",
-    "records", "version", "workers",
+    "EventSlice", "Gauges", "Page", "Parked", "count_delayed", "count_parked", "counts", "event_slice", "gauges",
+    "page", "records", "version", "workers",
 ]  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def counts(meta: str) -> Call[list[int]]:
     """Return the counts of the jobs by state.
 
     The reply is: waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children, group
-    waiting (-1: too many groups for one call, use `count_parked`), and 0 or the priority at which `count_late`
+    waiting (-1: too many groups for one call, use `count_parked`), and 0 or the priority at which `count_delayed`
     continues.
     """
     return Call("counts", meta, (), list, repeatable=True)
@@ -52,9 +52,9 @@ def _parked(reply: bytes) -> Parked:
     return Parked(cursor, dict(zip(flat[::2], flat[1::2], strict=True)))
 
 
-def count_late(meta: str, band: int) -> Call[tuple[int, int]]:
+def count_delayed(meta: str, band: int) -> Call[tuple[int, int]]:
     """Count delayed jobs from priority ``band``; return the count and the priority at which to continue (0 = end)."""
-    return Call("count_late", meta, (str(band),), _late, repeatable=True)
+    return Call("count_delayed", meta, (str(band),), _late, repeatable=True)
 
 
 def _late(reply: list[int]) -> tuple[int, int]:

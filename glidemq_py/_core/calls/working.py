@@ -245,7 +245,7 @@ def idle_exchange(
 
 def invalidate(meta: str, token: str) -> Call[bool]:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
-    return Call("retire", meta, (token,), bool, repeatable=True)
+    return Call("invalidate", meta, (token,), bool, repeatable=True)
 
 
 def _exchanged(reply: bytes) -> ExchangeReply:

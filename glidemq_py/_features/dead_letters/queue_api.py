@@ -22,7 +22,7 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.outbox import STORED, Outbox, dead_letters_to
+from glidemq_py._features.outbox import STORED, Outbox, dead_letter_queue
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.link import Waiter
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
@@ -48,7 +48,7 @@ async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscript
     """
     given = options.dead_letter_queue
     name, on = (None, "") if given is None else ("", "") if given is False else (given.name, given.kinds_text)
-    return await link.transport.call(dead_letters_to(link.keys.meta, name, on, subscription))
+    return await link.transport.call(dead_letter_queue(link.keys.meta, name, on, subscription))
 
 
 class DeadLetters:
@@ -70,7 +70,7 @@ class DeadLetters:
             subscription: a subscription of a broadcast; '' = the queue itself.
         """
         link = await self._connected()
-        name = await link.transport.call(dead_letters_to(link.keys.meta, subscription=subscription))
+        name = await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription))
         if not name:
             return None
         loop, held = link.runtime.current_loop(), self._outbox

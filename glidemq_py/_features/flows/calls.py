@@ -21,9 +21,9 @@ __all__ = [
     "child_outcomes",
     "children",
     "children_ended",
-    "family",
     "flow_add",
     "flow_done",
+    "flow_nodes",
     "flow_request",
     "flow_reserve",
     "flow_stage",
@@ -117,7 +117,7 @@ def notify_parents(meta: str) -> Call[bool]:
 
 def add_remote_children(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     """Add children of other queues to a parent; returns 'ok', 'gone', or the final state of a finished parent."""
-    return Call("adopt", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
+    return Call("add_remote_children", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
 
 
 class RemoteNotified(NamedTuple):
@@ -135,7 +135,7 @@ def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNoti
 
     A round (cursor '') that begins within ``pause`` ms of the previous one does nothing.
     """
-    return Call("tell_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
+    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
 
 
 def _remote_notified(reply: bytes) -> RemoteNotified:
@@ -173,9 +173,9 @@ def _children(reply: bytes) -> Children:
     return Children(*unpack(reply))
 
 
-def family(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
+def flow_nodes(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
     """Return the number of children and the given fields of each job; False for a deleted job."""
-    return Call("family", meta, (pack((ids, fields)),), _unpacked, repeatable=True)
+    return Call("flow_nodes", meta, (pack((ids, fields)),), _unpacked, repeatable=True)
 
 
 def _unpacked(reply: bytes) -> Any:

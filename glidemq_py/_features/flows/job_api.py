@@ -131,7 +131,9 @@ class JobFamily:
         for base, ids in by_base.items():
             for i in range(0, len(ids), _SMALL_PAGE):
                 chunk = ids[i : i + _SMALL_PAGE]
-                rows = await self._link.transport.call(flows.family(f"{base}:meta", chunk, ("state", "returnvalue")))
+                rows = await self._link.transport.call(
+                    flows.flow_nodes(f"{base}:meta", chunk, ("state", "returnvalue"))
+                )
                 for job_id, row in zip(chunk, rows, strict=True):
                     if isinstance(row, bool) or row[1][0] != "completed" or not isinstance(row[1][1], str):
                         continue

@@ -100,7 +100,7 @@ class _Reader:
             link = self._link_of(queue)
             for i in range(0, len(ids), _SMALL_PAGE):
                 page = ids[i : i + _SMALL_PAGE]
-                rows = await link.transport.call(flows.family(link.keys.meta, page, _FIELDS))
+                rows = await link.transport.call(flows.flow_nodes(link.keys.meta, page, _FIELDS))
                 for job_id, row in zip(page, rows, strict=True):
                     self.nodes[JobRef(queue, job_id)] = _node(link, job_id, row)
                     if not isinstance(row, bool) and row[0]:

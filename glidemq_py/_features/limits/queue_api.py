@@ -45,7 +45,7 @@ def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Se
 
 def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
     """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
-    return Call("hold_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
+    return Call("rate_limit_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
 
 
 def group_info(meta: str, key: str) -> Call[GroupReply | None]:

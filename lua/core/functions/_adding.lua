@@ -20,12 +20,12 @@ local function join_group(q, s, later)
   local M = G.groups
   local key = q.P .. 'group:' .. s.group
   if s.concurrency > 0 or redis.call('HEXISTS', key, 'maxConcurrency') == 0 then
-    M.set_width(q, s.group, math.max(1, s.concurrency))
+    M.set_concurrency(q, s.group, math.max(1, s.concurrency))
   end
   redis.call('HSETNX', key, 'nextSeq', '1')
   if s.rate_max > 0 then M.set_rate(key, s) end
   if s.tb_capacity > 0 then M.set_bucket(key, s) end
-  M.forget(q, s.group)
+  M.uncache(q, s.group)
   return not later and M.next_seq(q, s.group) or nil
 end
 

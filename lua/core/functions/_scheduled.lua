@@ -13,25 +13,25 @@ end
 
 -- Count delayed jobs with a priority of `band` or later, within BANDS_MAX priorities. Return the count and the
 -- priority to continue with; 0 = done.
-G.late_priorities = function(q, now, band)
-  local late = 0
+G.count_delayed = function(q, now, band)
+  local not_due = 0
   band = G.next_band(q, band)
   for _ = 1, BANDS_MAX do
-    if not band then return late, 0 end
+    if not band then return not_due, 0 end
     local next_one = G.int((band + 1) * G.BAND)
-    late = late + redis.call('ZCOUNT', q.scheduled, '(' .. G.int(band * G.BAND + now), '(' .. next_one)
+    not_due = not_due + redis.call('ZCOUNT', q.scheduled, '(' .. G.int(band * G.BAND + now), '(' .. next_one)
     band = G.next_band(q, band + 1)
   end
-  return late, band or 0
+  return not_due, band or 0
 end
 
--- Return delayed, prioritized, band (as in late_priorities).
+-- Return delayed, prioritized, band (as in count_delayed).
 G.count_scheduled = function(q, now)
   local prioritized = redis.call('ZCOUNT', q.scheduled, G.int(G.BAND), '+inf')
   local delayed = redis.call('ZCARD', q.scheduled) - prioritized
   if prioritized == 0 then return delayed, 0, 0 end
-  local late, band = G.late_priorities(q, now, 1)
-  return delayed + late, prioritized - late, band
+  local not_due, band = G.count_delayed(q, now, 1)
+  return delayed + not_due, prioritized - not_due, band
 end
 
 -- Return the score range of a state in a priority: the lowest score as a command argument, and the first score

@@ -106,7 +106,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims)
   else
     add_plain(q, now_text, quiet, id, row, trims)
   end
-  if row[DEDUP] then G.remember_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
+  if row[DEDUP] then G.record_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
   return id
 end
 

@@ -2,11 +2,11 @@
 -- KEYS 1 meta   -> {waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting children,
 -- group waiting, band}
 --   group waiting: jobs parked in their groups; -1 = more groups than one call reads: use count_parked
---   band: 0, or the priority from which count_late continues; jobs from there on are counted as prioritized so far
+--   band: 0, or the priority from which count_delayed continues; jobs from there on are counted as prioritized so far
 -- count_parked: count parked jobs, one page of the groups per call.
 -- KEYS 1 meta   ARGV 1 cursor ('0' at first)   -> packed {cursor ('0' = the end), group, jobs parked in it, ...};
 -- groups without parked jobs are omitted, a group may be returned twice
--- count_late: count delayed jobs with a priority.   KEYS 1 meta   ARGV 1 band   -> {late, band or 0}
+-- count_delayed: count delayed jobs with a priority.   KEYS 1 meta   ARGV 1 band   -> {delayed, band or 0}
 -- No scan of jobs: every number is a length kept by the server, or two places in a sorted set per priority in use, so
 -- the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
 
@@ -56,8 +56,8 @@ G.export('count_parked', { 'no-writes' }, function(keys, args)
   return cmsgpack.pack(found)
 end)
 
-G.export('count_late', { 'no-writes' }, function(keys, args)
+G.export('count_delayed', { 'no-writes' }, function(keys, args)
   local q = G.queue(keys[1])
-  local late, band = G.late_priorities(q, G.now(q), G.count_of(args[1]))
-  return { late, band }
+  local delayed, band = G.count_delayed(q, G.now(q), G.count_of(args[1]))
+  return { delayed, band }
 end)

@@ -154,7 +154,7 @@ local function continue_groups(q, d)
   local waiting = false
   for name, g in pairs(d.groups) do
     if g.advanced then redis.call('HSET', g.key, 'nextSeq', G.int(g.nextSeq)) end
-    M.skip(g)
+    M.skip_marked(g)
     if redis.call('ZCARD', g.queue) > 0 then
       redis.call('ZADD', q.ratelimited, 'NX', G.int(d.now), name)
       waiting = true
@@ -187,7 +187,7 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   end)
   -- If a source cannot be read the call fails, after the jobs removed from other sources are deleted.
   G.purge(q, d.ids)
-  G.budgets.forget(q, d.ids)
+  G.budgets.delete(q, d.ids)
   continue_groups(q, d)
   if not ok then error(failure, 0) end
   local total = r[4] + #d.ids

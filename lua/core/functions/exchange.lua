@@ -7,13 +7,13 @@
 --   outbox has entries, of this call or of another; 65536 and above: the revision of the schedulers
 --   (schedulers/schedules.lua), if there is one
 --   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
---   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if retired, it
+--   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
 --   fetches nothing
 --   dropped: {stream entry id or '', job id, reason} of the entries dropped during the fetch
 --   charges: absent, or what finished jobs used of their flow's budget, see features/budgets/budget.lua
 --   held: false, or the worker's current jobs: {jobs, suspects, smallest limit of these}, see
 --   stalled_jobs/suspects.lua
---   budgets: absent, or {verdicts by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
+--   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
 local PROMOTE_MAX = 200
@@ -26,7 +26,7 @@ local function earlier(a, b)
 end
 
 -- Return the flags.
-local function take(q, fetching, want, limiter, tokens)
+local function fetch_within_limits(q, fetching, want, limiter, tokens)
   local limits = G.limits(q, fetching, want, limiter, tokens, fetching.settings)
   local flags = 0
   if limits.paused then
@@ -56,7 +56,7 @@ local function run(q, fetching, request, want)
   local finished, quiet = request[3], request[4]
   local statuses, tokens = G.finish(q, fetching, finished, quiet, request[5]), request[7]
   if tokens then G.count_tokens(q, tokens[2], fetching.now, tokens[3], statuses) end
-  local passed = request[9] and G.budgets.settle(q, request[9], finished, statuses)
+  local passed = request[9] and G.budgets.charge_finished(q, request[9], finished, statuses)
   local next_due, flags = -1, 0
   local stream_only, outbox_has_entries = read_places(q)
   fetching.stream_only = stream_only
@@ -64,13 +64,13 @@ local function run(q, fetching, request, want)
     next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.due_groups(q, fetching))
   end
   if want > 0 then
-    flags = take(q, fetching, want, request[6], tokens)
+    flags = fetch_within_limits(q, fetching, want, request[6], tokens)
   elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   elseif not fetching.stream_only and G.priority_is_due(q, fetching.now) then
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
   end
-  G.kick_groups(q, fetching)
+  G.promote_groups(q, fetching)
   if fetching.parked then next_due = earlier(next_due, G.next_group(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
@@ -82,11 +82,11 @@ end
 
 G.export('exchange', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
-  local settings, refused = G.settings(q)
-  if refused then return refused end
+  local settings, rejected = G.settings(q)
+  if rejected then return rejected end
   local request = cmsgpack.unpack(args[1])
   local fetching, want = G.fetching(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
-  if request[8] and redis.call('ZSCORE', q.retired, request[8]) then want = 0 end
+  if request[8] and redis.call('ZSCORE', q.invalidated, request[8]) then want = 0 end
   fetching.held, fetching.settings = request[10] or nil, settings
   q.defer = true
   rawset(q, 'fetching', fetching)

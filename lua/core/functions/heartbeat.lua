@@ -10,13 +10,13 @@ local REVOKED = 7
 local FORGET_WORKER_MS = 86400000
 local NO_END = {}
 
-local function beat(q, now_text, consumer, job)
+local function renew_lock(q, now_text, consumer, job)
   local id, entry = job[1], job[2]
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
   if h.err then return G.GONE end
-  local refused = G.check_attempt(h, job[3], job[4], NO_END)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, job[3], job[4], NO_END)
+  if rejected then return rejected end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then
     redis.call('ZADD', q.list_active_ids, 'XX', now_text, id)
@@ -36,7 +36,7 @@ G.export('heartbeat', { 'allow-oom' }, function(keys, args)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
   for i, job in ipairs(request[4]) do
-    statuses[i] = beat(q, now_text, request[1], job)
+    statuses[i] = renew_lock(q, now_text, request[1], job)
   end
   return cmsgpack.pack({ now, statuses })
 end)

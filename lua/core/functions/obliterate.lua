@@ -95,7 +95,7 @@ local function first_ids(q, count)
     entries[#entries + 1] = e[1]
     ids[#ids + 1] = G.entry_job(e[2])
   end
-  G.settle_entries(q, entries)
+  G.ack_entries(q, entries)
   return ids, #entries
 end
 
@@ -256,14 +256,14 @@ local function active_count(q)
   local from_stream = G.pending_count(q, G.GROUP)
   local from_lists = redis.pcall('GET', q.list_active)
   local active = from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
-  for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.in_hand(q, group) end
+  for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.active_count(q, group) end
   return active
 end
 
 -- Delete the keys that exist once per queue, and those of the consumers of its groups.
 local function delete_queue(q)
   local P, groups = q.P, G.subscriptions.names(q)
-  for _, group in ipairs(groups) do redis.call('UNLINK', P .. 'lock:reclaim:' .. group) end
+  for _, group in ipairs(groups) do redis.call('UNLINK', P .. 'lock:recover:' .. group) end
   groups[#groups + 1] = G.GROUP
   for _, group in ipairs(groups) do
     for _, consumer in ipairs((G.consumers(q, group))) do
@@ -273,8 +273,8 @@ local function delete_queue(q)
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
     q.list_active, q.list_active_ids, q.wake, q.workers, q.stall_watch, q.metrics_completed, q.metrics_failed,
     q.suspended, q.dedup, q.dedup_expiry, q.rate, q.schedulers, q.ordering, q.ratelimited,
-    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:reclaim',
-    q.list_popped, q.list_taken, q.retired, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
+    P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:recover',
+    q.list_popped, q.list_taken, q.invalidated, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
     q.temporary, q.obliterating, q.parents_left, q.search_cursors)

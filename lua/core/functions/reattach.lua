@@ -19,9 +19,9 @@ end
 
 -- Return whether this worker fetched the job and no other has activated it since: its score is still its
 -- `lastActive`.
-local function is_ours(q, consumer, id, beat)
+local function is_ours(q, consumer, id, last_active)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
-  return not h.err and h[1] == 'active' and h[2] == consumer and tonumber(h[3] or '') == beat
+  return not h.err and h[1] == 'active' and h[2] == consumer and tonumber(h[3] or '') == last_active
 end
 
 -- Found jobs move to the end of the set, so the rank to continue from is lower.
@@ -35,7 +35,7 @@ local function from_lists(q, fetching, known, want, rank)
     seen = seen + 1
     if not known[id] and is_ours(q, fetching.consumer, id, tonumber(found[i + 1])) then
       moved = moved + 1
-      if not G.activate(q, fetching, id, '') then G.list_left(q, id) end
+      if not G.activate(q, fetching, id, '') then G.untrack_list_job(q, id) end
     end
   end
   for _, id in ipairs(fetching.from_lists) do redis.call('ZADD', q.list_active_ids, 'XX', fetching.now_text, id) end
@@ -70,7 +70,7 @@ G.export('reattach', { 'allow-oom' }, function(keys, args)
   else
     cursor = from_stream(q, fetching, set_of(request[2]), want, cursor)
   end
-  G.kick_groups(q, fetching)
-  G.settle_entries(q, fetching.settled)
+  G.promote_groups(q, fetching)
+  G.ack_entries(q, fetching.acked)
   return cmsgpack.pack({ fetching.now, fetching.jobs, fetching.dropped, cursor, G.budgets.reply_part(fetching) })
 end)

@@ -1,9 +1,9 @@
--- registry_add, registry_set, registry_use: write keys that belong to no queue. These are functions because a bare
+-- registry_add, registry_set, registry_touch: write keys that belong to no queue. These are functions because a bare
 -- command with one key would create the key at the target of a migrating slot; a call with two declared keys returns
 -- TRYAGAIN.
 -- registry_add: KEYS 1 set          ARGV 1 packed members                        -> number of new members
 -- registry_set: KEYS 1 hash         ARGV 1 packed {field, value, ...}            -> number of new fields
--- registry_use: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = unchanged}   -> 1
+-- registry_touch: KEYS 1 sorted set   ARGV 1 packed {member, score, 'GT'|'NX', ttl ms; 0 = unchanged}   -> 1
 -- Bound: the members given, 1,000 per command.
 
 local CHUNK = 1000
@@ -24,7 +24,7 @@ G.export('registry_set', { 'allow-oom' }, function(keys, args)
   return write_in_chunks('HSET', keys[1], cmsgpack.unpack(args[1]))
 end)
 
-G.export('registry_use', { 'allow-oom' }, function(keys, args)
+G.export('registry_touch', { 'allow-oom' }, function(keys, args)
   local r = cmsgpack.unpack(args[1])
   redis.call('ZADD', keys[1], r[3] == 'GT' and 'GT' or 'NX', G.int(r[2]), r[1])
   if r[4] > 0 then redis.call('PEXPIRE', keys[1], G.int(r[4])) end

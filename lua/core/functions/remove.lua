@@ -9,7 +9,7 @@
 -- the record is used.
 local function leave_lists(q, id, by_record)
   local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1
-  if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.list_left(q, id) end
+  if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.untrack_list_job(q, id) end
 end
 
 G.export('remove', { 'allow-oom' }, function(keys, args)
@@ -22,7 +22,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
     if place then G.leave_waiting(q, id, place) end
   elseif h[1] == 'active' then
     local entry = G.find_entry(q, id, h[2], h[5])
-    if entry then G.settle_entries(q, { entry }) else leave_lists(q, id, h[3] == '1' or G.count_of(h[4]) > 0) end
+    if entry then G.ack_entries(q, { entry }) else leave_lists(q, id, h[3] == '1' or G.count_of(h[4]) > 0) end
   end
   redis.call('ZREM', q.scheduled, id)
   redis.call('ZREM', q.completed, id)
@@ -36,7 +36,7 @@ G.export('remove', { 'allow-oom' }, function(keys, args)
   -- A job that a peer failed has not notified its parents.
   if job.state ~= 'completed' then G.flows.child_ended(q, id, G.flows.REMOVED, 'removed', G.now(q)) end
   G.purge(q, { id })
-  G.budgets.forget(q, { id })
+  G.budgets.delete(q, { id })
   G.emit(q.events, 'removed', id)
   return 1
 end)

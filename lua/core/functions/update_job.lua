@@ -31,8 +31,8 @@ G.export('update_job', { 'allow-oom' }, function(keys, args)
   local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end
   if r[4] > 0 then
-    local refused = G.check_attempt(h, r[4], r[5], NO_END)
-    if refused then return refused end
+    local rejected = G.check_attempt(h, r[4], r[5], NO_END)
+    if rejected then return rejected end
   end
   KINDS[r[1]](q, r[2], r[3], r[6])
   return G.OK

@@ -1,10 +1,10 @@
--- workers, retire, leave: list and remove the workers of this queue.
+-- workers, invalidate, leave: list and remove the workers of this queue.
 -- workers: KEYS 1 meta   -> flat {consumer, registration JSON, ...} of the workers whose registration has not expired
--- retire:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges with this token that have not run yet will fetch nothing
+-- invalidate:  KEYS 1 meta   ARGV 1 token   -> 1; exchanges with this token that have not run yet will fetch nothing
 -- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer was deleted, 0 if jobs are still pending for it
 -- The set `workers` holds our registrations; a Node peer's registration is found by the consumers of the group.
 
-local RETIRED_MS = 3600000 -- longer than any call waits in a connection
+local INVALIDATED_MS = 3600000 -- longer than any call waits in a connection
 local WORKERS_MAX = 5000 -- the registrations renewed last
 
 local function registered(q, names)
@@ -32,11 +32,11 @@ local function pending_of(q, consumer)
 end
 
 -- A worker that has given up waiting for its calls must not receive jobs from them.
-G.export('retire', { 'allow-oom' }, function(keys, args)
+G.export('invalidate', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
   local now = G.now(q)
-  G.remove_older(q.retired, now - RETIRED_MS)
-  redis.call('ZADD', q.retired, G.int(now), args[1])
+  G.remove_older(q.invalidated, now - INVALIDATED_MS)
+  redis.call('ZADD', q.invalidated, G.int(now), args[1])
   return 1
 end)
 

@@ -88,25 +88,25 @@ M.create = function(q, flow_id, fields)
 end
 
 -- Return what to do with a job of the flow before it starts: '' (it may start), 'fail' or 'pause'.
-M.barred = function(key)
+M.start_decision = function(key)
   local h = redis.pcall('HMGET', key, 'exceeded', 'onExceeded')
   if h.err or h[1] ~= '1' then return '' end
   return h[2] == 'pause' and 'pause' or 'fail'
 end
 
 -- The root `id` of a flow has ended.
-M.let_expire = function(q, id, now)
+M.expire_with_root = function(q, id, now)
   if redis.call('EXPIRE', q.P .. 'budget:' .. id, M.KEPT_S) == 0 then return end
-  G.remember_temporary(q, 'budget:' .. id, now, M.KEPT_S * 1000)
+  G.record_temporary(q, 'budget:' .. id, now, M.KEPT_S * 1000)
 end
 
 local function is_own(q, key) return string.sub(key, 1, #q.P + 7) == q.P .. 'budget:' end
 
--- Add the budget's verdict on a fetched job to the reply. 'ask': the budget is in another queue.
-M.gate = function(q, fetching, id, key)
+-- Add the budget's decision on a fetched job to the reply. 'ask': the budget is in another queue.
+M.add_decision = function(q, fetching, id, key)
   fetching.budgets = fetching.budgets or {}
   local own = is_own(q, key)
-  fetching.budgets[id] = { key, own and M.barred(key) or 'ask' }
+  fetching.budgets[id] = { key, own and M.start_decision(key) or 'ask' }
   -- The root of a flow that had ended runs again, so the budget must not expire.
   if key == q.P .. 'budget:' .. id then redis.call('PERSIST', key) end
 end
@@ -114,7 +114,7 @@ end
 -- Charge ended attempts. charges: {row of `finished`, budget key, usage or false}. Rejected rows are not charged.
 -- Return the rows that passed a limit. A charge to a budget in another queue goes to the outbox
 -- (features/outbox/outbox.lua).
-M.settle = function(q, charges, finished, statuses)
+M.charge_finished = function(q, charges, finished, statuses)
   local passed = {}
   for _, c in ipairs(charges) do
     local row, key, usage, status = finished[c[1]], c[2], c[3], statuses[c[1]]
@@ -127,7 +127,7 @@ M.settle = function(q, charges, finished, statuses)
         passed[#passed + 1] = c[1]
       end
     end
-    if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then M.let_expire(q, id, G.now(q)) end
+    if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then M.expire_with_root(q, id, G.now(q)) end
   end
   return passed
 end
@@ -139,7 +139,7 @@ M.reply_part = function(fetching, passed)
 end
 
 -- Delete the budgets of roots that were deleted before they ended.
-M.forget = function(q, ids)
+M.delete = function(q, ids)
   local keys = {}
   for i = 1, #ids do keys[i] = q.P .. 'budget:' .. ids[i] end
   for i = 1, #keys, 1000 do

@@ -37,7 +37,7 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
   return 'skipped', id
 end
 
-G.remember_dedup = function(q, dedup_id, id, ttl, now)
+G.record_dedup = function(q, dedup_id, id, ttl, now)
   redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
   redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, RECHECK_MS))), dedup_id)
 end

@@ -10,8 +10,8 @@ G.finish_kinds[4] = function(b, row)
   local id = row[ID]
   local key = b.q.J .. id
   local h = F.read(key, 'priority', 'groupKey', 'orderingSeq')
-  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  if rejected then return rejected end
   local due = G.clamped_time(row[UNTIL] > 0 and math.max(b.now, row[UNTIL]) or b.now + row[DELAY])
   local delay = G.int(due - b.now)
   redis.call('ZADD', b.q.scheduled, G.scheduled_score(h[4], due), id)

@@ -1,5 +1,5 @@
 -- Promote due jobs without a priority (delayed and retrying ones) to the stream or the LIFO list. Due jobs with a
--- priority stay in the set: workers fetch them from there (core/sources.lua).
+-- priority stay in the set: workers fetch them from there (features/priorities/fetch_priorities.lua).
 
 -- States that a leftover member of the set must not change.
 local NOT_WAITING = { active = true, completed = true, failed = true }
@@ -73,7 +73,7 @@ G.due_groups = function(q, fetching)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', fetching.now_text, 'LIMIT', 0, GROUPS_MAX)) do
     redis.call('ZREM', q.ratelimited, name)
     -- it may be listed because more sequences were to be skipped than one call does
-    G.groups.skip(G.groups.group(q, name))
+    G.groups.skip_marked(G.groups.group(q, name))
     G.add_ready_group(fetching, name)
   end
   return G.next_group(q, fetching.now)

@@ -68,7 +68,7 @@ end
 
 -- Record a child whose parents are in other slots until they are notified: a Node worker that ends it does not notify
 -- them (features/flows/functions/remote_parents.lua). members: `P` and id of each such parent.
-F.remember_remote = function(q, id, members)
+F.record_remote = function(q, id, members)
   if #members > 0 then redis.call('HSET', q.remote_parents, id, cjson.encode(members)) end
 end
 
@@ -89,8 +89,8 @@ end
 
 -- The parents of a child are notified; a child that is retried will end again.
 local function delete_remote(q, id, parents, how)
-  if how == F.AGAIN then
-    F.remember_remote(q, id, F.remote_of(q, parents))
+  if how == F.RETRIED then
+    F.record_remote(q, id, F.remote_of(q, parents))
   else
     redis.call('HDEL', q.remote_parents, id)
   end
@@ -99,19 +99,19 @@ end
 -- Notify the parents, or let others do so. Return whether a parent is in another queue, and whether one will not be
 -- notified.
 local function notify_each(q, parents, depth, member, how, text, policy, now)
-  local elsewhere, unnotified = false, false
+  local in_other_queue, unnotified = false, false
   for i, parent in ipairs(parents) do
     -- The single parent of a reported job is always notified: the caller bounds the number of jobs.
     local directly = depth == 0 and i == 1 or F.may_notify(q)
     if parent[1] == q.P and directly then
       F.record_child_end(q, parent[2], member, how, text, policy, now)
     else
-      elsewhere = elsewhere or parent[1] ~= q.P
-      local notify = F.notify_elsewhere or F.notify_by_outbox
+      in_other_queue = in_other_queue or parent[1] ~= q.P
+      local notify = F.notify_other_queue or F.notify_by_outbox
       if not notify(q, parent[1], parent[2], member, how, text, policy, now) then unnotified = true end
     end
   end
-  return elsewhere, unnotified
+  return in_other_queue, unnotified
 end
 
 -- Notify all parents of a job how it ended. To be called while its record exists. The wire library notifies parents in
@@ -125,11 +125,11 @@ F.child_ended = function(q, id, how, text, now, h)
   local depth = rawget(q, 'flow_depth') or 0
   rawset(q, 'flow_depth', depth + 1)
   local parents, later = parents_of(q, id, h)
-  local elsewhere, unnotified = notify_each(q, parents, depth, q.P .. id, how, text, policy, now)
+  local in_other_queue, unnotified = notify_each(q, parents, depth, q.P .. id, how, text, policy, now)
   rawset(q, 'flow_depth', depth)
   if later then
     F.notify_later(q, id, how, text, policy)
-  elseif elsewhere and not unnotified then
+  elseif in_other_queue and not unnotified then
     delete_remote(q, id, parents, how)
   end
 end

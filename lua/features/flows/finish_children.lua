@@ -11,8 +11,8 @@ G.finish_kinds[6] = function(b, row)
   local id = row[ID]
   local key = b.q.J .. id
   local h = F.read(key, 'groupKey', 'orderingSeq', 'childFailed', 'revoked')
-  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  if rejected then return rejected end
   if h[6] then return F.fail_at_once(b, row, h[4], h[6], 'ChildFailedError', row[KEEP]) end
   if h[7] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
   G.flows.wait(b.q, id, b.now)

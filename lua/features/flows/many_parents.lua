@@ -8,7 +8,7 @@ local ID, HOW, TEXT, POLICY, MEMBERS = 1, 2, 3, 4, 5
 local WAITS = 1 -- instead of members: an earlier result of the child is still to be reported
 
 -- Workers of this library read the outbox. Those of another one continue with `promote`.
-local function wake_deliverer(q)
+local function continue_by_outbox(q)
   if rawget(q, 'parents_pending') then return end
   rawset(q, 'parents_pending', true)
   G.outbox_put(q, 'parents', 'to', q.P)
@@ -16,7 +16,7 @@ end
 
 local function add(q, result)
   redis.call('RPUSH', q.parents_left, cmsgpack.pack(result))
-  wake_deliverer(q)
+  continue_by_outbox(q)
 end
 
 local function is_set(key) return redis.call('TYPE', key).ok == 'set' end
@@ -44,7 +44,7 @@ local function notify(q, result, member, now)
   if parent[1] == q.P then
     pcall(F.record_child_end, q, parent[2], child, result[HOW], result[TEXT], result[POLICY], now)
   else
-    pcall(F.notify_elsewhere or F.notify_by_outbox, q, parent[1], parent[2], child, result[HOW], result[TEXT],
+    pcall(F.notify_other_queue or F.notify_by_outbox, q, parent[1], parent[2], child, result[HOW], result[TEXT],
       result[POLICY], now)
   end
 end

@@ -3,7 +3,7 @@
 -- once, `depvals:<parent>` stores the outcome: 'v' and the result, or 'f' and the failure reason.
 local F = G.flows
 
-F.COMPLETED, F.FAILED, F.REMOVED, F.AGAIN = 'completed', 'failed', 'removed', 'again'
+F.COMPLETED, F.FAILED, F.REMOVED, F.RETRIED = 'completed', 'failed', 'removed', 'again'
 
 local CHILDREN_COUNTED = 1000
 local CHILD_FAILED = 'ChildFailedError'
@@ -109,7 +109,7 @@ local function fail_parent(q, id, state, member, text, now)
 end
 
 -- A failed child is retried: it counts as open again.
-local function count_again(q, id, member)
+local function reopen_child(q, id, member)
   local key, outcome = q.J .. id, q.P .. 'depvals:' .. id
   if string.sub(redis.call('HGET', outcome, member) or '', 1, 1) ~= 'f' then return end
   redis.call('HDEL', outcome, member)
@@ -128,9 +128,9 @@ local function ignore_child(q, id, member, state, now)
 end
 
 -- Count the child. Return how many are counted.
-local function count(q, id, member, state, outcome, now, elsewhere)
-  if elsewhere then redis.call('SADD', q.P .. 'deps:' .. id, member) end
-  if elsewhere or outcome then G.mark_side_keys(q) end
+local function count(q, id, member, state, outcome, now, in_other_queue)
+  if in_other_queue then redis.call('SADD', q.P .. 'deps:' .. id, member) end
+  if in_other_queue or outcome then G.mark_side_keys(q) end
   local done = add_done(q, id, 1)
   -- A parent of a peer's flow is in no index; from now on it is watched (features/flows/functions/flow_watch.lua).
   if done == 1 and state == 'waiting-children' then redis.call('ZADD', q.waiting_children, 'NX', G.int(now), id) end
@@ -139,17 +139,17 @@ local function count(q, id, member, state, outcome, now, elsewhere)
 end
 
 -- Record in the parent `id` of this queue that the child `member` has ended. how: see above; text: its result or
--- failure reason. elsewhere: the child is in another queue, and perhaps not in the set yet.
-F.record_child_end = function(q, id, member, how, text, policy, now, elsewhere)
+-- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
+F.record_child_end = function(q, id, member, how, text, policy, now, in_other_queue)
   local key = q.J .. id
   local found = redis.pcall('HGET', key, 'state')
   local state = type(found) == 'string' and found
   if not state then return end -- a deleted parent must not come back as a ghost
-  if how == F.AGAIN then return count_again(q, id, member) end
+  if how == F.RETRIED then return reopen_child(q, id, member) end
   local failed = how ~= F.COMPLETED
   if failed and policy == 'remove' then return ignore_child(q, id, member, state, now) end
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
-  local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, elsewhere)
+  local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, in_other_queue)
   if failed and policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
   if state == 'waiting-children' then release_if_done(q, id, open_children(q, id, done), now) end
 end

@@ -15,7 +15,7 @@ G.count_tokens = function(q, duration, now, tokens, statuses)
   if sum == 0 then return end
   local key = counter(q, duration, now)
   local counted = redis.pcall('INCRBY', key, G.int(sum))
-  if counted == sum then G.remember_temporary(q, string.sub(key, #q.P + 1), now, duration) end
+  if counted == sum then G.record_temporary(q, string.sub(key, #q.P + 1), now, duration) end
   if G.must_restart(counted) then redis.call('SET', key, G.int(sum)) end
   redis.call('PEXPIRE', key, G.int(duration))
 end

@@ -10,7 +10,7 @@ local FAILED = { failed = true }
 local REASON = 'group rate limited'
 
 -- Rate limit the group until then. A later time stays unless it is to be replaced. Return the time.
-G.hold_group = function(q, name, now, duration, replace, id)
+G.rate_limit_group = function(q, name, now, duration, replace, id)
   local at = G.clamped_time(now + duration)
   if not replace then at = math.max(at, G.latest_limit(q, name)) end
   local key = q.P .. 'group:' .. name
@@ -41,11 +41,11 @@ end
 
 G.finish_kinds[5] = function(b, row)
   local q, id, how = b.q, row[ID], row[HOW]
-  local refused = G.check_attempt(F.read(q.J .. id), row[FENCE], row[PROCESSED_ON], how == 'fail' and FAILED or PARKED)
-  if refused then return refused end
+  local rejected = G.check_attempt(F.read(q.J .. id), row[FENCE], row[PROCESSED_ON], how == 'fail' and FAILED or PARKED)
+  if rejected then return rejected end
   local h = G.job_of(q, id)
   if not h.groupKey then error('job ' .. id .. ' belongs to no group') end
-  G.hold_group(q, h.groupKey, b.now, row[DURATION], row[REPLACE] == 1, id)
+  G.rate_limit_group(q, h.groupKey, b.now, row[DURATION], row[REPLACE] == 1, id)
   if how ~= 'fail' then
     park(b, id, h, how)
     F.leave_source(b, row)

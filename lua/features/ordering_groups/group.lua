@@ -33,7 +33,7 @@ M.group = function(q, name)
   local freed = q.freed[name]
   if freed then
     q.freed[name] = nil
-    if g.active > 0 then M.move(g, math.max(0, g.active - freed), g.nextSeq) end
+    if g.active > 0 then M.set_counters(g, math.max(0, g.active - freed), g.nextSeq) end
   end
   return g
 end
@@ -61,13 +61,13 @@ local function write(g)
 end
 
 -- Set the active slots and the next sequence: every job of a group changes them.
-M.move = function(g, active, next_seq)
+M.set_counters = function(g, active, next_seq)
   g.active, g.nextSeq, g.moved = active, next_seq, true
   if not g.q.defer then write(g) end
 end
 
 -- Set other fields of the record.
-M.put = function(g, fields)
+M.set_fields = function(g, fields)
   g.dirty = g.dirty or {}
   for field, value in pairs(fields) do
     g[field] = value
@@ -81,7 +81,7 @@ M.free_unread = function(q, name)
   local g = q.groups[name]
   if g or not q.defer then
     g = g or M.group(q, name)
-    if g.active > 0 then M.move(g, g.active - 1, g.nextSeq) end
+    if g.active > 0 then M.set_counters(g, g.active - 1, g.nextSeq) end
   else
     q.freed[name] = (q.freed[name] or 0) + 1
   end
@@ -100,17 +100,17 @@ M.flush = function(q)
 end
 
 -- Discard the mirror after the hash was changed directly; the next use reads it again.
-M.forget = function(q, name) q.groups[name] = nil end
+M.uncache = function(q, name) q.groups[name] = nil end
 
 -- Skip sequences that no job has any more.
-M.skip = function(g)
+M.skip_marked = function(g)
   if g.nextSeq <= 0 then return end
   local n, steps = g.nextSeq, 0
   for _ = 1, SKIPS_MAX do
     if redis.call('HDEL', g.key, 'skip:' .. G.int(n)) == 0 then break end
     n, steps = n + 1, steps + 1
   end
-  if n > g.nextSeq then M.move(g, g.active, n) end
+  if n > g.nextSeq then M.set_counters(g, g.active, n) end
   -- More may follow: the next call that handles expired rate limits continues.
   if steps == SKIPS_MAX then M.limit_until(g.q, g, 1, 'NX') end
 end
@@ -121,7 +121,7 @@ M.mark_skip = function(g, seq)
 end
 
 -- Return the sequence expected after `n`, past the skip marks, without deleting them.
-M.after = function(g, n)
+M.next_unmarked = function(g, n)
   n = n + 1
   for _ = 1, SKIPS_MAX do
     if redis.call('HEXISTS', g.key, 'skip:' .. G.int(n)) == 0 then return n end
@@ -145,7 +145,7 @@ M.refill = function(g, now)
   if elapsed <= 0 then return g.tbTokens end
   elapsed = math.min(elapsed, fills_in)
   local raw = elapsed * rate + g.tbRefillRemainder
-  M.put(g, {
+  M.set_fields(g, {
     tbTokens = math.min(capacity, g.tbTokens + math.floor(raw / 1000)), tbLastRefill = now,
     tbRefillRemainder = raw % 1000,
   })

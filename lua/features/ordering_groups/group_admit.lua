@@ -24,19 +24,19 @@ local function charge(g, now, cost, holds, seq)
     local tokens = M.refill(g, now)
     -- A full bucket does not accumulate: refilling starts now.
     if tokens >= g.tbCapacity then
-      M.put(g, { tbTokens = tokens - cost, tbLastRefill = now, tbRefillRemainder = 0 })
+      M.set_fields(g, { tbTokens = tokens - cost, tbLastRefill = now, tbRefillRemainder = 0 })
     else
-      M.put(g, { tbTokens = tokens - cost })
+      M.set_fields(g, { tbTokens = tokens - cost })
     end
   end
   if g.rateMax > 0 and g.rateDuration > 0 then
     if G.window_is_over(g.rateWindowStart, g.rateDuration, now) then
-      M.put(g, { rateWindowStart = now, rateCount = 1 })
+      M.set_fields(g, { rateWindowStart = now, rateCount = 1 })
     else
-      M.put(g, { rateCount = g.rateCount + 1 })
+      M.set_fields(g, { rateCount = g.rateCount + 1 })
     end
   end
-  if not holds then M.move(g, g.active + 1, seq > 0 and seq >= g.nextSeq and seq + 1 or g.nextSeq) end
+  if not holds then M.set_counters(g, g.active + 1, seq > 0 and seq >= g.nextSeq and seq + 1 or g.nextSeq) end
 end
 
 local function fail_for_cost(q, id, h, now)
@@ -52,7 +52,7 @@ end
 M.enter = function(q, id, h, now)
   local g, seq = M.turn_of(q, id, h)
   local cost = M.cost(h)
-  if seq > g.nextSeq then M.skip(g) end
+  if seq > g.nextSeq then M.skip_marked(g) end
   local holds = M.holds_slot(g, h)
   if seq > 0 and g.nextSeq > 0 and seq > g.nextSeq then
     M.park(q, g, id, h)
@@ -78,6 +78,6 @@ end
 M.admit = function(q, id, h, now)
   if not G.given(h.groupKey) then return nil end
   local reply, g = M.enter(q, id, h, now)
-  if not reply then M.kick(q, g, now) end
+  if not reply then M.promote_parked(q, g, now) end
   return reply
 end

@@ -29,7 +29,7 @@ end
 local function check_idle(q, name, issued, now)
   local g = M.group(q, name)
   repair_places(q, g)
-  M.skip(g)
+  M.skip_marked(g)
   local seen = redis.call('HMGET', g.key, 'idleSince', 'limitsKept')
   if not is_idle(q, g, issued, seen[2]) then return end
   local at = string.match(seen[1] or '', '^' .. G.int(issued) .. '|(%d+)$')
@@ -39,7 +39,7 @@ local function check_idle(q, name, issued, now)
     redis.call('UNLINK', g.key, q.P .. 'orderdone:pending:' .. name)
     redis.call('HDEL', q.ordering, name)
     redis.call('HDEL', q.group_watch, name)
-    M.forget(q, name)
+    M.uncache(q, name)
   end
 end
 
@@ -56,14 +56,14 @@ end
 -- sequence may have been skipped, or be from before the group's record was deleted.
 M.rejoin = function(q, id, h)
   local key = q.P .. 'group:' .. h.groupKey
-  local width = G.count_of(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)'))
-  redis.call('HSETNX', key, 'maxConcurrency', G.int(math.max(1, width)))
+  local concurrency = G.count_of(string.match(redis.call('HGET', q.J .. id, 'opts') or '', '"concurrency":%s*(%d+)'))
+  redis.call('HSETNX', key, 'maxConcurrency', G.int(math.max(1, concurrency)))
   redis.call('HSETNX', key, 'nextSeq', '1')
   h.orderingSeq, h.slot = G.int(M.next_seq(q, h.groupKey)), nil
   redis.call('HSET', q.J .. id, 'orderingSeq', h.orderingSeq)
   redis.call('HDEL', q.J .. id, 'slot')
   if q.defer then M.flush(q) end
-  M.forget(q, h.groupKey)
+  M.uncache(q, h.groupKey)
 end
 
 -- Return the group of a job that is about to start, and the job's sequence.

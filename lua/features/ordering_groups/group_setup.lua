@@ -34,12 +34,12 @@ M.set_bucket = function(key, s)
 end
 
 -- Set how many jobs of the group may be active. If it is more than before, the next exchange starts parked jobs.
-M.set_width = function(q, name, width)
-  local key, text = q.P .. 'group:' .. name, G.text(width)
+M.set_concurrency = function(q, name, concurrency)
+  local key, text = q.P .. 'group:' .. name, G.text(concurrency)
   local before = redis.call('HGET', key, 'maxConcurrency')
   if before == text then return end
   redis.call('HSET', key, 'maxConcurrency', text)
-  if before and width > G.num(before) and redis.call('EXISTS', q.P .. 'groupq:' .. name) == 1 then
+  if before and concurrency > G.num(before) and redis.call('EXISTS', q.P .. 'groupq:' .. name) == 1 then
     redis.call('ZADD', q.ratelimited, 'NX', '1', name)
   end
 end
@@ -47,7 +47,7 @@ end
 -- Set the limits of a group: the last add to a group decides.
 M.set_group = function(q, s)
   local key = q.P .. 'group:' .. s.group
-  M.set_width(q, s.group, s.concurrency > 0 and s.concurrency or 1)
+  M.set_concurrency(q, s.group, s.concurrency > 0 and s.concurrency or 1)
   redis.call('HSETNX', key, 'nextSeq', '1')
   M.set_rate(key, s)
   M.set_bucket(key, s)

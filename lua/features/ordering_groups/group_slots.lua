@@ -13,7 +13,7 @@ M.holds_slot = function(g, h)
 end
 
 M.free_slot = function(q, g, id, gone)
-  if g.active > 0 then M.move(g, g.active - 1, g.nextSeq) end
+  if g.active > 0 then M.set_counters(g, g.active - 1, g.nextSeq) end
   if not gone then redis.call('HSET', q.J .. id, 'slot', '0') end
 end
 
@@ -39,7 +39,7 @@ M.leave_group = function(q, id, h, now, gone)
   local g = M.leave(q, id, h, gone)
   if not g then return end
   local fetching = rawget(q, 'fetching')
-  if fetching then G.add_ready_group(fetching, g.name) else M.kick(q, g, now) end
+  if fetching then G.add_ready_group(fetching, g.name) else M.promote_parked(q, g, now) end
 end
 
 -- Write the slot of a job that holds one by the protocol's rule, before its state changes.
@@ -51,7 +51,7 @@ end
 
 -- Return a job whose attempt is void to the head of its group. It keeps its slot, since the next job must not start
 -- before it (a job without a sequence frees it). Return the group.
-M.come_back = function(q, id, h)
+M.return_to_head = function(q, id, h)
   local g = M.group(q, h.groupKey)
   if M.holds_slot(g, h) then
     if G.count_of(h.orderingSeq) > 0 then M.keep_slot(q, id, h) else M.free_slot(q, g, id) end
@@ -61,6 +61,6 @@ M.come_back = function(q, id, h)
 end
 
 -- Ordered jobs keep their slot while they are not active (retry, delay, children, suspension); others free it.
-M.pause_in_group = function(q, id, h, now)
+M.free_slot_unless_ordered = function(q, id, h, now)
   if G.count_of(h.orderingSeq) == 0 then M.leave_group(q, id, h, now) end
 end

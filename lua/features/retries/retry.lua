@@ -1,29 +1,20 @@
--- Requeue a failed job like a new one: all attempts again, without the fields of a revocation or of stalls, and without
--- a slot in its group.
+-- Retry a failed attempt automatically: the job is delayed by the backoff that its worker computed, and runs again.
+-- (features/requeue starts a failed job again on request.)
+local F = G.finishing
+local ID = 2
 
--- Give a parent its turn in its group if it failed before its children ended: without a turn it would stay parked.
-local function rejoin(q, id, h, state)
-  if G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
-    redis.call('HSET', q.J .. id, 'slot', '0')
-  elseif state ~= 'waiting-children' then
-    G.groups.rejoin(q, id, h)
+-- row: a failed attempt (core/finish.lua, kind 2). attempts: attempts made, this one included, as text.
+-- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted.
+F.retry = function(b, key, row, attempts, priority, stalled)
+  local due = G.scheduled_score(priority, b.now + row[10])
+  redis.call('ZADD', b.q.scheduled, due, row[ID])
+  redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[6],
+    'failedType', row[7], 'stacktrace', row[8], 'processedOn', b.now_text)
+  if row[12] then G.bump(key, 'fallbackIndex') end
+  if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end
+  F.leave_source(b, row)
+  if not b.quiet then
+    G.emit(b.q.events, 'retrying', row[ID], 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(row[10]))
   end
-end
-
--- h: name, priority, lifo, groupKey of a failed job. The caller removes it from the index of failed jobs.
-G.retry_failed = function(q, id, now, h)
-  local key = q.J .. id
-  G.flows.child_ended(q, id, G.flows.AGAIN, '', now)
-  local state, entry = 'waiting-children', ''
-  if G.flows.open(q, id) > 0 then
-    G.flows.wait(q, id, now)
-  else
-    state, entry = G.place(q, now, {
-      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
-    })
-  end
-  redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
-    'lastActive', 'childFailed')
-  if h.groupKey then rejoin(q, id, h, state) end
-  redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
+  return G.RETRYING
 end

@@ -10,7 +10,6 @@ local HOST_MS = 60000 -- longest drain of a host, and the longest time a running
 local PAGE = 100
 local LOST_MAX = 1000
 local LOSSES_KEPT_S = 3600
-local REPLY_BYTES = 4194304
 
 -- ------------------------------------------------------------------ recovery
 
@@ -141,7 +140,7 @@ local function fetch_some(q, fetching, want)
   local found = redis.call('ZRANGEBYSCORE', q.suspects, '(1', '+inf', 'WITHSCORES', 'LIMIT', 0, math.min(want, PAGE))
   for i = 1, #found, 2 do
     most = math.min(most, tonumber(found[i + 1]))
-    if held + 1 > most or #fetching.jobs >= want or fetching.bytes >= REPLY_BYTES then return end
+    if held + 1 > most or #fetching.jobs >= want or fetching.bytes >= G.REPLY_BYTES then return end
     if fetch(q, fetching, found[i]) then held = held + 1 end
   end
 end

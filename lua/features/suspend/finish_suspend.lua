@@ -10,8 +10,8 @@ local ENDED = { suspended = true, waiting = true, prioritized = true, failed = t
 G.finish_kinds[7] = function(b, row)
   local q, id = b.q, row[ID]
   local h = F.read(q.J .. id, 'groupKey', 'orderingSeq', 'revoked')
-  local refused = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
-  if refused then return refused end
+  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], ENDED)
+  if rejected then return rejected end
   if h[6] == '1' then return F.fail_at_once(b, row, h[4], 'revoked', 'JobRevokedError', row[KEEP]) end
   local S = G.suspension -- defined after this file is read
   S.enter(q, id, b.now, row[REASON], row[TIMEOUT])
@@ -20,7 +20,7 @@ G.finish_kinds[7] = function(b, row)
   -- An ordered job keeps its slot while it is suspended.
   if h[4] and G.count_of(h[5]) == 0 then F.leave_group(b, id, h[4]) end
   if not b.quiet then G.emit(q.events, 'suspended', id) end
-  local signal = S.early(q, id)
+  local signal = S.undelivered(q, id)
   if signal then S.resume(q, id, b.now, G.job_of(q, id), signal, b.quiet) end
   return G.SUSPENDED
 end

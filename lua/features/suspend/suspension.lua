@@ -42,7 +42,7 @@ S.deliver = function(q, id)
 end
 
 -- Return the name of the first signal not delivered to the handler; nil if there is none.
-S.early = function(q, id)
+S.undelivered = function(q, id)
   local entries, text = received(q, id)
   local delivered = redis.call('HGET', q.J .. id, 'signals') or '[]'
   if #entries == 0 or delivered == text then return nil end

@@ -4,7 +4,7 @@
 -- Entries with a `retryGroup` are for that subscription only: further attempts, also those of Node peers.
 local S = G.subscriptions
 
-S.HANDED_BACK = 'handed-back' -- the consumer that holds entries no worker runs
+S.RELEASED_CONSUMER = 'released' -- the consumer that holds entries no worker runs
 S.INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
 S.MOST = G.GROUPS_MAX - 2 -- subscriptions of one broadcast, besides those two groups
 local RECORD_TTL = 86400
@@ -42,7 +42,7 @@ S.holder = function(q, group, entry)
 end
 
 -- Return the status for an outdated token; nil if the token is current.
-S.refused = function(q, group, consumer, id, entry, fence)
+S.check_attempt = function(q, group, consumer, id, entry, fence)
   local holder, deliveries = S.holder(q, group, entry)
   if holder == consumer and S.fence(deliveries, fence % 2 == 1) == fence then return nil end
   if holder then return G.STALE end
@@ -50,7 +50,7 @@ S.refused = function(q, group, consumer, id, entry, fence)
 end
 
 -- Acknowledge entries; delete those for this subscription only.
-S.settle = function(q, group, entries, own)
+S.ack = function(q, group, entries, own)
   if #entries > 0 then redis.pcall('XACK', q.stream, group, unpack(entries)) end
   if #own > 0 then redis.pcall('XDEL', q.stream, unpack(own)) end
 end
@@ -61,8 +61,8 @@ S.report_trimmed = function(q, group, id, entry)
 end
 
 -- Release an entry in its old place, before all new ones. Return false if the entry was trimmed.
-S.hand_back = function(q, group, entry)
-  local claimed = redis.call('XCLAIM', q.stream, group, S.HANDED_BACK, 0, entry, 'JUSTID')
+S.release_entry = function(q, group, entry)
+  local claimed = redis.call('XCLAIM', q.stream, group, S.RELEASED_CONSUMER, 0, entry, 'JUSTID')
   if #claimed == 0 then
     redis.call('XACK', q.stream, group, entry)
     return false
@@ -90,14 +90,14 @@ S.create = function(q, group, start)
 end
 
 -- Return the number of active messages of a subscription; with too many consumers to be read, of all pending ones.
-S.in_hand = function(q, group)
+S.active_count = function(q, group)
   local info = G.stream_group(q, group)
   if not info then return 0 end
   if not G.has_few_consumers(info) then return info[6] end
   local pending, n = redis.call('XPENDING', q.stream, group), 0
   if not pending[4] then return 0 end
   for _, consumer in ipairs(pending[4]) do
-    if consumer[1] ~= S.HANDED_BACK then n = n + tonumber(consumer[2]) end
+    if consumer[1] ~= S.RELEASED_CONSUMER then n = n + tonumber(consumer[2]) end
   end
   return n
 end

@@ -7,7 +7,7 @@ local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
 local REVOKED = 'JobRevokedError' -- type of the error that ends a revoked attempt, as in core/finish.lua
 
 local function leave(b, row)
-  b.settled[#b.settled + 1] = row[ENTRY]
+  b.acked[#b.acked + 1] = row[ENTRY]
   if row[FENCE] % 2 == 1 then b.own[#b.own + 1] = row[ENTRY] end
 end
 
@@ -24,7 +24,7 @@ local function complete(b, row)
   return G.OK
 end
 
-local function again(b, row, due)
+local function schedule_retry(b, row, due)
   redis.call('ZADD', b.q.scheduled, G.scheduled_score(0, due), row[ID] .. '||' .. b.group)
   leave(b, row)
 end
@@ -43,7 +43,7 @@ local function fail(b, row)
     'failedType', row[7], 'stacktrace', row[8], 'finishedOn', retried and '' or b.now_text)
   redis.call('HDEL', key, 'stalled')
   if retried then
-    again(b, row, b.now + wait)
+    schedule_retry(b, row, b.now + wait)
     if not b.quiet then
       G.emit(q.events, 'retrying', id, 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(wait),
         'subscription', b.group)
@@ -59,7 +59,7 @@ local function fail(b, row)
 end
 
 local function release(b, row)
-  if S.hand_back(b.q, b.group, row[ENTRY]) then
+  if S.release_entry(b.q, b.group, row[ENTRY]) then
     G.wake(b.q, 1)
   else
     S.report_trimmed(b.q, b.group, row[ID], row[ENTRY])
@@ -70,7 +70,7 @@ end
 local function delay(b, row)
   local due = row[7] > 0 and math.max(b.now, row[7]) or b.now + row[6]
   S.write_record(b.q, row[ID], b.group, due - b.now, 'state', 'delayed')
-  again(b, row, due)
+  schedule_retry(b, row, due)
   return G.DELAYED
 end
 
@@ -79,13 +79,13 @@ local KINDS = { complete, fail, release, delay }
 -- Return the statuses of the rows in order.
 S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
   local statuses = {}
-  local b = { q = q, now = now, now_text = G.int(now), group = group, quiet = quiet, settled = {}, own = {},
+  local b = { q = q, now = now, now_text = G.int(now), group = group, quiet = quiet, acked = {}, own = {},
     completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0 }
   for i = 1, #rows do
     local row = rows[i]
-    statuses[i] = S.refused(q, group, consumer, row[ID], row[ENTRY], row[FENCE]) or KINDS[row[KIND]](b, row)
+    statuses[i] = S.check_attempt(q, group, consumer, row[ID], row[ENTRY], row[FENCE]) or KINDS[row[KIND]](b, row)
   end
-  S.settle(q, group, b.settled, b.own)
+  S.ack(q, group, b.acked, b.own)
   if b.completed_n > 0 and not quiet then redis.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
   if no_metrics then return statuses end
   G.metric(q.metrics_completed, now, b.completed_n, b.completed_ms)

@@ -21,11 +21,11 @@ local function last_of(key)
   return found[1] and found[1][1] or '0-0'
 end
 
-local function take(q, t, want, limiter, tokens)
+local function fetch_within_limits(q, t, want, limiter, tokens)
   local limits = G.limits(q, t, want, limiter, tokens, t.settings)
   if limits.paused then return PAUSED end
   if limits.concurrency then -- the limit applies per subscription
-    limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.in_hand(q, t.group)))
+    limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.active_count(q, t.group)))
     limits.limited = limits.want < want
   end
   local flags = 0
@@ -39,11 +39,11 @@ end
 
 G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   local q = G.queue(keys[1])
-  local settings, refused = G.settings(q)
-  if refused then return refused end
+  local settings, rejected = G.settings(q)
+  if rejected then return rejected end
   local r = cmsgpack.unpack(args[1])
   local now, want, finished = G.now(q), math.min(r[2], WANT_MAX), r[3]
-  if r[10] and redis.call('ZSCORE', q.retired, r[10]) then want = 0 end
+  if r[10] and redis.call('ZSCORE', q.invalidated, r[10]) then want = 0 end
   local t = S.fetching(now, r[1], r[7], r[8], r[9], r[4])
   t.settings = settings
   local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
@@ -52,8 +52,8 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   local next_due = G.promote_due(q, now, PROMOTE_MAX, r[4])
   local flags = 0
   if want > 0 then
-    flags = take(q, t, want, r[6], tokens)
-    S.settle(q, t.group, t.settled, t.own)
+    flags = fetch_within_limits(q, t, want, r[6], tokens)
+    S.ack(q, t.group, t.acked, t.own)
   elseif #finished > 0 and G.has_concurrency(settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   end

@@ -34,13 +34,13 @@ local function lag_of(q, info)
 end
 
 -- Return the number of released entries, and how many rows were read.
-local function handed_back(q, info)
+local function count_released(q, info)
   if info.consumers > COUNTED then
-    local found = #redis.call('XPENDING', q.stream, info.name, '-', '+', COUNTED, S.HANDED_BACK)
+    local found = #redis.call('XPENDING', q.stream, info.name, '-', '+', COUNTED, S.RELEASED_CONSUMER)
     return found, found
   end
   for _, consumer in ipairs(redis.call('XPENDING', q.stream, info.name)[4] or {}) do
-    if consumer[1] == S.HANDED_BACK then return tonumber(consumer[2]), info.consumers end
+    if consumer[1] == S.RELEASED_CONSUMER then return tonumber(consumer[2]), info.consumers end
   end
   return 0, info.consumers
 end
@@ -65,7 +65,7 @@ G.export('broadcast_subscriptions', { 'no-writes' }, function(keys, args)
     local info = map_of(groups[i])
     if not S.INTERNAL[info.name] then
       local lag, read = lag_of(q, info)
-      local released, consumers = handed_back(q, info)
+      local released, consumers = count_released(q, info)
       rows[#rows + 1] = { info.name, lag, info.pending, released, info['last-delivered-id'], info.consumers }
       work = work + read + consumers
     end

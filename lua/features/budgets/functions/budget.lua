@@ -13,5 +13,5 @@ G.export('create_budget', {}, function(keys, args)
 end)
 
 G.export('check_budget', { 'no-writes' }, function(keys, args)
-  return B.barred(G.queue(keys[1]).P .. 'budget:' .. args[1])
+  return B.start_decision(G.queue(keys[1]).P .. 'budget:' .. args[1])
 end)

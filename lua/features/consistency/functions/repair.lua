@@ -6,12 +6,12 @@
 --      {'ghost', id}          delete an incomplete record
 --      {'orphan', suffix}     delete a key of a job that does not exist
 -- A job that is active in no place becomes ready again, its attempt void. Bound: constant per row; a list is searched
--- up to LIST_LOOK members from an end. The caller sends at most 100 rows.
+-- up to LIST_PAGE members from an end. The caller sends at most 100 rows.
 
 local C = G.checks
 local M = G.groups
 local NEVER = 9999999999999
-local LIST_LOOK, COPIES_MAX = 10000, 10
+local LIST_PAGE, COPIES_MAX = 10000, 10
 
 local REPAIR = {}
 
@@ -23,7 +23,7 @@ local function from_group(q, name, id, now)
   seq = seq and G.count_of(seq)
   redis.call('ZREM', g.queue, id)
   if seq and redis.call('EXISTS', q.J .. id) == 0 then M.mark_skip(g, seq) end
-  M.kick(q, g, now)
+  M.promote_parked(q, g, now)
 end
 
 local function delete_dedup(q, now, dedup_id)
@@ -41,7 +41,7 @@ end
 -- Remove the job from a list, `most` times at most. rank: 1 = from the left, -1 = from the right.
 local function leave_list(q, place, id, rank, most)
   for removed = 0, most - 1 do
-    if not redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_LOOK) then return removed end
+    if not redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_PAGE) then return removed end
     redis.call('LREM', q.P .. place, rank, id)
   end
   return most
@@ -66,7 +66,7 @@ REPAIR.member = function(q, now, place, id, member)
     from_group(q, group, id, now)
   elseif place == 'stream' or place == 'pending' then
     if place == 'stream' and C.is_pending(q, member) then return 0 end
-    G.settle_entries(q, { member })
+    G.ack_entries(q, { member })
   else
     return take_out(q, place, id, member, why)
   end
@@ -75,7 +75,7 @@ end
 
 local function is_in(q, id, place, rank)
   if place ~= 'lifo' and place ~= 'priority' then return C.has_entry(q, id, place) and not C.is_pending(q, place) end
-  return redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_LOOK) and true or false
+  return redis.call('LPOS', q.P .. place, id, 'RANK', rank, 'MAXLEN', LIST_PAGE) and true or false
 end
 
 REPAIR.twice = function(q, _, id, kept, other)
@@ -85,7 +85,7 @@ REPAIR.twice = function(q, _, id, kept, other)
   if other == 'lifo' or other == 'priority' then
     return leave_list(q, other, id, -1, 1)
   else
-    G.settle_entries(q, { other })
+    G.ack_entries(q, { other })
   end
   return 1
 end
@@ -132,7 +132,7 @@ end
 LOST['group-waiting'] = function(q, id, h, now)
   local g = M.group(q, h.groupKey or '')
   M.park(q, g, id, h)
-  M.kick(q, g, now)
+  M.promote_parked(q, g, now)
 end
 
 LOST['waiting-children'] = function(q, id, _, now) G.flows.release(q, id, now) end
@@ -140,8 +140,8 @@ LOST['waiting-children'] = function(q, id, _, now) G.flows.release(q, id, now) e
 LOST.active = function(q, id, h, now)
   local entry = G.find_entry(q, id, h.eid, h.timestamp)
   if entry and C.is_pending(q, entry) then return false end
-  local g = G.requeue(q, id, now, h)
-  if g then M.kick(q, g, now) end
+  local g = G.return_job(q, id, now, h)
+  if g then M.promote_parked(q, g, now) end
 end
 
 REPAIR.lost = function(q, now, id, mark)

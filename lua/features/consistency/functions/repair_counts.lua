@@ -24,8 +24,8 @@ G.export('repair_group', { 'allow-oom' }, function(keys, args)
   if v.slots then redis.call('HSET', v.g.key, 'active', G.int(v.slots)) end
   if v.missing then close_gaps(v.g, v) end
   for i, row in ipairs(v.rows) do kinds[i] = row[1] end
-  M.forget(q, name)
-  M.kick(q, M.group(q, name), G.now(q))
+  M.uncache(q, name)
+  M.promote_parked(q, M.group(q, name), G.now(q))
   G.wake(q, 1)
   return cmsgpack.pack(kinds)
 end)

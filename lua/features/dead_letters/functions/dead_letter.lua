@@ -1,4 +1,4 @@
--- dead_letters_to: set the dead-letter queue and the kinds of failures it receives.
+-- dead_letter_queue: set the dead-letter queue and the kinds of failures it receives.
 -- KEYS 1 meta   ARGV 1 packed {name, on, subscription}   -> the queue name now in effect, '' = none
 -- name: false = unchanged, '' = none   on: kinds of failures, separated by commas
 -- subscription: '', or the subscription of a broadcast; a subscription without a setting uses the queue's setting
@@ -66,7 +66,7 @@ end
 -- Delete the setting of a deleted subscription.
 G.delete_dead_letter_setting = function(q, subscription) redis.call('HDEL', q.meta, fields_of(subscription)) end
 
-G.export('dead_letters_to', { 'allow-oom' }, function(keys, args)
+G.export('dead_letter_queue', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local subscription = r[3] or ''
   local name, on = fields_of(subscription)

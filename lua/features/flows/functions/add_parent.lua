@@ -1,6 +1,6 @@
 -- Add children to existing parents: rows of `add` with a parent {id, queue name}. A parent in this queue gets its child
--- in the same step. A parent in another queue is informed of the child by a separate call (`adopt`), and of the child's
--- result through the outbox.
+-- in the same step. A parent in another queue is informed of the child by a separate call (`add_remote_children`),
+-- and of the child's result through the outbox.
 -- Also defines the parent fields of a record, used here and in features/flows/functions/flow_add.lua.
 local A = G.adding
 local F = G.flows
@@ -34,13 +34,13 @@ A.several_parents = function(q, id, parents, remote)
   end
   G.mark_side_keys(q)
   redis.call('SADD', q.P .. 'parents:' .. id, unpack(members))
-  F.remember_remote(q, id, remote)
+  F.record_remote(q, id, remote)
   return { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
 end
 
 -- Record the queues in other slots that hold children of this queue's parents: its workers check them
 -- (remote_parents.lua).
-A.remember_remote_children = function(q, members)
+A.record_remote_children = function(q, members)
   local seen = {}
   for _, member in ipairs(members) do
     local P = string.match(member, '^(.*:)[^:]*$')

@@ -4,7 +4,7 @@
 --   entries now
 -- notify_parents: continue to notify the parents of children with very many (many_parents.lua).   KEYS 1 meta
 --   -> 1 = call again, 0 = all are notified. Bound: 500 parents.
--- adopt: let a parent wait for children in other queues that have just been added.
+-- add_remote_children: let a parent wait for children in other queues that have just been added.
 --   KEYS 1 meta   ARGV 1 packed {parent id, members}   -> 'ok' | 'gone' | 'completed' | 'failed' (nothing is changed)
 -- open_children: KEYS 1 meta   ARGV 1 parent id   -> packed {number of unfinished children, failure reason of a child
 -- that fails its parent or false}
@@ -14,15 +14,14 @@
 --   -> packed {rows, cursor}   row: {member, '' | 'd' ended, no result stored | 'v' and its result | 'f' and its
 --   failure reason | 'm' stored, but not returned because the page is full}   cursor '' = the end; a child may be
 --   returned twice.
--- family: return records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
+-- flow_nodes: return records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
 -- children, values}; false for a missing job. Bound: the ids.
 local F = G.flows
 
 -- A job without an explicit policy fails its parents, so that no parent waits forever.
 F.default_policy = 'fail_parent'
 
--- Parents read at a time, how often at most in one call, and the number of settled ones from which another sample is
--- read.
+-- Size of a sample, number of samples per call, and the number of removed parents from which another sample is read.
 local SAMPLE, SAMPLES_MAX, AGAIN_FROM = 100, 5, 5
 local PAGE_BYTES = 1048576
 
@@ -38,7 +37,7 @@ end
 -- Remove the parent from the index if it no longer waits. A parent that a Node peer released or removed has stopped
 -- waiting, and a parent without open children is released. `h`: its state and `building`. Return whether it was
 -- removed.
-F.settle = function(q, id, h, now)
+F.sweep_parent = function(q, id, h, now)
   if h.state ~= 'waiting-children' then
     redis.call('ZREM', q.waiting_children, id)
     return true
@@ -53,15 +52,15 @@ local function state_of(q, id)
   return { state = values[1] or nil, building = values[2] or nil }
 end
 
--- Remove settled parents from the index, by random samples: another one while many of a sample were settled. Return
--- whether there may be many more. An index of up to SAMPLE parents is read completely.
-F.sweep = function(q, now)
+-- Remove parents that no longer wait from the index, by random samples: another one while many of a sample were
+-- removed. Return whether there may be many more. An index of up to SAMPLE parents is read completely.
+F.sweep_parents = function(q, now)
   for _ = 1, SAMPLES_MAX do
-    local sample, settled = redis.call('ZRANDMEMBER', q.waiting_children, SAMPLE), 0
+    local sample, removed = redis.call('ZRANDMEMBER', q.waiting_children, SAMPLE), 0
     for _, id in ipairs(sample) do
-      if F.settle(q, id, state_of(q, id), now) then settled = settled + 1 end
+      if F.sweep_parent(q, id, state_of(q, id), now) then removed = removed + 1 end
     end
-    if #sample < SAMPLE or settled < AGAIN_FROM then return false end
+    if #sample < SAMPLE or removed < AGAIN_FROM then return false end
   end
   return true
 end
@@ -69,7 +68,7 @@ end
 G.export('sweep_parents', { 'allow-oom' }, function(keys)
   local q = G.queue(keys[1])
   if redis.call('EXISTS', q.waiting_children) == 0 then return 0 end
-  return F.sweep(q, G.now(q)) and 1 or 0
+  return F.sweep_parents(q, G.now(q)) and 1 or 0
 end)
 
 G.export('children_ended', { 'allow-oom' }, function(keys, args)
@@ -86,12 +85,12 @@ G.export('notify_parents', { 'allow-oom' }, function(keys)
   return F.notify_more(q, G.now(q)) and 1 or 0
 end)
 
-G.export('adopt', { 'allow-oom' }, function(keys, args)
+G.export('add_remote_children', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local state = redis.call('HGET', q.J .. r[1], 'state')
   if not state then return 'gone' end
   if G.TERMINAL[state] then return state end
-  G.adding.remember_remote_children(q, r[2])
+  G.adding.record_remote_children(q, r[2])
   G.mark_side_keys(q)
   for _, member in ipairs(r[2]) do
     -- A child that has ended is already counted, or is not to be counted.
@@ -122,7 +121,7 @@ G.export('children', { 'no-writes' }, function(keys, args)
   return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
 end)
 
-G.export('family', { 'no-writes' }, function(keys, args)
+G.export('flow_nodes', { 'no-writes' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local rows = {}
   for i, id in ipairs(r[1]) do

@@ -1,8 +1,8 @@
 -- flow_add: add jobs of a flow, parents before their children, in one step.
--- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, refused}
+-- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, rejected}
 --   row: as in `add`, with a 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi =
 --   it is written as a job that may have several parents; parent: number of a row of this call, or {id, queue name}
---   token '': the whole flow is in this call. If a custom id exists or a cost is too high, nothing is written; refused
+--   token '': the whole flow is in this call. If a custom id exists or a cost is too high, nothing is written; rejected
 --   = {number of the row, 'duplicate' | 'cost'}
 --   else one step of a flow (flow_stage.lua): `number` counts the steps, and a finished step is not repeated. Its ids
 --   were reserved. If another job has got a custom id since, the first step is rejected and with it the flow, of which
@@ -96,7 +96,7 @@ end
 
 local function write_members(q, parent, members)
   G.mark_side_keys(q)
-  A.remember_remote_children(q, members)
+  A.record_remote_children(q, members)
   for i = 1, #members, 1000 do
     redis.call('SADD', q.P .. 'deps:' .. parent, unpack(members, i, math.min(i + 999, #members)))
   end
@@ -184,8 +184,8 @@ G.export('flow_add', {}, function(keys, args)
   local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], flow = r[8], members = {} }
   local mark = q.P .. 'flow-mark:' .. token
   if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
-  local refused = reject_reason(q, token, number, rows, f.now_text)
-  if refused then return cmsgpack.pack({ now, {}, refused }) end
+  local rejected = reject_reason(q, token, number, rows, f.now_text)
+  if rejected then return cmsgpack.pack({ now, {}, rejected }) end
   f.ids = token == '' and ids_of(q, rows) or reserved_ids(q, rows)
   write_budget(f, r[7])
   write_rows(f, rows)
@@ -194,7 +194,7 @@ G.export('flow_add', {}, function(keys, args)
   make_ready(q, token, r[5], now)
   if token ~= '' then
     redis.call('SET', mark, G.int(number), 'PX', MARK_MS)
-    G.remember_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
+    G.record_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
   end
   return cmsgpack.pack({ now, token == '' and f.ids or {}, false })
 end)

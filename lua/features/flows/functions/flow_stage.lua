@@ -20,7 +20,7 @@ G.export('flow_stage', {}, function(keys, args)
     redis.call('PERSIST', key)
   else
     redis.call('PEXPIRE', key, STAGED_MS)
-    G.remember_temporary(q, 'flow:' .. r[1], G.now(q), STAGED_MS)
+    G.record_temporary(q, 'flow:' .. r[1], G.now(q), STAGED_MS)
   end
   return 1
 end)

@@ -25,7 +25,7 @@ end
 local function uncounted(q, c, id, now)
   local key, open = q.J .. id, {}
   local h = G.pick(key, 'state', 'building')
-  if F.settle(q, id, h, now) or F.is_building(q, id, h.building) then
+  if F.sweep_parent(q, id, h, now) or F.is_building(q, id, h.building) then
     c.within = '0'
     return open, 1
   end
@@ -39,15 +39,15 @@ end
 
 -- Read one page from the cursor on. Return true if it ends within the index.
 local function page(q, c, now, oldest, rows)
-  local rank, looked = rank_of(q, c), 0
+  local rank, examined = rank_of(q, c), 0
   local found = redis.call('ZRANGE', q.waiting_children, rank, rank + PARENTS - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, score = found[i], found[i + 1]
     if tonumber(score) > oldest then return false end
     local open, cost = uncounted(q, c, id, now)
     if #open > 0 then rows[#rows + 1] = { id, open } end
-    c.id, c.score, looked = id, score, looked + cost
-    if c.within ~= '0' or looked >= MEMBERS then return true end
+    c.id, c.score, examined = id, score, examined + cost
+    if c.within ~= '0' or examined >= MEMBERS then return true end
   end
   return #found == 2 * PARENTS
 end
@@ -57,7 +57,7 @@ local function reply(rows, more, peers)
 end
 
 -- Return the minimum age of the parents to check, and the pause after the last page.
-local function pace(r, peers)
+local function age_and_pause(r, peers)
   if peers then return r[3], r[4] end
   return r[1], r[2]
 end
@@ -67,7 +67,7 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   local key, now, rows = q.P .. 'children-watch', G.now(q), {}
   if redis.call('EXISTS', q.waiting_children) == 0 then return reply(rows, false, false) end
   local peers = G.had_peers(q, now)
-  local age, pause = pace(r, peers)
+  local age, pause = age_and_pause(r, peers)
   local stored = redis.call('GET', key)
   local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }
   -- A longer pause was set before a peer came.

@@ -1,7 +1,7 @@
 -- Notify parents in other slots of a cluster of children that a Node worker ended without notifying them. A child of
 -- such a parent is in `remote-parents` from its add until its parents are notified. `remote-children` of the parent's
 -- queue names the queues to check, for there may be no worker of ours at the child's queue.
--- tell_remote_parents: KEYS 1 meta (of the children)   ARGV 1 packed {cursor, pause ms}
+-- notify_remote_parents: KEYS 1 meta (of the children)   ARGV 1 packed {cursor, pause ms}
 --   -> packed {notified, cursor ('' = the end), left}   notified: entries added to the outbox for children that had
 --   ended
 --   left: children still recorded. A round that begins within the pause of another one reads nothing.
@@ -42,7 +42,7 @@ local function check_child(q, id, parents, room)
   return n
 end
 
-G.export('tell_remote_parents', { 'allow-oom' }, function(keys, args)
+G.export('notify_remote_parents', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local cursor, notified = r[1], 0
   if redis.call('EXISTS', q.remote_parents) == 0 then return cmsgpack.pack({ 0, '', 0 }) end

@@ -2,7 +2,7 @@
 --   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
 -- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
--- hold_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
+-- rate_limit_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
 --   -> when the limit ends, epoch ms
 -- group_info: KEYS 1 meta   ARGV 1 key   -> packed {active, parked, next seq, concurrency, rate max, rate ms, capacity,
 -- refill, limited until or 0}, or packed false if there is no such group
@@ -36,8 +36,8 @@ local function waits_until(g, now)
   return math.max(at, now + math.ceil((g.tbCapacity - g.tbTokens) * 1000 / math.max(g.tbRefillRate, 1)))
 end
 
--- End a limit that came from window or bucket, unless it still applies; a limit set by hold_group stays. A peer, and
--- hold_group for a missing group, do not write `heldUntil`; but their limits last longer than `waited`.
+-- End a limit that came from window or bucket, unless it still applies; a limit set by rate_limit_group stays. A peer, and
+-- rate_limit_group for a missing group, do not write `heldUntil`; but their limits last longer than `waited`.
 local function recheck_limit(q, g, now, waited)
   if G.num(redis.call('HGET', g.key, 'heldUntil') or '') > now then return end
   if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
@@ -48,7 +48,7 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   local key, now = q.P .. 'group:' .. r[1], G.now(q)
   local known = redis.call('EXISTS', key) == 1
   local waited = waits_until(M.group(q, r[1]), now)
-  M.forget(q, r[1])
+  M.uncache(q, r[1])
   if r[2] then
     redis.call('HSET', key, 'maxConcurrency', G.int(r[2]))
   elseif not known then
@@ -68,7 +68,7 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   end
   local g = M.group(q, r[1])
   if known and (r[3] or r[4]) then recheck_limit(q, g, now, waited) end
-  M.kick(q, g, now)
+  M.promote_parked(q, g, now)
   -- For jobs beyond the bound of one call, and for a worker whose timer is set by the old limit.
   if redis.call('ZCARD', g.queue) > 0 then
     redis.call('ZADD', q.ratelimited, 'NX', G.int(now), g.name)
@@ -77,9 +77,9 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   return 1
 end)
 
-G.export('hold_group', { 'allow-oom' }, function(keys, args)
+G.export('rate_limit_group', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local at = G.hold_group(q, r[1], G.now(q), r[2], r[3] == 1, '')
+  local at = G.rate_limit_group(q, r[1], G.now(q), r[2], r[3] == 1, '')
   if r[3] == 1 then G.wake(q, 1) end -- it may be earlier than a worker's timer
   return at
 end)

@@ -35,7 +35,7 @@ S.state = function(q, w, query, batch)
 end
 
 -- The index lives as long as its members may, and expires if the queue is abandoned.
-S.enlist = function(q, w, now)
+S.register = function(q, w, now)
   redis.call('ZADD', q.writes, now, w.id)
   redis.call('PEXPIRE', q.writes, S.KEEP)
 end
@@ -45,7 +45,7 @@ S.begin = function(q, w, home, query, ttl, keep)
   local now = G.int(G.now(q))
   redis.call('HSET', w.manifest, 'state', 'open', 'home', home, 'query', query, 'at', now,
     'keep', G.int(keep))
-  S.enlist(q, w, now)
+  S.register(q, w, now)
   S.extend(w, ttl)
 end
 
@@ -55,9 +55,9 @@ S.extend = function(w, ttl)
   redis.call('PEXPIRE', w.queues, ttl)
 end
 
-S.remember_batch = function(q, query, batch, keep)
+S.record_batch = function(q, query, batch, keep)
   redis.call('SET', ledger(q, query), G.int(batch), 'PX', keep)
-  G.remember_temporary(q, 'write-stream:' .. query, G.now(q), keep)
+  G.record_temporary(q, 'write-stream:' .. query, G.now(q), keep)
 end
 
 -- Delete the lists of some attempts. Return true if there may be more.
@@ -74,7 +74,7 @@ S.finish = function(q, w, state, keep)
   if keep > 0 then
     redis.call('HSET', w.manifest, 'state', state)
     redis.call('PEXPIRE', w.manifest, keep)
-    G.remember_temporary(q, 'write:' .. w.id, G.now(q), keep)
+    G.record_temporary(q, 'write:' .. w.id, G.now(q), keep)
   else
     redis.call('UNLINK', w.manifest)
   end

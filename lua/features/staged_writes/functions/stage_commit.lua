@@ -1,7 +1,7 @@
 -- write_commit: name the winning attempts, verify that all their pieces are stored, and commit.
 -- KEYS 1 meta   ARGV 1 packed {write, query, batch, winners, first, total, is home 0|1, keep ms}
 -- -> packed {state, attempt}; winner: {attempt, pieces}, `first` its place among `total`. The last chunk commits: at
--- the home 'committed', elsewhere 'prepared'. 'lost' = pieces are missing (of which attempt): nothing was committed.
+-- the home 'committed', in other queues 'prepared'. 'lost' = pieces are missing (of which attempt): nothing was committed.
 --   For a write that is already committed or done, its state is returned and nothing changes. keep: how long a stream's
 --   ledger is kept.
 -- write_abort: abort a write. KEYS 1 meta   ARGV 1 packed {write, query, batch, home, keep ms}   -> packed {state,
@@ -16,8 +16,8 @@ local function decide(q, w, r)
   local now = G.int(G.now(q))
   local state = r[7] == 1 and 'committed' or 'prepared'
   for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues }) do redis.call('PEXPIRE', key, S.KEEP) end
-  S.enlist(q, w, now)
-  if r[7] == 1 and r[2] ~= '' then S.remember_batch(q, r[2], r[3], r[8]) end
+  S.register(q, w, now)
+  if r[7] == 1 and r[2] ~= '' then S.record_batch(q, r[2], r[3], r[8]) end
   redis.call('HSET', w.manifest, 'state', state, 'at', now)
   return state
 end

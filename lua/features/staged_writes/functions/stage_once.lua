@@ -20,7 +20,7 @@ G.export('add_once', {}, function(keys, args)
   local _, results = G.add_rows(q, request[1], request[2])
   call('HSET', ledger, 'p' .. r[3], G.int(number + 1))
   call('PEXPIRE', ledger, r[5])
-  G.remember_temporary(q, 'write-once:' .. r[1], G.now(q), r[5])
+  G.record_temporary(q, 'write-once:' .. r[1], G.now(q), r[5])
   local jobs = 0
   for i = 1, #results do
     if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end

@@ -33,7 +33,7 @@ local function publish_piece(q, w, attempt)
 end
 
 -- Finish the part of this queue: all its pieces are published.
-local function end_here(q, w, keep)
+local function finish_queue(q, w, keep)
   local queues = S.queues_of(w)
   if #queues > 0 then
     redis.call('HSET', w.manifest, 'own', '1')
@@ -56,7 +56,7 @@ G.export('write_publish', {}, function(keys, args)
   if attempt then publish_piece(q, w, attempt) end
   local counts = redis.call('HMGET', w.manifest, 'jobs', 'others')
   if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then
-    state, queues = end_here(q, w, r[5])
+    state, queues = finish_queue(q, w, r[5])
   end
   return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues })
 end)

@@ -18,7 +18,7 @@ G.return_popped = function(q, id)
   local values = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo')
   if values[1] == 'active' then return false end
   -- Its worker counted the pop, and would have removed it from the count.
-  G.list_left(q, id)
+  G.untrack_list_job(q, id)
   if values[1] ~= 'waiting' or not values[2] then return false end
   redis.call('RPUSH', values[3] == '1' and q.lifo or q.priority, id)
   redis.call('HSET', q.J .. id, 'eid', '')

@@ -33,9 +33,9 @@ local function foreign_alive(q, now, id, last_active, lock)
   return true
 end
 
-local function return_job(q, run, id, h)
-  local g = G.requeue(q, id, run.now, h)
-  if g then G.groups.kick(q, g, run.now) end
+local function return_stalled(q, run, id, h)
+  local g = G.return_job(q, id, run.now, h)
+  if g then G.groups.promote_parked(q, g, run.now) end
 end
 
 -- consumer: the worker that had the job. listed: how many jobs without a stream entry it lost.
@@ -47,12 +47,12 @@ local function recover(q, run, id, entry, h, consumer, listed, lock)
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id
   else
-    return_job(q, run, id, h)
+    return_stalled(q, run, id, h)
     if not run.quiet then G.emit(q.events, 'stalled', id) end
     run.recovered[#run.recovered + 1] = id
   end
   redis.call('HDEL', q.stall_watch, id)
-  if entry == '' then G.list_left(q, id) else G.settle_entries(q, { entry }) end
+  if entry == '' then G.untrack_list_job(q, id) else G.ack_entries(q, { entry }) end
 end
 
 local function read(q, id)
@@ -67,7 +67,7 @@ local function check_entry(q, run, entry, consumer, idle)
   local id = found and G.entry_job(found[2])
   local h = id and read(q, id)
   if not h or h.state == 'completed' or h.state == 'failed' then
-    G.settle_entries(q, { entry })
+    G.ack_entries(q, { entry })
     return
   end
   local lock = lock_of(h.opts, G.lock_of_worker(q, run, consumer))
@@ -79,9 +79,11 @@ local function check_entry(q, run, entry, consumer, idle)
   elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
-    return_job(q, run, id, { name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state })
+    return_stalled(q, run, id, {
+      name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state,
+    })
     redis.call('HDEL', q.stall_watch, id)
-    G.settle_entries(q, { entry })
+    G.ack_entries(q, { entry })
     run.recovered[#run.recovered + 1] = id
   end
 end
@@ -94,7 +96,7 @@ local function check_pending(q, run, cursor)
 end
 
 -- A heartbeat in the future is invalid and would keep a job from being recovered: set it to now.
-local function repair_beats(q, now)
+local function repair_heartbeats(q, now)
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
   for _, id in ipairs(found) do
     if redis.pcall('HGET', q.J .. id, 'state') == 'active' then
@@ -125,7 +127,7 @@ end
 -- differ, a Node peer has fetched the job since, and recovers it itself. rank: where to continue in the set; return the
 -- rank of the next page, nil at the end.
 local function check_lists(q, run, rank)
-  if rank == 0 then repair_beats(q, run.now) end
+  if rank == 0 then repair_heartbeats(q, run.now) end
   local left, found = 0, redis.call('ZRANGE', q.list_active_ids, rank, rank + PAGE - 1, 'WITHSCORES')
   for i = #found, 2, -2 do
     if tonumber(found[i]) > run.now - SHORTEST_LOCK_MS then found[i], found[i - 1] = nil, nil end
@@ -169,7 +171,7 @@ local function sweep(q, run)
   sweep_watch(q)
   G.sweep_dedup(q, run.now)
   G.sweep_groups(q, run.now)
-  G.flows.sweep(q, run.now)
+  G.flows.sweep_parents(q, run.now)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
   G.trim_metrics(q.metrics_completed, run.now)
@@ -185,7 +187,7 @@ end
 
 G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
   local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local lock_key, holder = q.P .. 'lock:reclaim', request[1]
+  local lock_key, holder = q.P .. 'lock:recover', request[1]
   if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request[2]) then
     return cmsgpack.pack({ {}, {}, '', 0 })
   end

@@ -11,8 +11,8 @@ G.export('stream_chunk', {}, function(keys, args)
   local h = redis.call('HMGET', q.J .. id, 'state', 'fence', 'processedOn')
   if not h[1] then return cmsgpack.pack({ G.GONE, '' }) end
   if r[2] > 0 then
-    local refused = G.check_attempt(h, r[2], r[3], NO_END)
-    if refused then return cmsgpack.pack({ refused, '' }) end
+    local rejected = G.check_attempt(h, r[2], r[3], NO_END)
+    if rejected then return cmsgpack.pack({ rejected, '' }) end
   end
   local key = q.P .. 'jstream:' .. id
   G.mark_side_keys(q)

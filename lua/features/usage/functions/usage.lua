@@ -55,8 +55,8 @@ G.export('report_usage', { 'allow-oom' }, function(keys, args)
   local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
   if not h[1] then return { G.GONE, 0 } end
   if r[2] > 0 then
-    local refused = G.check_attempt(h, r[2], r[3], NO_END)
-    if refused then return { refused, 0 } end
+    local rejected = G.check_attempt(h, r[2], r[3], NO_END)
+    if rejected then return { rejected, 0 } end
   end
   local now = G.now(q)
   local minute = G.int(now - now % MINUTE)
@@ -66,7 +66,7 @@ G.export('report_usage', { 'allow-oom' }, function(keys, args)
   count(bucket, 1, { r[5], r[6], r[7], r[8], r[9] })
   if r[10] ~= '' then redis.call('HSET', bucket, 'costUnit', r[10]) end
   redis.call('EXPIRE', bucket, KEPT_S)
-  if first == 1 then G.remember_temporary(q, 'usage:' .. minute, now, KEPT_S * 1000 + MINUTE) end
+  if first == 1 then G.record_temporary(q, 'usage:' .. minute, now, KEPT_S * 1000 + MINUTE) end
   redis.call('HDEL', key, unpack(FIELDS))
   redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r[4]))
   G.emit(q.events, 'usage', id, 'data', r[11])

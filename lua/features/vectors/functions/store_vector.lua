@@ -10,8 +10,8 @@ G.export('store_vector', {}, function(keys, args)
   local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
   if not h[1] then return G.GONE end
   if r[4] > 0 then
-    local refused = G.check_attempt(h, r[4], r[5], NO_END)
-    if refused then return refused end
+    local rejected = G.check_attempt(h, r[4], r[5], NO_END)
+    if rejected then return rejected end
   end
   redis.call('HSET', key, r[2], r[3])
   return G.OK

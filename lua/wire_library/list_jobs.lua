@@ -4,7 +4,7 @@
 --   P:list-taken   set: activated from a list and not yet finished
 local W = G.W
 
-W.list_popped = function(q, ids)
+W.track_popped = function(q, ids)
   if #ids == 0 then return end
   local now, add = G.int(G.now(q)), {}
   for i = 1, #ids do
@@ -14,18 +14,18 @@ W.list_popped = function(q, ids)
   redis.call('ZADD', q.P .. 'list-popped', unpack(add))
 end
 
-W.list_arrived = function(q, id)
+W.untrack_popped = function(q, id)
   redis.call('ZREM', q.P .. 'list-popped', id)
 end
 
-W.list_taken = function(q, id)
+W.track_list_jobs = function(q, id)
   redis.call('SADD', q.P .. 'list-taken', id)
 end
 
 -- The counter never goes below zero.
-W.list_left = function(q, id)
+W.untrack_list_job = function(q, id)
   redis.call('SREM', q.P .. 'list-taken', id)
-  G.list_left(q, id)
+  G.untrack_list_job(q, id)
 end
 
 -- Return whether an active job is counted in `list-active`. `src` shows it if this library activated the job; otherwise
@@ -38,6 +38,6 @@ end
 -- Pop up to `count` ids from the right end of a list.
 W.pop = function(q, key, count)
   local ids = redis.call('RPOP', key, G.int(count)) or {}
-  W.list_popped(q, ids)
+  W.track_popped(q, ids)
   return ids
 end

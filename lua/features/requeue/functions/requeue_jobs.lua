@@ -1,11 +1,11 @@
--- retry_jobs: requeue failed jobs, oldest first, one bounded batch per call.
+-- requeue_jobs: requeue failed jobs, oldest first, one bounded batch per call.
 -- KEYS 1 meta   ARGV 1 packed {batch, want, left, total}   -> packed {requeued, left}
 -- want: how many more are requested, 0 = all   left: how many ids of the index are still to be checked; -1 at first,
 -- then the value of the previous reply; 0 = the end. Jobs that fail meanwhile come after these.
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
 -- An id without a failed job is removed from the index. Bound: `batch` jobs per call.
 
-G.export('retry_jobs', {}, function(keys, args)
+G.export('requeue_jobs', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local batch, want, left, now = r[1], r[2], r[3], G.now(q)
   if left < 0 then left = redis.call('ZCARD', q.failed) end
@@ -15,7 +15,7 @@ G.export('retry_jobs', {}, function(keys, args)
   for _, id in ipairs(ids) do
     local ok, h = pcall(G.job_of, q, id)
     if ok and h.state == 'failed' then
-      G.retry_failed(q, id, now, h)
+      G.requeue_failed(q, id, now, h)
       retried = retried + 1
     end
     redis.call('ZREM', q.failed, id)

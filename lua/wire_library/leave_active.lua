@@ -11,13 +11,13 @@
 local W = G.W
 
 -- Return the job, its entry acknowledged, if the call is for its current attempt; else nil and the reply.
-W.step_aside = function(q, id, entry, group, broadcast)
+W.leave_active = function(q, id, entry, group, broadcast)
   local h = W.job(q, id)
   if not h.state then return nil, 'error:not_found' end
   if h.state ~= 'active' then return nil, 'error:not_active' end
   local acked = W.ack(q, group, entry, broadcast)
   if not broadcast and not W.is_current(h, entry, acked) then return nil, 'error:not_active' end
-  if entry == '' then W.list_left(q, id) end
+  if entry == '' then W.untrack_list_job(q, id) end
   redis.call('HDEL', q.J .. id, 'stalledCount', 'suspectLimit')
   return h
 end
@@ -25,8 +25,8 @@ end
 G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
   local id, entry, now, group, broadcast = args[1], args[2], W.num(args[3]), args[5], args[7] == '1'
   local q = W.job_queue(keys[1], id)
-  local h, refusal = W.step_aside(q, id, entry, group, broadcast)
-  if not h then return refusal end
+  local h, rejection = W.leave_active(q, id, entry, group, broadcast)
+  if not h then return rejection end
   local due = math.max(now, G.clamped_time(args[4]))
   local delay = W.text(due - now)
   -- A subscription's delay is its own: the job must not be delivered to the others again.
@@ -34,7 +34,7 @@ G.export('moveActiveToDelayed', { 'allow-oom' }, function(keys, args)
   redis.call('ZADD', q.scheduled, W.scheduled_score(h.priority, due), member)
   redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
   if W.given(args[6]) then redis.call('HSET', keys[1], 'data', args[6]) end
-  W.pause_in_group(q, id, h, now)
+  W.free_slot_unless_ordered(q, id, h, now)
   G.emit(q.events, 'delay-changed', id, 'delay', delay)
   W.wake(q)
   return 'ok'
@@ -44,12 +44,12 @@ end)
 G.export('moveToWaitingChildren', { 'allow-oom' }, function(keys, args)
   local id, entry = args[1], args[2]
   local q = W.job_queue(keys[1], id)
-  local h, refusal = W.step_aside(q, id, entry, args[3], args[5] == '1')
-  if not h then return refusal end
+  local h, rejection = W.leave_active(q, id, entry, args[3], args[5] == '1')
+  if not h then return rejection end
   local now = W.num(args[4])
   redis.call('HSET', keys[1], 'state', 'waiting-children')
   G.flows.wait(q, id, now)
-  W.pause_in_group(q, id, h, now)
+  W.free_slot_unless_ordered(q, id, h, now)
   if G.flows.open(q, id) <= 0 then
     G.flows.release(q, id, now)
     return 'completed'
@@ -63,8 +63,8 @@ G.export('deferActive', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[2], id)
   W.ack(q, args[3], entry, args[4] == '1')
   if entry == '' then
-    W.list_arrived(q, id)
-    W.list_left(q, id)
+    W.untrack_popped(q, id)
+    W.untrack_list_job(q, id)
   end
   local h = W.job(q, id)
   if not h.state then return 0 end

@@ -15,9 +15,9 @@ local REATTACH_PAGE, RECOVER_PAGE = 200, 100
 local STALLED = 'job stalled more than maxStalledCount'
 
 -- The idle time of an entry is the heartbeat. A trimmed entry is not claimed: the claim would delete it from the group.
-local function beat(q, group, consumer, job)
-  local refused = S.refused(q, group, consumer, job[1], job[2], job[3])
-  if refused then return refused == G.ALREADY and G.STALE or refused end
+local function renew_lock(q, group, consumer, job)
+  local rejected = S.check_attempt(q, group, consumer, job[1], job[2], job[3])
+  if rejected then return rejected == G.ALREADY and G.STALE or rejected end
   if #redis.call('XRANGE', q.stream, job[2], job[2]) > 0 then
     redis.call('XCLAIM', q.stream, group, consumer, 0, job[2], 'JUSTID')
   end
@@ -32,7 +32,7 @@ G.export('broadcast_heartbeat', { 'allow-oom' }, function(keys, args)
     redis.call('ZADD', q.workers, G.int(now), r[1])
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
-  for i, job in ipairs(r[4]) do statuses[i] = beat(q, r[5], r[1], job) end
+  for i, job in ipairs(r[4]) do statuses[i] = renew_lock(q, r[5], r[1], job) end
   return cmsgpack.pack({ now, statuses })
 end)
 
@@ -47,10 +47,10 @@ G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
   for _, p in ipairs(pending) do
     full = #t.jobs >= r[3]
     if full then break end
-    if not known[p[1]] then S.take_over(q, t, p[1], p[4]) end
+    if not known[p[1]] then S.claim_entry(q, t, p[1], p[4]) end
     last = p[1]
   end
-  S.settle(q, t.group, t.settled, t.own)
+  S.ack(q, t.group, t.acked, t.own)
   local cursor = (full or #pending == REATTACH_PAGE) and r[3] > 0 and last or ''
   return cmsgpack.pack({ t.now, t.jobs, t.dropped, cursor })
 end)
@@ -64,13 +64,13 @@ local function recover(q, run, id, entry, alone, deliveries)
   if stalls > run.max_stalled then
     G.dead_message(q, run.group, id, 'stalled', STALLED, entry, S.fence(deliveries, alone), S.attempts(q, id, run.group))
     S.write_record(q, id, run.group, 0, 'state', 'failed', 'failedReason', STALLED, 'finishedOn', G.int(run.now))
-    S.settle(q, run.group, { entry }, alone and { entry } or {})
+    S.ack(q, run.group, { entry }, alone and { entry } or {})
     G.emit(q.events, 'failed', id, 'failedReason', STALLED, 'subscription', run.group)
     G.metric(q.metrics_failed, run.now, 1, 0)
     run.failed[#run.failed + 1] = id
     return
   end
-  S.hand_back(q, run.group, entry)
+  S.release_entry(q, run.group, entry)
   if not run.quiet then G.emit(q.events, 'stalled', id, 'subscription', run.group) end
   run.recovered[#run.recovered + 1] = id
 end
@@ -78,7 +78,7 @@ end
 -- p: {entry, consumer, idle ms, deliveries}
 local function check_pending(q, run, p)
   local entry, consumer = p[1], p[2]
-  if consumer == S.HANDED_BACK then return end
+  if consumer == S.RELEASED_CONSUMER then return end
   local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
   -- A Node peer does not renew its entries; it is alive as long as it is registered.
   if foreign and is_registered(q, consumer) then return end
@@ -107,7 +107,7 @@ G.export('broadcast_recover_stalled', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local run = { now = G.now(q), lock = r[3], max_stalled = r[4], quiet = r[5], group = r[7], foreign = r[8],
     recovered = {}, failed = {} }
-  local lock_key = q.P .. 'lock:reclaim:' .. run.group
+  local lock_key = q.P .. 'lock:recover:' .. run.group
   if redis.call('GET', lock_key) ~= r[1] and not redis.call('SET', lock_key, r[1], 'NX', 'PX', r[2]) then
     return cmsgpack.pack({ {}, {}, '', 0 })
   end

@@ -1,13 +1,13 @@
--- retry: requeue a failed job with all its attempts (features/retries/retry.lua).
+-- requeue_job: requeue a failed job with all its attempts (features/requeue/requeue.lua).
 -- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does)
 -- An expired job fails again. Bound: constant.
 
-G.export('retry', {}, function(keys, args)
+G.export('requeue_job', {}, function(keys, args)
   local q, id = G.queue(keys[1]), args[1]
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   if h.state ~= 'failed' then return h.state end
-  G.retry_failed(q, id, G.now(q), h)
+  G.requeue_failed(q, id, G.now(q), h)
   redis.call('ZREM', q.failed, id)
   G.emit(q.events, 'retried', id)
   return 'ok'

@@ -4,15 +4,13 @@ local S = G.subscriptions
 
 local FIELDS = { 'name', 'data', 'opts', 'timestamp', 'priority', 'progress', 'expireAt', 'revoked' }
 local NAME, DATA, OPTS, TIMESTAMP, PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = 1, 2, 3, 4, 5, 6, 7, 8
-local REPLY_BYTES = 4194304
 local PAGE = 100
-local STREAM_PAGE = 16 -- entries read at a time, so that few are fetched but not activated when the reply is full
 local SKIPPED_MAX = 2000 -- entries of other subscriptions read by one call
 
 -- patterns: Lua patterns of subjects, or false for all.
 S.fetching = function(now, consumer, group, patterns, start, quiet)
   return { now = now, consumer = consumer, group = group, patterns = patterns, start = start, quiet = quiet,
-    jobs = {}, dropped = {}, settled = {}, own = {}, subjects = {}, next_due = -1, bytes = 0, looked = 0 }
+    jobs = {}, dropped = {}, acked = {}, own = {}, subjects = {}, next_due = -1, bytes = 0, examined = 0 }
 end
 
 local function matches(t, subject)
@@ -30,13 +28,13 @@ local function matches(t, subject)
   return known
 end
 
-local function forget(t, entry, alone)
-  t.settled[#t.settled + 1] = entry
+local function acknowledge(t, entry, alone)
+  t.acked[#t.acked + 1] = entry
   if alone then t.own[#t.own + 1] = entry end
 end
 
 local function drop(t, id, entry, alone, why)
-  forget(t, entry, alone)
+  acknowledge(t, entry, alone)
   t.dropped[#t.dropped + 1] = { entry, id or '', why }
 end
 
@@ -57,13 +55,13 @@ local function reject(q, t, id, entry, why, fence)
 end
 
 -- Fetch one entry that is pending for the consumer.
-S.take_entry = function(q, t, entry, fields, deliveries)
+S.fetch_entry = function(q, t, entry, fields, deliveries)
   local id, subject, only_for = S.parse(fields)
-  t.looked = t.looked + 1
+  t.examined = t.examined + 1
   if not id then return drop(t, nil, entry, false, 'a stream entry without a job id') end
-  if only_for and only_for ~= t.group then return forget(t, entry, false) end
+  if only_for and only_for ~= t.group then return acknowledge(t, entry, false) end
   local alone = only_for ~= nil
-  if not alone and not matches(t, subject) then return forget(t, entry, false) end
+  if not alone and not matches(t, subject) then return acknowledge(t, entry, false) end
   local h = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if h.err or not h[NAME] then
     S.report_trimmed(q, t.group, id, entry)
@@ -89,19 +87,19 @@ S.take_entry = function(q, t, entry, fields, deliveries)
 end
 
 -- Claim a pending entry of another consumer, or of this consumer that does not know it, and fetch it.
-S.take_over = function(q, t, entry, deliveries)
+S.claim_entry = function(q, t, entry, deliveries)
   local claimed = redis.call('XCLAIM', q.stream, t.group, t.consumer, 0, entry)[1]
-  if claimed then return S.take_entry(q, t, entry, claimed[2], deliveries + 1) end
+  if claimed then return S.fetch_entry(q, t, entry, claimed[2], deliveries + 1) end
   S.report_trimmed(q, t.group, nil, entry)
   drop(t, nil, entry, false, 'the message is gone')
 end
 
-local function take_handed_back(q, t, want)
-  local found = redis.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.HANDED_BACK)
+local function fetch_released(q, t, want)
+  local found = redis.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.RELEASED_CONSUMER)
   if found.err then return end
   for _, p in ipairs(found) do
-    if t.bytes >= REPLY_BYTES then return end
-    S.take_over(q, t, p[1], p[4])
+    if t.bytes >= G.REPLY_BYTES then return end
+    S.claim_entry(q, t, p[1], p[4])
   end
 end
 
@@ -117,13 +115,13 @@ end
 
 -- Fetch up to `want` messages. Return true if no new message is left.
 S.fetch = function(q, t, want)
-  take_handed_back(q, t, want)
+  fetch_released(q, t, want)
   for _ = 1, want + SKIPPED_MAX do
     if #t.jobs >= want then return false end
-    if t.bytes >= REPLY_BYTES or t.looked >= SKIPPED_MAX then return false end
-    local count = math.min(want - #t.jobs, STREAM_PAGE)
+    if t.bytes >= G.REPLY_BYTES or t.examined >= SKIPPED_MAX then return false end
+    local count = math.min(want - #t.jobs, G.STREAM_PAGE)
     local entries = read(q, t, count)
-    for _, entry in ipairs(entries) do S.take_entry(q, t, entry[1], entry[2], 1) end
+    for _, entry in ipairs(entries) do S.fetch_entry(q, t, entry[1], entry[2], 1) end
     if #entries < count then return true end
   end
   return false

@@ -37,7 +37,7 @@ end
 
 -- Reset a stalled job. It keeps its slot: if the job has one only by the protocol's rule, the field is written before
 -- the fields behind the rule are deleted.
-W.redispatch = function(q, id, h)
+W.reset_stalled = function(q, id, h)
   redis.call('HDEL', q.J .. id, 'processedOn', 'lastActive')
   if h.groupKey and not h.slot and h.state == 'active' then redis.call('HSET', q.J .. id, 'slot', '1') end
 end

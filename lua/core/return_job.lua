@@ -4,7 +4,7 @@
 -- h: name, priority, lifo, groupKey, orderingSeq, slot, state, suspectLimit. Return the group of an ordered job: the
 -- job is now at its head, and the caller starts the group's next jobs. Nil for a suspect
 -- (features/stalled_jobs/suspects.lua).
-G.requeue = function(q, id, now, h)
+G.return_job = function(q, id, now, h)
   local key = q.J .. id
   if G.suspects.belongs(q, h) then
     G.suspects.add(q, id, h)
@@ -13,7 +13,7 @@ G.requeue = function(q, id, now, h)
     return nil
   end
   if h.groupKey then
-    local g = G.groups.come_back(q, id, h)
+    local g = G.groups.return_to_head(q, id, h)
     G.bump(key, 'fence')
     redis.call('HDEL', key, 'processedOn', 'lastActive')
     return g

@@ -88,7 +88,7 @@ G.export('promoteRateLimited', { 'allow-oom' }, function(keys, args)
   for _, name in ipairs(due) do
     if promoted >= PROMOTIONS_MAX then return promoted end
     redis.call('ZREM', keys[1], name)
-    promoted = promoted + W.kick(q, W.group(q, name), now, PROMOTIONS_MAX - promoted)
+    promoted = promoted + W.promote_parked(q, W.group(q, name), now, PROMOTIONS_MAX - promoted)
   end
   return promoted
 end)

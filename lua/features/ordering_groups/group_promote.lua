@@ -1,7 +1,7 @@
 -- Start parked jobs of a group: push them to the stream.
 local M = G.groups
 
-local PROMOTIONS_MAX, STALE_MAX, HEAD_LOOKS = 1000, 20, 10
+local PROMOTIONS_MAX, STALE_MAX, HEADS_MAX = 1000, 20, 10
 
 -- Return how many more jobs the rate window admits; nil = none now, and the group is listed for later.
 local function window_room(q, g, now)
@@ -21,7 +21,7 @@ local function fail_parked(q, g, id, now, h, reason, event)
 end
 
 -- Return whether the first parked job holds a slot, so that it may run even if the group is full.
-M.holder_waits = function(q, g)
+M.head_holds_slot = function(q, g)
   local id = redis.call('ZRANGE', g.queue, 0, 0)[1]
   return id ~= nil and redis.call('HGET', q.J .. id, 'slot') == '1'
 end
@@ -29,10 +29,10 @@ end
 M.is_full = function(g) return g.maxConcurrency > 0 and g.active >= g.maxConcurrency end
 
 -- Return whether the bucket has tokens for the first parked job; if not, the group is listed for later.
-local function tokens_suffice(q, g, now)
+local function has_tokens(q, g, now)
   if now <= 0 or g.tbCapacity <= 0 then return true end
   local tokens = M.refill(g, now)
-  for _ = 1, HEAD_LOOKS do
+  for _ = 1, HEADS_MAX do
     local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
     local id = head[1]
     if not id then return false end
@@ -82,8 +82,8 @@ local function promote_head(q, g, now, expected, free)
 end
 
 -- A parked job that fails on the way may have held a slot, so the free slots are counted each time.
-local function promote(q, g, now, budget)
-  M.skip(g)
+local function promote_jobs(q, g, now, budget)
+  M.skip_marked(g)
   local expected, promoted, fresh = g.nextSeq, 0, 0
   for _ = 1, budget + STALE_MAX do
     if promoted >= budget then return promoted end
@@ -91,13 +91,13 @@ local function promote(q, g, now, budget)
     local outcome, seq = promote_head(q, g, now, expected, free)
     if outcome == STOP then return promoted end
     if outcome == DROPPED then
-      M.skip(g)
+      M.skip_marked(g)
       expected = math.max(expected, g.nextSeq)
     else
       promoted = promoted + 1
       if outcome == PROMOTED then
         fresh = fresh + 1
-        if seq == expected then expected = M.after(g, seq) end
+        if seq == expected then expected = M.next_unmarked(g, seq) end
       end
     end
   end
@@ -107,12 +107,12 @@ local function promote(q, g, now, budget)
 end
 
 -- Promote as many jobs as slots, window and bucket admit, `most` at most. Return how many were pushed to the stream.
-M.kick = function(q, g, now, most)
-  M.skip(g)
+M.promote_parked = function(q, g, now, most)
+  M.skip_marked(g)
   if redis.call('ZCARD', g.queue) == 0 then return 0 end
-  if M.is_full(g) and not M.holder_waits(q, g) then return 0 end
+  if M.is_full(g) and not M.head_holds_slot(q, g) then return 0 end
   if now > 0 and M.limited_until(q, g, now) then return 0 end
   local room = window_room(q, g, now)
-  if not room or not tokens_suffice(q, g, now) then return 0 end
-  return promote(q, g, now, math.min(room, most or PROMOTIONS_MAX, PROMOTIONS_MAX))
+  if not room or not has_tokens(q, g, now) then return 0 end
+  return promote_jobs(q, g, now, math.min(room, most or PROMOTIONS_MAX, PROMOTIONS_MAX))
 end

@@ -1,0 +1,47 @@
+-- Define the limits of a fetch, and the sources that belong to no feature: the stream, and lists that are popped at
+-- their right end. core/fetch.lua calls the sources in their order.
+
+-- Jobs that one call rejects per source.
+G.REJECTIONS_MAX = 100
+-- A reply exceeds this size by one job at most: data of many MiB would block the server and the worker.
+G.REPLY_BYTES = 4194304
+-- Entries read at a time, so that few are fetched but not activated when the reply is full.
+G.STREAM_PAGE = 16
+
+-- Make the source of a list that is popped at its right end: LIFO jobs, and due priority jobs of Node peers.
+G.list_source = function(field)
+  return function(q, fetching, free)
+    local budget = free + G.REJECTIONS_MAX
+    for _ = 1, budget do
+      if free <= 0 or budget <= 0 or fetching.bytes >= G.REPLY_BYTES then return false end
+      local limit = math.min(free, G.STREAM_PAGE)
+      local ids = redis.call('RPOP', q[field], limit) or {}
+      for i = 1, #ids do
+        if G.activate(q, fetching, ids[i], '') then free = free - 1 end
+        budget = budget - 1
+      end
+      if #ids < limit then return true end
+    end
+    return false
+  end
+end
+
+G.sources.stream = function(q, fetching, free)
+  local budget = free + G.REJECTIONS_MAX
+  for _ = 1, budget do
+    if free <= 0 or budget <= 0 or fetching.bytes >= G.REPLY_BYTES then return false end
+    local limit = math.min(free, G.STREAM_PAGE)
+    local entries = G.read_stream(q, fetching.consumer, limit)
+    for i = 1, #entries do
+      local id = G.entry_job(entries[i][2])
+      if not id then
+        G.drop(fetching, nil, entries[i][1], 'a stream entry without a job id')
+      elseif G.activate(q, fetching, id, entries[i][1]) then
+        free = free - 1
+      end
+      budget = budget - 1
+    end
+    if #entries < limit then return true end
+  end
+  return false
+end

@@ -1,0 +1,49 @@
+-- Change when a job that has not started runs: for change_priority, change_delay and promote. The new place is written
+-- first, then the record; the old place is removed last. Bound: core/find_waiting.lua.
+local R = G.rescheduling
+
+-- Move the job to the place given by `priority` and `due`, and write further fields of its record.
+R.move = function(q, id, h, now, priority, due, ...)
+  local state, entry = G.place(q, now, {
+    id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due,
+  })
+  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry, ...)
+  return state
+end
+
+-- Move the job from stream or list into the scheduled set. Return the reply.
+R.leave_ready = function(q, id, h, now, priority, due, ...)
+  local place = G.waiting_place(q, id, h)
+  if not place then return 'lost' end
+  if place.held then return 'held' end
+  R.move(q, id, h, now, priority, due, ...)
+  G.leave_waiting(q, id, place)
+  return 'ok'
+end
+
+-- Return the job's priority and time in the scheduled set.
+R.scheduled_at = function(q, id)
+  return G.band_of(redis.call('ZSCORE', q.scheduled, id))
+end
+
+R.make_ready = function(q, id, h, now, priority, ...)
+  if R.move(q, id, h, now, priority, nil, ...) == 'waiting' then redis.call('ZREM', q.scheduled, id) end
+  return 'ok'
+end
+
+-- Return the function to export. rules: by state, each returns 'ok' or the reason why nothing was changed. event: the
+-- event to emit, with the new value in `field`.
+R.call = function(rules, event, field)
+  return function(keys, args)
+    local q, id, value = G.queue(keys[1]), args[1], G.count_of(args[2])
+    local h = G.job_of(q, id)
+    if not h.state then return 'gone' end
+    local rule = rules[h.state]
+    if not rule then return h.state end
+    local reply = rule(q, id, h, G.now(q), value)
+    if reply == 'ok' then
+      if field then G.emit(q.events, event, id, field, G.int(value)) else G.emit(q.events, event, id) end
+    end
+    return reply
+  end
+end

@@ -1,0 +1,29 @@
+-- change_delay: change when a waiting, prioritized or delayed job becomes due.
+-- KEYS 1 meta   ARGV 1 id, 2 delay ms from now (0 = ready)
+-- promote: make a delayed job ready.   KEYS 1 meta   ARGV 1 id
+-- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it) | 'lost' (not in the place of its state, or
+-- deeper in a list or stream than the search goes) | the state that does not allow it
+-- Bound: core/find_waiting.lua.
+local R = G.rescheduling
+local DELAY = {}
+
+DELAY.waiting = function(q, id, h, now, delay)
+  if delay == 0 then return 'no_op' end
+  return R.leave_ready(q, id, h, now, G.count_of(h.priority), now + delay, 'delay', G.int(delay))
+end
+
+DELAY.prioritized = function(q, id, h, now, delay)
+  if delay == 0 then return 'no_op' end
+  return DELAY.delayed(q, id, h, now, delay)
+end
+
+DELAY.delayed = function(q, id, h, now, delay)
+  local priority = R.scheduled_at(q, id)
+  if not priority then return 'lost' end
+  if delay == 0 then return R.make_ready(q, id, h, now, priority, 'delay', '0') end
+  R.move(q, id, h, now, priority, now + delay, 'delay', G.int(delay))
+  return 'ok'
+end
+
+G.export('change_delay', { 'allow-oom' }, R.call(DELAY, 'delay-changed', 'delay'))
+G.export('promote', { 'allow-oom' }, R.call({ delayed = DELAY.delayed }, 'promoted'))

@@ -1,0 +1,37 @@
+-- change_priority: change the priority of a waiting, prioritized or delayed job.
+-- KEYS 1 meta   ARGV 1 id, 2 priority (0 = none)
+-- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it) | 'lost' (not in the place of its state, or
+-- deeper in a list or stream than the search goes) | the state that does not allow it
+-- Bound: core/find_waiting.lua.
+local R = G.rescheduling
+local PRIORITY = {}
+
+PRIORITY.waiting = function(q, id, h, now, priority)
+  if G.count_of(h.priority) == priority then return 'no_op' end
+  return R.leave_ready(q, id, h, now, priority, nil, 'priority', G.int(priority))
+end
+
+-- Keep its time: it is ordered by it among the jobs with the new priority.
+local function rescore(q, id, priority, at)
+  redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
+  redis.call('HSET', q.J .. id, 'priority', G.int(priority))
+  G.wake(q, 1)
+  return 'ok'
+end
+
+PRIORITY.prioritized = function(q, id, h, now, priority)
+  local before, at = R.scheduled_at(q, id)
+  if not before then return 'lost' end
+  if before == priority then return 'no_op' end
+  if priority > 0 then return rescore(q, id, priority, at) end
+  return R.make_ready(q, id, h, now, 0, 'priority', '0')
+end
+
+PRIORITY.delayed = function(q, id, _, _, priority)
+  local before, at = R.scheduled_at(q, id)
+  if not before then return 'lost' end
+  if before == priority then return 'no_op' end
+  return rescore(q, id, priority, at)
+end
+
+G.export('change_priority', { 'allow-oom' }, R.call(PRIORITY, 'priority-changed', 'priority'))

@@ -1,0 +1,29 @@
+-- Requeue a failed job like a new one: all attempts again, without the fields of a revocation or of stalls, and without
+-- a slot in its group.
+
+-- Give a parent its turn in its group if it failed before its children ended: without a turn it would stay parked.
+local function rejoin(q, id, h, state)
+  if G.count_of(redis.call('HGET', q.J .. id, 'orderingSeq')) > 0 then
+    redis.call('HSET', q.J .. id, 'slot', '0')
+  elseif state ~= 'waiting-children' then
+    G.groups.rejoin(q, id, h)
+  end
+end
+
+-- h: name, priority, lifo, groupKey of a failed job. The caller removes it from the index of failed jobs.
+G.requeue_failed = function(q, id, now, h)
+  local key = q.J .. id
+  G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
+  local state, entry = 'waiting-children', ''
+  if G.flows.open(q, id) > 0 then
+    G.flows.wait(q, id, now)
+  else
+    state, entry = G.place(q, now, {
+      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+    })
+  end
+  redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
+    'lastActive', 'childFailed')
+  if h.groupKey then rejoin(q, id, h, state) end
+  redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
+end
