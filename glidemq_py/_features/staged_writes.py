@@ -7,8 +7,12 @@ the same code. They may stop anywhere: the next process continues from the state
 
 from __future__ import annotations
 
+import asyncio
+import random
+import secrets
+import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport, Transport
@@ -20,6 +24,7 @@ from glidemq_py.errors import StagedWriteError
 __all__ = [
     "LEFT_ALONE_MS",
     "AddOnceReply",
+    "Pause",
     "PublishReply",
     "Published",
     "StageReply",
@@ -27,21 +32,28 @@ __all__ = [
     "Winner",
     "WriteEntry",
     "WriteId",
+    "WriteReport",
     "WriteState",
+    "WriteStatus",
     "abort",
     "abort_write",
     "add_once",
+    "add_report",
+    "claim",
     "commit",
     "commit_write",
     "decide_write",
     "finish_staged_write",
     "finish_writes",
     "open_write",
+    "pause",
     "publish",
     "publish_write",
     "run_async",
     "run_blocking",
     "stage",
+    "undo_write",
+    "write_reports",
     "writes",
 ]
 
@@ -61,6 +73,7 @@ class WriteId:
         batch: number of the micro-batch.
         ttl: lifetime of staged rows without any change, ms.
         keep: how long the outcome of the write is stored, ms.
+        driver: token of the process that writes; several may share a write. '' = all of them.
     """
 
     id: str
@@ -69,11 +82,12 @@ class WriteId:
     batch: int = 0
     ttl: int = DAY_MS
     keep: int = DAY_MS
+    driver: str = ""
 
     @classmethod
-    def of_batch(cls, home: QueueKeys, query: str, batch: int, ttl: int, keep: int) -> WriteId:
+    def of_batch(cls, home: QueueKeys, query: str, batch: int, ttl: int, keep: int, driver: str = "") -> WriteId:
         """Return the write of one micro-batch."""
-        return cls(id=f"{query}.{batch}", home=home, query=query, batch=batch, ttl=ttl, keep=keep)
+        return cls(id=f"{query}.{batch}", home=home, query=query, batch=batch, ttl=ttl, keep=keep, driver=driver)
 
     def tombstone(self, keys: QueueKeys, done: bool) -> int:
         """Return how long a queue stores the outcome of the write, in ms.
@@ -100,6 +114,14 @@ class StageReply(NamedTuple):
     id: str
 
 
+class WriteStatus(NamedTuple):
+    """Reply of `open_write` and `claim`."""
+
+    state: str
+    ballot: str
+    """The ballot that decided, or may decide, the write; ''."""
+
+
 class PublishReply(NamedTuple):
     """Reply of `publish`."""
 
@@ -107,6 +129,7 @@ class PublishReply(NamedTuple):
     jobs: int
     others: int
     queues: list[str]
+    ballot: str
 
 
 class AddOnceReply(NamedTuple):
@@ -115,6 +138,22 @@ class AddOnceReply(NamedTuple):
     status: str
     jobs: int
     others: int
+
+
+class WriteReport(NamedTuple):
+    """One row of `write_reports`."""
+
+    id: str
+    query: str
+    at: int
+    """When all its jobs were added, epoch ms."""
+    jobs: int
+    others: int
+    """Number of rows that added no job."""
+    facts: str
+    """Text given by the committing process."""
+    queues: dict[str, tuple[int, int]]
+    """Jobs and other rows per queue, at most 100 queues besides the home."""
 
 
 class WriteEntry(NamedTuple):
@@ -129,49 +168,80 @@ class WriteEntry(NamedTuple):
     queues: list[str]
     keep: int
     """How long its outcome is stored, ms."""
+    ttl: int
+    """Lifetime of its rows without any change, ms."""
+    changes: int
+    """Number of changes, to reject a cleanup planned before the last one."""
 
 
-def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[str]:
+def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[WriteStatus]:
     """Return the state of the write; starts it if ``create`` is set and adds ``queue`` to it if given."""
-    request = (write.id, write.home.name, write.query, write.batch, write.ttl, int(create), queue, write.keep)
-    return Call("write_open", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
+    where = (write.id, write.home.name, write.query, write.batch)
+    request = (*where, write.ttl, int(create), queue, write.keep, write.driver)
+    return Call("write_open", write.home.meta, (pack(request),), _status, repeatable=True)
+
+
+def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
+    """Get a ballot with a number above ``floor``; commits with earlier ballots fail."""
+    request = (write.id, write.query, write.batch, token, floor, write.driver)
+    return Call("write_claim", write.home.meta, (pack(request),), _status, repeatable=True)
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
     """Stage the ``seq``-th piece of an attempt in a queue; ``blob`` is the request of an `add`."""
     create = int(keys != write.home)
     where = (write.id, write.home.name, write.query, write.batch)
-    request = (*where, attempt, seq, write.ttl, create, int(unique), write.keep)
+    request = (*where, attempt, seq, write.ttl, create, int(unique), write.keep, write.driver)
     return Call("write_stage", keys.meta, (pack(request), blob), _stage, repeatable=True)
 
 
-def commit(write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int) -> Call[StageReply]:
+def commit(
+    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int, ballot: str, facts: str = ""
+) -> Call[StageReply]:
     """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues)."""
-    request = (write.id, write.query, write.batch, winners, first, total, int(keys == write.home), write.keep)
+    where = (write.id, write.query, write.batch)
+    request = (*where, winners, first, total, int(keys == write.home), write.keep, ballot, facts)
     return Call("write_commit", keys.meta, (pack(request),), _stage, repeatable=True)
 
 
-def publish(write: WriteId, keys: QueueKeys, decided: bool) -> Call[PublishReply]:
+def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
     """Turn the next piece into jobs. Safe to repeat: the server tracks which pieces are published."""
-    request = (write.id, write.query, write.batch, int(decided), write.tombstone(keys, True))
+    request = (write.id, write.query, write.batch, int(decided), write.tombstone(keys, True), ballot)
     return Call("write_publish", keys.meta, (pack(request),), _published, repeatable=True)
 
 
-def finish_staged_write(write: WriteId, queue: str) -> Call[str]:
+def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
-    request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True))
+    request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True), jobs, others)
     return Call("write_settled", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
 
 
-def abort(write: WriteId, keys: QueueKeys) -> Call[tuple[str, list[str]]]:
-    """Abort the write in a queue; returns its state ('more' = call again) and the other queues of the write."""
-    request = (write.id, write.query, write.batch, write.home.name, write.tombstone(keys, False))
+def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[tuple[str, list[str], str]]:
+    """Abort the write in a queue, or the part of its driver; returns its state, its other queues, and a cursor.
+
+    State 'more': call again with the cursor. Without a driver: nothing happens if the count of ``changes`` differs;
+    -1 = any.
+    """
+    where = (write.id, write.query, write.batch, write.home.name, write.tombstone(keys, False))
+    request = (*where, write.driver, cursor, changes, int(keys == write.home))
     return Call("write_abort", keys.meta, (pack(request),), _aborted, repeatable=True)
 
 
 def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
     """Return the unfinished writes of a queue."""
     return Call("writes", keys.meta, (), _entries, repeatable=True)
+
+
+def write_reports(keys: QueueKeys, first: int = 0, count: int = 100) -> Call[list[WriteReport]]:
+    """Return the reports of the finished writes of a home queue, newest first; at most 100 per call."""
+    request = pack((first, count))
+    return Call("write_reports", keys.meta, (request,), lambda reply: _reports(keys, reply), repeatable=True)
+
+
+def add_report(write: WriteId, jobs: int, others: int, facts: str) -> Call[int]:
+    """Store the report of a save that staged nothing, or that repeated a write."""
+    request = (write.id, write.query, jobs, others, facts)
+    return Call("write_report", write.home.meta, (pack(request),), int, repeatable=False)
 
 
 def add_once(keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes) -> Call[AddOnceReply]:
@@ -185,14 +255,25 @@ def _stage(reply: bytes) -> StageReply:
     return StageReply(*unpack(reply))
 
 
+def _status(reply: bytes) -> WriteStatus:
+    return WriteStatus(*unpack(reply))
+
+
 def _published(reply: bytes) -> PublishReply:
-    state, jobs, others, queues = unpack(reply)
-    return PublishReply(state, jobs, others, list(queues))
+    state, jobs, others, queues, ballot = unpack(reply)
+    return PublishReply(state, jobs, others, list(queues), ballot)
 
 
-def _aborted(reply: bytes) -> tuple[str, list[str]]:
-    state, queues = unpack(reply)
-    return state, list(queues)
+def _aborted(reply: bytes) -> tuple[str, list[str], str]:
+    state, queues, cursor = unpack(reply)
+    return state, list(queues), cursor
+
+
+def _reports(keys: QueueKeys, reply: bytes) -> list[WriteReport]:
+    return [
+        WriteReport(write, query, at, jobs, others, facts, {keys.name: tuple(own), **{q: (j, o) for q, j, o in queues}})
+        for write, query, at, jobs, others, facts, own, queues in unpack(reply)
+    ]
 
 
 def _added_once(reply: bytes) -> AddOnceReply:
@@ -201,16 +282,20 @@ def _added_once(reply: bytes) -> AddOnceReply:
 
 def _entries(reply: bytes) -> list[WriteEntry]:
     return [
-        WriteEntry(write, state, home, query, idle, list(queues), keep)
-        for write, state, home, query, idle, queues, keep in unpack(reply)
+        WriteEntry(write, state, home, query, idle, list(queues), *rest)
+        for write, state, home, query, idle, queues, *rest in unpack(reply)
     ]
 
 
 T = TypeVar("T")
 
-Steps = Generator[Call[Any], Any, T]
+Steps = Generator["Call[Any] | Pause", Any, T]
 
 WINNERS_A_CALL: Final = 500
+_TRIES: Final = 50
+_PAUSE_S: Final = 0.005
+_PAUSE_MAX_S: Final = 2.0
+"""Pauses of drivers that decide the same write at the same time; random, up to a bound that doubles."""
 LEFT_ALONE_MS: Final = 5_000
 """A write that changed within this time is still in progress elsewhere."""
 
@@ -227,15 +312,29 @@ class Published(NamedTuple):
         return Published(self.jobs + other.jobs, self.others + other.others)
 
 
+class Pause(NamedTuple):
+    """A step that waits instead of calling."""
+
+    seconds: float
+
+
+_sleep = time.sleep
+
+
+def pause(seconds: float) -> None:
+    """Wait, as `run_blocking` does between the steps."""
+    _sleep(seconds)
+
+
 def run_blocking(transport: BlockingTransport, steps: Steps[T]) -> T:
     """Run the steps in this thread."""
     reply: Any = None
     while True:
         try:
-            call = steps.send(reply)
+            step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = transport.call(call)
+        reply = _sleep(step.seconds) if isinstance(step, Pause) else transport.call(step)
 
 
 async def run_async(transport: Transport, steps: Steps[T]) -> T:
@@ -243,10 +342,10 @@ async def run_async(transport: Transport, steps: Steps[T]) -> T:
     reply: Any = None
     while True:
         try:
-            call = steps.send(reply)
+            step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = await transport.call(call)
+        reply = await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else transport.call(step))
 
 
 def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[Published]:
@@ -255,32 +354,67 @@ def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Ste
     return (yield from publish_write(write))
 
 
-def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[None]:
+def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "") -> Steps[bool]:
     """Commit the write. Afterwards it will be published, by this process or by another one.
+
+    Every try has a ballot of its own from the home queue. The other queues are prepared with it, then the home queue
+    commits if no later ballot was issued meanwhile. A queue prepared by a process that died is prepared again.
 
     Args:
         write: the write.
         winners: for each queue, the attempts whose rows become jobs.
+        facts: text stored in the report of the write.
+
+    Returns:
+        True if this call decided; False if the write was decided before, with the rows of another driver or attempt.
 
     Raises:
-        StagedWriteError: the write can no longer be committed; none of its rows became a job.
+        StagedWriteError: the write cannot be committed; none of its rows became a job.
     """
-    home = write.home
-    for queue in sorted(winners):
-        if queue != home.name:
-            yield from _name_winners(write, _beside(home, queue), winners[queue], "prepared")
-    yield from _name_winners(write, home, winners.get(home.name, ()), "committed")
+    # The driver's token: a repeated call after a lost reply recognizes its own decision.
+    token, floor = write.driver or secrets.token_hex(6), 0
+    for tries in range(_TRIES):
+        if tries:
+            yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
+        state, ballot = yield claim(write, token, floor)
+        if state in ("committed", "done"):
+            return bool(ballot.endswith(f":{token}"))
+        if state != "open":
+            raise StagedWriteError(write.id, write.home.name, state)
+        failure: StagedWriteError | None = None
+        for queue in (*sorted(winners.keys() - {write.home.name}), write.home.name):
+            keys = _beside(write.home, queue)
+            reply = yield from _name_winners(write, keys, winners.get(queue, ()), ballot, facts)
+            if reply.state == "fenced":
+                floor = max(floor, _number_of(reply.id))
+                break
+            if reply.state not in ("committed", "prepared", "done"):
+                failure = StagedWriteError(write.id, queue, reply.state)
+                break
+            if keys == write.home:
+                return True
+        if failure is not None:
+            # Another driver may have committed, and deleted these rows.
+            state, _ = yield open_write(replace(write, driver=""), create=False)
+            if state not in ("committed", "done"):
+                raise failure
+    raise StagedWriteError(write.id, write.home.name, "contended")
 
 
-def _name_winners(write: WriteId, keys: QueueKeys, winners: Sequence[Winner], state: str) -> Steps[None]:
+def _number_of(ballot: str) -> int:
+    digits = ballot.partition(":")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _name_winners(
+    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], ballot: str, facts: str
+) -> Steps[StageReply]:
     first, total = 0, len(winners)
     while True:
         chunk = winners[first : first + WINNERS_A_CALL]
-        reply = yield commit(write, keys, chunk, first, total)
-        if reply.state in (state, "committed", "done"):
-            return
+        reply: StageReply = yield commit(write, keys, chunk, first, total, ballot, facts)
         if reply.state != "open":
-            raise StagedWriteError(write.id, keys.name, reply.state)
+            return reply
         first += len(chunk)
 
 
@@ -288,62 +422,72 @@ def publish_write(write: WriteId) -> Steps[Published]:
     """Publish a committed write in all its queues."""
     home, beside = write.home, Published(0, 0)
     while True:
-        queues, here = yield from _publish(write, home, decided=False)
-        if not queues:
+        reply, here = yield from _publish(write, home, decided=False)
+        if reply.state != "published" or not reply.queues:
             return here.plus(beside)
-        for queue in queues:
-            beside = beside.plus((yield from _publish_beside(write, _beside(home, queue))))
+        for queue in reply.queues:
+            beside = beside.plus((yield from _publish_beside(write, _beside(home, queue), reply.ballot)))
 
 
-def _publish_beside(write: WriteId, keys: QueueKeys) -> Steps[Published]:
-    _, published = yield from _publish(write, keys, decided=True)
-    yield finish_staged_write(write, keys.name)
+def _publish_beside(write: WriteId, keys: QueueKeys, ballot: str) -> Steps[Published]:
+    _, published = yield from _publish(write, keys, decided=True, ballot=ballot)
+    yield finish_staged_write(write, keys.name, published.jobs, published.others)
     return published
 
 
-def _publish(write: WriteId, keys: QueueKeys, decided: bool) -> Steps[tuple[list[str], Published]]:
+def _publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Steps[tuple[PublishReply, Published]]:
     published = Published(0, 0)
     while True:
-        reply = yield publish(write, keys, decided)
+        reply: PublishReply = yield publish(write, keys, decided, ballot)
         if reply.jobs or reply.others:
             published = Published(reply.jobs, reply.others)
         if reply.state != "committed":
-            return (reply.queues if reply.state == "published" else []), published
+            return reply, published
 
 
 def abort_write(write: WriteId) -> Steps[Published | None]:
-    """Abort a write and return None; if it is already committed, publish it and return the result."""
+    """Abort a write, or its driver's part, and return None; if it is already committed, publish it and return the
+    result.
+    """
+    if (yield from undo_write(write)):
+        return None
+    return (yield from publish_write(write))
+
+
+def undo_write(write: WriteId) -> Steps[bool]:
+    """Abort a write, or its driver's part; return False if it is already committed, and change nothing then."""
     state, queues = yield from _abort(write, write.home)
     if state in ("committed", "done"):
-        return (yield from publish_write(write))
+        return False
     for queue in queues:
         yield from _abort(write, _beside(write.home, queue))
-    return None
+    return True
 
 
-def _abort(write: WriteId, keys: QueueKeys) -> Steps[tuple[str, list[str]]]:
+def _abort(write: WriteId, keys: QueueKeys, changes: int = -1) -> Steps[tuple[str, list[str]]]:
     queues: list[str] = []
+    cursor = "0"
     while True:
-        state, found = yield abort(write, keys)
+        state, found, cursor = yield abort(write, keys, cursor, changes)
         queues = queues or found
         if state != "more":
             return state, queues
 
 
 def finish_writes(keys: QueueKeys, idle: int = LEFT_ALONE_MS) -> Steps[int]:
-    """Finish abandoned writes of a queue, publishing committed ones and aborting aborted ones; return their number.
+    """Finish abandoned writes of a queue, publishing decided ones and deleting aborted and expired ones.
 
     Args:
         keys: the queue.
         idle: minimum time since the last change of a write, ms.
+
+    Returns:
+        The number of writes finished in this queue.
     """
     ended = 0
     for entry in (yield writes(keys)):
-        if entry.idle >= idle and entry.state in ("open", "prepared", "committed"):
-            try:
-                ended += yield from _finish(keys, entry)
-            except StagedWriteError:
-                continue
+        if entry.idle >= idle:
+            ended += yield from _finish(keys, entry)
     return ended
 
 
@@ -351,19 +495,20 @@ def _finish(keys: QueueKeys, entry: WriteEntry) -> Steps[int]:
     home = keys if entry.home == keys.name else _beside(keys, entry.home)
     batch = entry.id.rpartition(".")[2] if entry.query else "0"
     write = WriteId(id=entry.id, home=home, query=entry.query, batch=int(batch), keep=entry.keep)
-    if home is keys:
-        if entry.state != "committed":
-            return 0  # its writer may come back; otherwise the write expires
+    state = entry.state
+    if home is not keys and state != "aborted":
+        decision = yield open_write(write, create=False)
+        if entry.state == "committed" or decision.state == "committed":
+            yield from _publish_beside(write, keys, decision.ballot)
+            return 1
+        state = "open" if decision.state == "open" else "aborted"
+    elif state == "committed":
         yield from publish_write(write)
         return 1
-    state = yield open_write(write, create=False)
-    if state in ("committed", "done"):
-        yield from _publish_beside(write, keys)
-    elif state in ("aborted", "absent"):
-        yield from _abort(write, keys)
-    else:
-        return 0
-    return 1
+    if state == "open" and (home is not keys or entry.idle < max(entry.ttl, LEFT_ALONE_MS)):
+        return 0  # its writer may come back; otherwise the write expires
+    after, _ = yield from _abort(write, keys, entry.changes)
+    return int(after == "aborted")
 
 
 def _beside(home: QueueKeys, queue: str) -> QueueKeys:

@@ -104,6 +104,13 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "full": "writes to too many queues",
     "done": "already published",
     "committed": "already committed",
+    "decided": "decided, so every row becomes a job: a worker of the queue, or the next write, adds those that are "
+    "still missing; do not save again",
+    "unknown": "the connection was lost while it was committed, so it may be decided; to be sure, save again with this "
+    "id as 'writeId': each row is added once",
+    "repeated": "was saved before, so this save added nothing; to add these rows too, use another 'writeId'",
+    "undecided": "failed before it was committed; none of its rows became a job",
+    "contended": "other drivers keep deciding the same write; save again with the same writeId",
     "gap": "the record of its previously added jobs has expired",
 }
 
@@ -143,22 +150,26 @@ class StagedWriteError(GlideMQError):
     Attributes:
         write: id of the write.
         queue: name of the queue.
-        state: state of the write on the server.
+        state: state of the write on the server; 'decided' = every row becomes a job, so do not save again; 'unknown' =
+            it may be decided; 'repeated' = it was saved before.
+        cause: error that caused this one, or ''.
     """
 
     write: str
     queue: str
     state: str
+    cause: str
 
-    def __init__(self, write: str, queue: str, state: str) -> None:
-        super().__init__(write, queue, state)
+    def __init__(self, write: str, queue: str, state: str, cause: str = "") -> None:
+        super().__init__(write, queue, state, cause)
         self.write = write
         self.queue = queue
         self.state = state
+        self.cause = cause
 
     def __str__(self) -> str:
         problem = _STAGED_WRITE_PROBLEMS.get(self.state, f"state {self.state}")
-        return f"write {self.write!r} in queue {self.queue!r}: {problem}"
+        return f"write {self.write!r} in queue {self.queue!r}: {problem}{f' ({self.cause})' if self.cause else ''}"
 
 
 class EventsLostError(GlideMQError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["GlideMQDataSource"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["GlideMQDataSource", "WriteReport", "last_report"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +23,8 @@ def __getattr__(name: str) -> Any:
             raise ImportError('the data source requires PySpark: pip install "glidemq-py[spark]"') from error
 
         return DefaultSource
+    if name in ("WriteReport", "last_report"):
+        from glidemq_py.spark import reports
+
+        return getattr(reports, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from glidemq_py._core.payload import stored_text
 from glidemq_py._core.record import whole_number
 from glidemq_py.errors import ColumnError, SerializationError
 from glidemq_py.spark.api import arrow_types, pa
-from glidemq_py.spark.options import Given
+from glidemq_py.spark.options import VIEWS, Given
 
 __all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "read_columns", "schema_of"]
 
@@ -45,12 +45,29 @@ EVENT_COLUMNS: Final = {
 }
 """Columns of events with their allowed types, the default first."""
 
+WRITE_COLUMNS: Final = {
+    "writeId": ("string",),
+    "state": ("string",),
+    "query": ("string",),
+    "home": ("string",),
+    "finishedAt": ("timestamp", "long"),
+    "idle": ("long",),
+    "jobs": ("long",),
+    "skipped": ("long",),
+    "rows": ("long",),
+    "nullRows": ("long",),
+    "bytes": ("long",),
+    "queues": ("map",),
+}
+"""Columns of the reports of saves with their allowed types, the default first."""
+
+_OF_VIEW: Final = {"jobs": JOB_COLUMNS, "events": EVENT_COLUMNS, "writes": WRITE_COLUMNS}
 _SQL: Final = {"integer": "int", "long": "bigint", "map": "map<string,string>"}
 
 
 def schema_of(options: Mapping[str, str]) -> str:
     """Return the columns of a read without a schema, as SQL."""
-    columns = EVENT_COLUMNS if Given(options).choice("view", "jobs", ("jobs", "events")) == "events" else JOB_COLUMNS
+    columns = _OF_VIEW[Given(options).choice("view", "jobs", VIEWS)]
     return ", ".join(f"{name} {_SQL.get(kinds[0], kinds[0])}" for name, kinds in columns.items())
 
 
@@ -60,7 +77,7 @@ def read_columns(schema: Any, view: str) -> Columns:
     Raises:
         ColumnError: if a column does not exist or has another type.
     """
-    known = JOB_COLUMNS if view == "jobs" else EVENT_COLUMNS
+    known = _OF_VIEW[view]
     by_lower = {name.lower(): name for name in known}
     columns: list[tuple[str, str]] = []
     for field in schema.fields:
@@ -79,7 +96,7 @@ def read_columns(schema: Any, view: str) -> Columns:
 
 def ours(name: str, view: str) -> str:
     """Return the canonical name of a column, ignoring case."""
-    known = JOB_COLUMNS if view == "jobs" else EVENT_COLUMNS
+    known = _OF_VIEW[view]
     return next(each for each in known if each.lower() == name.lower())
 
 

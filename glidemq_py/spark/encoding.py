@@ -171,6 +171,7 @@ class RowEncoder:
         self._known_queues: set[str] = {options.keys.name}
         self._known_options: dict[tuple[Any, ...], tuple[_Tail, _Named]] = {}
         self._row = 0
+        self.nulls = 0
         self._name = None if options.job_name is None else pack(options.job_name)
         self._constant = self._tail(options.defaults)
 
@@ -190,6 +191,8 @@ class RowEncoder:
 
     def _encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
         texts = packed_texts(self._texts(batch))
+        if len(self._plan.data_columns) == 1 and self._plan.data_kind != "object":
+            self.nulls += batch.column(self._plan.data_columns[0][0]).null_count
         names = self._names(batch)
         queues = self._queues(batch)
         head, tail = self._constant if not self._columns else self._tails(batch)

@@ -32,6 +32,7 @@ from glidemq_py.errors.base import SECRET
 __all__ = [
     "NAMES",
     "STATES",
+    "VIEWS",
     "Given",
     "Guarantee",
     "Place",
@@ -114,7 +115,7 @@ NAMES: Final = (
     "database", "requestTimeout",
     # writing
     "jobName", "dataColumn", "dataFormat", "compression", "guarantee", "writeId", "batchSize", "maxBatchBytes",
-    "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites",
+    "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
     # defaults of jobs
     "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
     "removeOnFail",
@@ -269,6 +270,7 @@ STATES: Final = (
     "waiting-children",
 )  # fmt: skip
 """States that have an index."""
+VIEWS: Final = ("jobs", "events", "writes")
 _STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")
 
 
@@ -278,6 +280,7 @@ class ReadOptions:
 
     keys: QueueKeys
     place: Place
+    view: Literal["jobs", "events", "writes"]
     states: tuple[str, ...]
     partitions: int
     fetch_size: int
@@ -293,8 +296,8 @@ class ReadOptions:
             GlideMQValidationError: if an option is invalid.
         """
         given = Given(options)
-        view = given.choice("view", "jobs", ("jobs", "events"))
-        if view == "jobs" and streaming:
+        view: Any = given.choice("view", "jobs", VIEWS)
+        if view != "events" and streaming:
             raise GlideMQValidationError("view", view, 'cannot be read as a stream; .option("view", "events") can')
         if view == "events" and not streaming:
             raise GlideMQValidationError(
@@ -306,6 +309,7 @@ class ReadOptions:
         return cls(
             keys=QueueKeys(given.prefix, given.queue),
             place=given.place,
+            view=view,
             states=_states(given.text("state")),
             partitions=given.whole("numPartitions", 4, 1, 1_000),
             fetch_size=given.whole("fetchSize", 500, 1, 5_000),
@@ -329,6 +333,7 @@ BATCH_BYTES: Final = 256 * 1024
 _MAX_BATCH_ROWS: Final = 5_000
 _MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 _MINUTE_MS: Final = 60_000
+_PUBLISH_TIMEOUT_MS: Final = 60_000
 _MONTH_MS: Final = 30 * DAY_MS
 _YEAR_MS: Final = 365 * DAY_MS
 
@@ -368,6 +373,8 @@ class WriteOptions:
     drain: bool
     staging_ttl: int
     remember: int
+    on_repeat: Literal["skip", "warn", "fail"]
+    publish_timeout: int
     defaults: JobOptions
 
     @classmethod
@@ -396,6 +403,9 @@ class WriteOptions:
         drain = given.choice("overwrite", "refuse", ("refuse", "drain")) == "drain"
         if drain and (streaming or guarantee != "atomic"):
             raise GlideMQValidationError("overwrite", "drain", "needs a frame and guarantee 'atomic'")
+        on_repeat: Any = given.choice("onRepeat", "warn", ("skip", "warn", "fail"))
+        if "onRepeat" in given and write_id is None:
+            raise GlideMQValidationError("onRepeat", on_repeat, "requires 'writeId': other writes never repeat")
         ttl = given.whole("stagingTtl", DAY_MS, _MINUTE_MS, _MONTH_MS)
         return cls(
             keys=QueueKeys(given.prefix, given.queue),
@@ -414,6 +424,8 @@ class WriteOptions:
             staging_ttl=ttl,
             # A write without a reusable id is only remembered as long as one of its tasks may be alive.
             remember=given.whole("rememberWrites", _MONTH_MS if write_id or streaming else ttl, _MINUTE_MS, _YEAR_MS),
+            on_repeat=on_repeat,
+            publish_timeout=given.whole("publishTimeout", _PUBLISH_TIMEOUT_MS, 0, DAY_MS),
             defaults=_defaults(given),
         )
 

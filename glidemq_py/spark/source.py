@@ -42,12 +42,15 @@ def default_schema(options: Options) -> str:
 
 
 def make_reader(options: Options, schema: Any) -> Any:
-    """Return the reader of jobs."""
+    """Return the reader of jobs, or of reports of saves."""
     from glidemq_py.spark.columns import read_columns
     from glidemq_py.spark.options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
+    from glidemq_py.spark.reports import WritesReader
 
     chosen = ReadOptions.parse(options, streaming=False)
+    if chosen.view == "writes":
+        return WritesReader(chosen, read_columns(schema, "writes"))
     return JobsReader(chosen, read_columns(schema, "jobs"))
 
 

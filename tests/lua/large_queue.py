@@ -41,6 +41,7 @@ KEYS = (
     Large("list-taken", "set", "#"), Large("deps:1", "set", "glide:{large}:#"),
     Large("parents:1", "set", "glide:{large}:#"), Large("write:w1:tried", "set", "attempt#"),
     Large("write:w1:queues", "set", "queue#"), Large("write:w1:won", "zset", "attempt#"),
+    Large("write:w1:drivers", "set", "driver#"), Large("write-reports", "list", "junk"),
     Large("meta", "hash", "f#", "1"), Large("dedup", "hash", "d#", f"#:{_PAST}"), Large("rate", "hash", "f#", "1"),
     Large("ordering", "hash", "k#", "1"), Large("group:g", "hash", "skip:#", "1"),
     Large("orderdone:pending:g", "hash", "#", "1"), Large("group-watch", "hash", "k#", f"{_PAST}|0|1"),

@@ -1,6 +1,7 @@
 """Test staged writes, per function and through the whole protocol: committed once, published once."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,10 +41,20 @@ class Place:
                 call = steps.send(reply)
             except StopIteration as end:
                 return end.value
-            reply = self.home.run(call)
+            reply = self.run(call)
+
+    def run(self, call: Any) -> Any:
+        return self.home.run(call)
 
     def open(self, write: WriteId | None = None, *, create: bool = True, queue: str = "") -> str:
-        return str(self.home.run(staging.open_write(write or self.write, create=create, queue=queue)))
+        return str(self.home.run(staging.open_write(write or self.write, create=create, queue=queue)).state)
+
+    def decide_alone(self, winners: Any, total: int, write: WriteId | None = None, beside: bool = False) -> str:
+        """Send one call of a commit with a new ballot; return its state."""
+        write = write or self.write
+        ballot = self.home.run(staging.claim(write, "t", 0)).ballot
+        keys = self.beside_keys if beside else self.keys
+        return str(self.home.run(staging.commit(write, keys, winners, 0, total, ballot)).state)
 
     def stage(self, attempt: str, seq: int, *data: str, write: WriteId | None = None, **options: Any) -> StageReply:
         keys = self.beside_keys if options.pop("beside", False) else self.keys
@@ -58,7 +69,12 @@ class Place:
         return [q.job(entry["jobId"])["data"] for entry in q.entries()]
 
     def staged_keys(self) -> set[str]:
-        return {name for q in (self.home, self.beside) for name in q.key_names() if name.startswith("write")}
+        return {
+            name
+            for q in (self.home, self.beside)
+            for name in q.key_names()
+            if name.startswith("write") and name != "write-reports"
+        }
 
 
 @pytest.fixture
@@ -145,8 +161,8 @@ def test_crashed_publish_can_be_continued(place: Place) -> None:
         place.stage("a", seq, str(seq))
     steps = commit_write(place.write, {place.keys.name: [("a", 4)]})
     reply: Any = None
-    for _ in range(3):  # the decision, and two pieces
-        reply = place.home.run(steps.send(reply))
+    for _ in range(4):  # the ballot, the decision, and two pieces
+        reply = place.run(steps.send(reply))
     assert place.jobs() == ["0", "1"]
     assert place.steps(finish_writes(place.keys)) == 0  # another writer may be active
     place.home.advance(6_000)
@@ -159,7 +175,7 @@ def test_crashed_publish_can_be_continued(place: Place) -> None:
 def test_abort_after_commit_is_rejected(place: Place) -> None:
     place.open()
     place.stage("a", 0, "1")
-    place.home.run(staging.commit(place.write, place.keys, [("a", 1)], 0, 1))
+    assert place.decide_alone([("a", 1)], 1) == "committed"
     assert place.steps(abort_write(place.write)) == (1, 0)
     assert place.jobs() == ["1"]
 
@@ -187,7 +203,7 @@ def test_write_to_two_queues_is_committed_together(place: Place) -> None:
     assert place.stage("z", 0, "zombie", beside=True).state == "done"
 
 
-@pytest.mark.parametrize("stop", range(1, 9))
+@pytest.mark.parametrize("stop", range(1, 10))
 @pytest.mark.parametrize("first", ["home", "beside"])
 def test_crash_at_any_step_publishes_all_or_nothing(place: Place, stop: int, first: str) -> None:
     stage_in_both(place)
@@ -195,11 +211,11 @@ def test_crash_at_any_step_publishes_all_or_nothing(place: Place, stop: int, fir
     reply: Any = None
     try:
         for _ in range(stop):
-            reply = place.home.run(steps.send(reply))
+            reply = place.run(steps.send(reply))
     except StopIteration:
         pass
     decided = place.open(create=False) in ("committed", "done")
-    assert decided == (stop >= 2)
+    assert decided == (stop >= 3)
     for _ in range(2):
         place.home.advance(6_000)
         place.beside.advance(6_000)
@@ -218,7 +234,7 @@ def test_crash_at_any_step_publishes_all_or_nothing(place: Place, stop: int, fir
 
 def test_prepared_part_of_expired_write_is_aborted(place: Place) -> None:
     stage_in_both(place)
-    place.home.run(staging.commit(place.write, place.beside_keys, [("a", 2)], 0, 1))
+    assert place.decide_alone([("a", 2)], 1, beside=True) == "prepared"
     assert TTL < place.beside.redis("PTTL", "write:w:try:a") <= MONTH
     place.home.redis("DEL", "write:w")  # it ran out
     place.home.advance(6_000)
@@ -253,6 +269,102 @@ def test_queue_with_only_losing_attempts(place: Place) -> None:
     assert place.staged_keys() == {"write:w"}
 
 
+def test_queue_prepared_by_a_dead_driver_is_prepared_again(place: Place) -> None:
+    stage_in_both(place)
+    assert place.decide_alone([("a", 2)], 1, beside=True) == "prepared"  # and its driver died
+    assert place.open(queue=place.beside_keys.name) == "open"
+    place.stage("b", 0, "new home")
+    assert place.stage("b", 0, "new beside", beside=True).state == "open"
+    assert place.steps(commit_write(place.write, {q: [("b", 1)] for q in both(place)})) == (2, 0)
+    assert (place.jobs(), place.jobs(place.beside)) == (["new home"], ["new beside"])
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_earlier_ballot_cannot_commit(place: Place) -> None:
+    stage_in_both(place)
+    first = place.home.run(staging.claim(place.write, "first", 0)).ballot
+    second = place.home.run(staging.claim(place.write, "second", 0)).ballot
+    for keys, winner in ((place.beside_keys, ("a", 2)), (place.keys, ("a", 1))):
+        expected = "prepared" if keys == place.beside_keys else "committed"
+        assert place.home.run(staging.commit(place.write, keys, [winner], 0, 1, second)).state == expected
+        reply = place.home.run(staging.commit(place.write, keys, [winner], 0, 1, first))
+        assert reply == (("fenced", second) if keys == place.beside_keys else ("committed", ""))
+    assert place.steps(publish_write(place.write)) == (3, 0)
+
+
+def test_ballot_of_an_undecided_driver_is_fenced_at_home(place: Place) -> None:
+    stage_in_both(place)
+    first = place.home.run(staging.claim(place.write, "first", 0)).ballot
+    second = place.home.run(staging.claim(place.write, "second", 0)).ballot
+    assert place.home.run(staging.commit(place.write, place.keys, [("a", 1)], 0, 1, first)) == ("fenced", second)
+    assert place.jobs() == []
+
+
+def test_rows_of_another_ballot_are_not_published(place: Place) -> None:
+    """Two drivers share a write: the one that decides has no rows in the other queue."""
+    stage_in_both(place)
+    assert place.decide_alone([("a", 2)], 1, beside=True) == "prepared"
+    place.stage("b", 0, "all")
+    assert place.steps(commit_write(place.write, {place.keys.name: [("b", 1)]})) == (1, 0)
+    assert (place.jobs(), place.jobs(place.beside)) == (["all"], [])
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_abort_of_one_driver_leaves_the_rows_of_another(place: Place) -> None:
+    first, second = (replace(place.write, driver=driver) for driver in ("d1", "d2"))
+    for write in (first, second):
+        assert place.open(write) == "open"
+        assert place.open(write, create=False, queue=place.beside_keys.name) == "open"
+        for beside in (False, True):
+            place.stage(f"{write.driver}.0", 0, write.driver, write=write, beside=beside)
+    assert place.steps(abort_write(first)) is None
+    assert place.stage("d1.1", 0, "zombie", write=first).state == "aborted"
+    with pytest.raises(StagedWriteError, match="aborted"):
+        place.steps(commit_write(first, {place.keys.name: [("d1.0", 1)]}))
+    winners = {q: [("d2.0", 1)] for q in both(place)}
+    assert place.steps(commit_write(second, winners)) == (2, 0)
+    assert (place.jobs(), place.jobs(place.beside)) == (["d2"], ["d2"])
+    # The first driver saves again: its rows are not added.
+    assert place.steps(staging.decide_write(second, winners)) is True
+    assert place.steps(staging.decide_write(first, {})) is False
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_cleanup_planned_before_a_change_is_rejected(place: Place) -> None:
+    stage_in_both(place)
+    (entry,) = place.home.run(staging.writes(place.beside_keys))
+    place.stage("b", 0, "later", beside=True)
+    reply = place.home.run(staging.abort(place.write, place.beside_keys, changes=entry.changes))
+    assert reply[0] == "open"
+    (entry,) = place.home.run(staging.writes(place.beside_keys))
+    assert place.home.run(staging.abort(place.write, place.beside_keys, changes=entry.changes))[0] == "aborted"
+
+
+def test_open_write_is_aborted_after_its_time_to_live(place: Place) -> None:
+    stage_in_both(place)
+    assert place.steps(finish_writes(place.keys, 0)) == 0
+    for q in (place.home, place.beside):
+        q.advance(TTL)
+    assert place.steps(finish_writes(place.keys)) == 1
+    assert place.steps(finish_writes(place.beside_keys)) == 1
+    assert place.staged_keys() == {"write:w"}
+
+
+def test_report_counts_jobs_by_queue(place: Place) -> None:
+    stage_in_both(place)
+    place.stage("b", 0, "1", job_id="mine")
+    place.stage("b", 1, "2", job_id="mine")
+    winners = {place.keys.name: [("a", 1), ("b", 2)], place.beside_keys.name: [("a", 2)]}
+    place.steps(staging.decide_write(place.write, winners, '{"rows": 5}'))
+    place.steps(publish_write(place.write))
+    (report,) = place.home.run(staging.write_reports(place.keys))
+    assert report[:2] == ("w", "")
+    assert report[3:] == (4, 1, '{"rows": 5}', {place.keys.name: (2, 1), place.beside_keys.name: (2, 0)})
+    place.home.run(staging.add_report(place.write, 0, 3, "{}"))
+    assert [row.others for row in place.home.run(staging.write_reports(place.keys))] == [3, 1]
+    assert place.home.run(staging.write_reports(place.keys, 1, 1))[0] == report
+
+
 # -- streams -------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +386,7 @@ def test_failed_micro_batch_can_be_repeated(place: Place) -> None:
     place.open(write, queue=place.beside_keys.name)
     place.stage("old", 0, "no", write=write)
     place.stage("old", 0, "no", write=write, beside=True)
-    place.home.run(staging.commit(write, place.keys, [("old", 1)], 0, 2))  # half of the winners were named
+    assert place.decide_alone([("old", 1)], 2, write) == "open"  # half of the winners were named
     assert place.steps(abort_write(write)) is None
     assert place.staged_keys() == set()
     assert place.stage("old", 1, "zombie", write=write).state == "absent"
@@ -288,7 +400,7 @@ def test_leftover_pieces_of_micro_batch_are_ignored(place: Place) -> None:
     write = WriteId.of_batch(place.keys, "query", 7, TTL, KEEP)
     place.open(write)
     place.stage("old", 0, "no", write=write)
-    place.home.run(staging.commit(write, place.keys, [("old", 1)], 0, 2))  # and its driver died
+    assert place.decide_alone([("old", 1)], 2, write) == "open"  # and its driver died
     assert place.open(write) == "open"
     place.stage("new", 0, "yes", write=write)
     assert place.steps(commit_write(write, {place.keys.name: [("new", 1)]})) == (1, 0)

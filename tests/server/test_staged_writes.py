@@ -1,5 +1,8 @@
 """A staged write that was decided and left by its writer is published by a worker, wherever its home is."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from glidemq_py import Job, Worker
@@ -9,9 +12,10 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.staged_writes import Steps, WriteId, commit_write
+from glidemq_py._features.staged_writes import Steps, WriteId, commit_write, finish_writes, run_blocking
 from glidemq_py._maintenance import outbox as outbox_task
-from glidemq_py.testing import RespClient
+from glidemq_py.errors import ServerOutOfMemoryError, StagedWriteError
+from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder
 
 
@@ -19,7 +23,9 @@ def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) ->
     """Run the first calls of a protocol, and die."""
     reply = None
     for _ in range(calls):
-        reply = transport.call(steps.send(reply))
+        step = steps.send(reply)
+        assert not isinstance(step, staging.Pause)
+        reply = transport.call(step)
 
 
 @pytest.mark.parametrize("worked_on", ["home", "beside"])
@@ -35,8 +41,8 @@ async def test_worker_publishes_an_abandoned_write(
         for seq in range(5):
             blob = request([["n", str(seq), "{}"]] * 10, True)
             transport.call(staging.stage(write, keys, "a", seq, blob, False))
-    # Prepared beside, decided at home, one piece published.
-    leave_after(transport, commit_write(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 3)
+    # A ballot, prepared beside, decided at home, one piece published.
+    leave_after(transport, commit_write(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 4)
 
     async def handle(job: Job) -> None:
         pass
@@ -49,3 +55,127 @@ async def test_worker_publishes_an_abandoned_write(
     expected = 50 if worked_on == "home" else 10
     assert core_resp.execute("XLEN", other.stream) == expected
     transport.close()
+
+
+# -- the writer of Spark, without Spark ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_server(private_server: Callable[..., ServerProcess], monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
+    """Return a server of this test; tasks of Spark are replaced by plain calls."""
+    pytest.importorskip("pyspark")
+    from glidemq_py.spark import writer
+    from glidemq_py.spark.api import TaskFacts
+
+    monkeypatch.setattr(writer, "task_context", lambda: TaskFacts(0, 0, "", -1))
+    return private_server("valkey-9.1")
+
+
+def frame_writer(url: str, queue: str, **options: str) -> Any:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from glidemq_py.spark.options import WriteOptions
+    from glidemq_py.spark.write_schema import plan_write
+    from glidemq_py.spark.writer import FrameWriter
+
+    given = {"url": url, "queue": queue, "jobName": "n", "batchSize": "10"} | options
+    chosen = WriteOptions.parse(given, streaming=False)
+    return FrameWriter(chosen, plan_write(StructType([StructField("data", StringType())]), chosen))
+
+
+def write_rows(writer: Any, rows: int) -> list[Any]:
+    from glidemq_py.spark.api import pa
+
+    batch = pa.RecordBatch.from_pydict({"data": [*map(str, range(rows - 1)), None]})
+    return [writer.write(iter([batch]))]
+
+
+def test_save_retries_publishing_on_a_full_server(full_server: ServerProcess, queue_name: str, monkeypatch: Any):
+    from glidemq_py.spark import last_report
+
+    writer = frame_writer(full_server.url, queue_name)
+    messages = write_rows(writer, 100)
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                resp.execute("CONFIG", "SET", "maxmemory", 0)
+
+        monkeypatch.setattr(staging, "_sleep", pause)
+        writer.commit(messages)
+        assert len(pauses) == 3
+        assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 100
+    report = last_report(queue_name, url=full_server.url)
+    assert report is not None
+    assert (report.jobs, report.skipped, report.rows, report.null_rows, report.repeated) == (100, 0, 100, 1, False)
+    assert report.bytes > 100
+    assert report.queues == {queue_name: (100, 0)}
+
+
+def test_error_after_the_decision_says_so(full_server: ServerProcess, queue_name: str) -> None:
+    writer = frame_writer(full_server.url, queue_name, publishTimeout="0")
+    messages = write_rows(writer, 100)
+    keys = QueueKeys("glide", queue_name)
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StagedWriteError, match=r"write '\w{32}' .*decided.*do not save again") as error:
+            writer.commit(messages)
+        assert error.value.state == "decided"
+        writer.abort(messages)  # Spark calls it after a failed commit
+        assert resp.execute("XLEN", keys.stream) == 0
+        resp.execute("CONFIG", "SET", "maxmemory", 0)
+        transport = ThreadTransport(config_of(ConnectionOptions.from_url(full_server.url)))
+        run_blocking(transport, finish_writes(keys, 0))
+        transport.close()
+        assert resp.execute("XLEN", keys.stream) == 100
+
+
+def test_error_before_the_decision_names_the_write(full_server: ServerProcess, queue_name: str) -> None:
+    writer = frame_writer(full_server.url, queue_name, writeId="monday")
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(ServerOutOfMemoryError) as error:
+            write_rows(writer, 100)
+    assert "write 'monday': not committed" in "".join(error.value.__notes__)
+
+
+@pytest.mark.parametrize("on_repeat", ["skip", "warn", "fail"])
+def test_repeated_write(
+    full_server: ServerProcess, queue_name: str, on_repeat: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from glidemq_py.spark import last_report
+
+    for _ in range(2):
+        writer = frame_writer(full_server.url, queue_name, writeId="monday")
+        writer.commit(write_rows(writer, 10))
+    caplog.clear()
+
+    def repeat() -> None:
+        writer = frame_writer(full_server.url, queue_name, writeId="monday", onRepeat=on_repeat)
+        writer.commit(write_rows(writer, 10))
+
+    if on_repeat == "fail":
+        with pytest.raises(StagedWriteError, match=r"'monday'.*was saved before"):
+            repeat()
+    else:
+        repeat()
+        assert ("was saved before" in caplog.text) == (on_repeat == "warn")
+    report = last_report(queue_name, url=full_server.url, write_id="monday")
+    assert report is not None
+    assert (report.jobs, report.repeated) == (0, True)
+    with full_server.client() as resp:
+        assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 10
+
+
+@pytest.mark.parametrize("guarantee", ["append", "task"])
+def test_report_of_a_write_without_staging(full_server: ServerProcess, queue_name: str, guarantee: str) -> None:
+    from glidemq_py.spark import last_report
+
+    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
+    writer.commit(write_rows(writer, 20))
+    report = last_report(queue_name, url=full_server.url)
+    assert report is not None
+    assert (report.jobs, report.rows, report.null_rows, report.repeated) == (20, 20, 1, False)

@@ -112,6 +112,8 @@ class Written:
         """Keys of staged writes, and the states of those that are manifests."""
         found: dict[str, str] = {}
         for key in self._resp.keys(f"{self.base}write*".replace("{", r"\{")):
+            if key.endswith(":write-reports"):
+                continue
             kind = self._resp.execute("TYPE", key)
             found[key.removeprefix(self.base)] = self._resp.execute("HGET", key, "state") if kind == "hash" else kind
         return found

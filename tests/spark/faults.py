@@ -2,7 +2,8 @@
 
 Options: `fault` (raise, kill, exit, or hang until another attempt has read everything), `faultpartition`,
 `faultattempts` (how many attempts of it fail), `faultrow` (after so many rows), `folder` (files that say what
-happened), `commit` (crash after so many calls, or `before`), `abort` (never), `wait` (the other partitions wait for
+happened), `commit` (crash after so many calls, or `before`), `how` (`kill` ends the whole driver instead, whose process
+id is in the file `driver`), `abort` (never), `wait` (the other partitions wait for
 that to be noted in `folder`).
 """
 
@@ -18,13 +19,19 @@ from glidemq_py._features import staged_writes as writes
 from glidemq_py.spark import writer
 from pyspark_glidemq import DefaultSource
 
-FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "wait", "abort")
+FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "how", "wait", "abort")
 PATIENCE = 600
 
 
 def note(folder, name, text=""):
     if folder:
         (Path(folder) / f"{name}-{time.time_ns()}-{os.getpid()}").write_text(text)
+
+
+def kill_driver(folder):
+    """Kill the driver program and its JVM, which are a process group, and this process."""
+    os.killpg(int((Path(folder) / "driver").read_text()), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for(folder, name, patience=PATIENCE):
@@ -111,7 +118,13 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
                 except StopIteration as end:
                     return end.value
                 if when != "after" and calls >= int(when):
+                    if self.faults.get("how") == "kill":
+                        kill_driver(folder)
                     raise RuntimeError("commit crashed")
+                if isinstance(call, writes.Pause):
+                    writes.pause(call.seconds)
+                    reply = None
+                    continue
                 calls += 1
                 reply = transport.call(call)
 

@@ -29,7 +29,7 @@ class Sent:
     """Instead of a sink."""
 
     pieces: dict[str, int]
-    added = 0
+    added = skipped = 0
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []

@@ -54,7 +54,10 @@ class FindingKind(StrEnum):
     FOREIGN_KEY = "foreign_key"
     """The key of a job is not a hash. Never repaired, because its owner is unknown."""
     ORPHAN_KEY = "orphan_key"
-    """A log, dependency set, chunk stream or signal list belongs to a job that does not exist."""
+    """A log, dependency set, chunk stream or signal list belongs to a job that does not exist, or a key belongs to a
+    staged write that does not exist."""
+    STAGED_WRITE = "staged_write"
+    """An unfinished staged write is missing from the index, so no process would finish it."""
     GROUP_SLOTS = "group_slots"
     """The slot count of an ordering group differs from the number of jobs that have a slot."""
     GROUP_SEQUENCE = "group_sequence"
@@ -294,6 +297,7 @@ _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "li
          "dedup-expiry", "waiting-children", "suspects")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
 _JOB_SATELLITE = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
+_WRITE_KEY = re.compile(r"write:[^:]+(:(tried|won|queues|drivers|try:.+))?")
 _ALIVE_MS = 300_000
 """No set contains the list jobs of Node workers; such a job counts as active for this long after a heartbeat, ms."""
 _KINDS = {
@@ -418,7 +422,7 @@ class ConsistencyScan:
                     jobs.append(rest)
                 elif kind in ("group", "groupq"):
                     self.groups.add_key(rest)
-                elif _JOB_SATELLITE.fullmatch(suffix):
+                elif _JOB_SATELLITE.fullmatch(suffix) or _WRITE_KEY.fullmatch(suffix):
                     satellites.append(suffix)
             while len(jobs) >= JOBS_PER_CALL:
                 yield from self._jobs(jobs[:JOBS_PER_CALL], broadcast)
@@ -431,10 +435,13 @@ class ConsistencyScan:
 
     def _satellites(self, suffixes: list[str]) -> Steps:
         for suffix in (yield checking.check_keys(self.keys.meta, suffixes)) if suffixes else ():
-            suspect = Suspect(
-                kind=FindingKind.ORPHAN_KEY, subject=self.keys.stem + suffix, detail="its job does not exist",
-                repair_row=("orphan", suffix),
-            )  # fmt: skip
+            kind, detail = FindingKind.ORPHAN_KEY, "its job does not exist"
+            if suffix.startswith("write:"):
+                detail = "its staged write does not exist"
+                if suffix.count(":") == 1:
+                    kind, detail = FindingKind.STAGED_WRITE, "the index of unfinished writes lacks it"
+            repair_row = ("orphan", suffix)
+            suspect = Suspect(kind=kind, subject=self.keys.stem + suffix, detail=detail, repair_row=repair_row)
             self._add(suspect, suffix)
 
     def _jobs(self, ids: list[str], broadcast: bool) -> Steps:

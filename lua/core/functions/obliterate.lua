@@ -164,7 +164,7 @@ local OTHERS = {
     local attempts = typed(redis.pcall('SPOP', stem .. ':tried', RELATIVES))
     for _, attempt in ipairs(attempts) do redis.call('UNLINK', stem .. ':try:' .. attempt) end
     if #attempts < RELATIVES then
-      redis.call('UNLINK', stem, stem .. ':tried', stem .. ':won', stem .. ':queues')
+      redis.call('UNLINK', stem, stem .. ':tried', stem .. ':won', stem .. ':queues', stem .. ':drivers')
       redis.call('ZREM', q.writes, id)
     end
     return 1
@@ -277,7 +277,7 @@ local function delete_queue(q)
     q.list_popped, q.list_taken, q.invalidated, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
-    q.temporary, q.obliterating, q.parents_left, q.search_cursors)
+    q.temporary, q.write_reports, q.obliterating, q.parents_left, q.search_cursors)
 end
 
 -- Delete one batch of what the indexes name. Return the deleted jobs, and false if nothing was left.

@@ -5,7 +5,8 @@
 -- found by one read; the caller knows whether it found them in the stream, the lists or the pending entries
 -- members: {id, group, sequence, hold, calm} of unfinished jobs in groups; hold: 0 no slot, 1 a slot, 2 perhaps; calm:
 -- 1 = it is parked or active
--- check_keys: return the keys that belong to missing jobs.   ARGV 1 packed suffixes (log:7)   -> packed suffixes
+-- check_keys: return the keys that belong to missing jobs or staged writes, and staged writes in no index.
+--   ARGV 1 packed suffixes (log:7, write:w:tried)   -> packed suffixes
 -- Bound: a few reads per job.
 
 local C = G.checks
@@ -86,7 +87,13 @@ end)
 G.export('check_keys', { 'no-writes' }, function(keys, args)
   local q, orphans = G.queue(keys[1]), {}
   for _, suffix in ipairs(cmsgpack.unpack(args[1])) do
-    if redis.call('EXISTS', q.J .. string.match(suffix, ':(.*)$')) == 0 then orphans[#orphans + 1] = suffix end
+    local lost
+    if string.sub(suffix, 1, 6) == 'write:' then
+      lost = G.staging.mismatch(q, suffix)
+    else
+      lost = redis.call('EXISTS', q.J .. string.match(suffix, ':(.*)$')) == 0
+    end
+    if lost then orphans[#orphans + 1] = suffix end
   end
   return cmsgpack.pack(orphans)
 end)

@@ -8,11 +8,14 @@ local S = G.staging
 S.KEEP = 30 * 86400000 -- how long a committed write can wait to be published
 S.LISTS_MAX = 100 -- lists deleted in one call
 S.QUEUES_MAX = 1000 -- queues of one write
+local REPORTS_MAX, DETAILS_MAX = 1000, 100 -- reports of a queue; queues of one report
+local DRIVERS_MAX = 1000
 
--- Return key names: manifest, attempts that have staged, winners by place, queues besides the home.
+-- Return key names: manifest, attempts that have staged, winners by place, queues besides the home, drivers.
 S.write = function(q, id)
   local stem = q.P .. 'write:' .. id
-  return { id = id, manifest = stem, tried = stem .. ':tried', won = stem .. ':won', queues = stem .. ':queues' }
+  return { id = id, manifest = stem, tried = stem .. ':tried', won = stem .. ':won', queues = stem .. ':queues',
+    drivers = stem .. ':drivers' }
 end
 
 -- Return queues besides the home that are still to report, `most` at most.
@@ -34,6 +37,26 @@ S.state = function(q, w, query, batch)
   return 'absent'
 end
 
+-- Return the ballot of the manifest: '<number>:<token of the decider>', or ''.
+S.ballot = function(w) return redis.call('HGET', w.manifest, 'ballot') or '' end
+
+S.number_of = function(ballot) return G.count_of(string.match(ballot, '^%d+')) end
+
+-- Set a ballot above the present one and above `floor`; return it. Earlier ballots can no longer commit.
+S.raise_ballot = function(q, w, token, floor)
+  local number = math.max(G.now(q), S.number_of(S.ballot(w)), floor) + 1
+  local ballot = G.int(number) .. ':' .. token
+  redis.call('HSET', w.manifest, 'ballot', ballot)
+  redis.call('UNLINK', w.won)
+  return ballot
+end
+
+-- Count a change, so that a cleanup that was planned before it is rejected.
+S.touch = function(q, w)
+  G.bump(w.manifest, 'changes')
+  redis.call('HSET', w.manifest, 'at', G.int(G.now(q)))
+end
+
 -- The index lives as long as its members may, and expires if the queue is abandoned.
 S.register = function(q, w, now)
   redis.call('ZADD', q.writes, now, w.id)
@@ -43,20 +66,31 @@ end
 -- keep: how long the final state is remembered, in ms.
 S.begin = function(q, w, home, query, ttl, keep)
   local now = G.int(G.now(q))
-  redis.call('HSET', w.manifest, 'state', 'open', 'home', home, 'query', query, 'at', now,
-    'keep', G.int(keep))
+  redis.call('HSET', w.manifest, 'state', 'open', 'home', home, 'query', query, 'at', now, 'keep', G.int(keep),
+    'ttl', G.int(ttl))
+  redis.call('UNLINK', w.drivers)
+  redis.call('PERSIST', w.manifest)
   S.register(q, w, now)
   S.extend(w, ttl)
 end
 
+S.add_driver = function(w, driver)
+  if redis.call('SCARD', w.drivers) >= DRIVERS_MAX then redis.call('SPOP', w.drivers) end
+  redis.call('SADD', w.drivers, driver)
+end
+
+S.has_driver = function(w, driver) return driver == '' or redis.call('SISMEMBER', w.drivers, driver) == 1 end
+
+-- Never shortens: another driver may have prepared or committed.
 S.extend = function(w, ttl)
-  redis.call('PEXPIRE', w.manifest, ttl)
-  redis.call('PEXPIRE', w.tried, ttl)
-  redis.call('PEXPIRE', w.queues, ttl)
+  local left = redis.call('PTTL', w.manifest)
+  local most = math.max(left, ttl)
+  for _, key in ipairs({ w.manifest, w.tried, w.won, w.queues, w.drivers }) do redis.call('PEXPIRE', key, G.int(most)) end
 end
 
 S.record_batch = function(q, query, batch, keep)
-  redis.call('SET', ledger(q, query), G.int(batch), 'PX', keep)
+  local last = G.count_of(redis.call('GET', ledger(q, query)) or nil)
+  redis.call('SET', ledger(q, query), G.int(math.max(last, batch)), 'PX', keep)
   G.record_temporary(q, 'write-stream:' .. query, G.now(q), keep)
 end
 
@@ -67,10 +101,84 @@ S.delete_some = function(w)
   return #attempts == S.LISTS_MAX
 end
 
+-- Delete the lists of some attempts of a driver. Return the next cursor; '0' at the end.
+S.delete_some_of = function(w, driver, cursor)
+  local found = redis.call('SSCAN', w.tried, cursor, 'MATCH', driver .. '.*', 'COUNT', S.LISTS_MAX)
+  for _, attempt in ipairs(found[2]) do
+    redis.call('UNLINK', S.list(w, attempt))
+    redis.call('SREM', w.tried, attempt)
+  end
+  return found[1]
+end
+
+local UNFINISHED = { open = true, prepared = true, committed = true, aborted = true }
+
+-- Check a key of a write (without P): nil if it is consistent, 'orphan' = its manifest is gone, 'unlisted' = no process
+-- would find the unfinished write.
+S.mismatch = function(q, suffix)
+  local id = string.match(suffix, '^write:([^:]+)')
+  if not id or redis.call('EXISTS', q.P .. suffix) == 0 then return nil end
+  local w = S.write(q, id)
+  if redis.call('EXISTS', w.manifest) == 0 then
+    return not redis.call('ZSCORE', q.writes, id) and 'orphan' or nil
+  end
+  if suffix ~= 'write:' .. id or redis.call('ZSCORE', q.writes, id) then return nil end
+  local state = redis.pcall('HGET', w.manifest, 'state')
+  if type(state) ~= 'string' or not UNFINISHED[state] then return nil end
+  return (state ~= 'aborted' or redis.call('EXISTS', w.tried) == 1) and 'unlisted' or nil
+end
+
+S.repair = function(q, suffix, now)
+  local problem = S.mismatch(q, suffix)
+  if problem == 'orphan' then return redis.call('UNLINK', q.P .. suffix) end
+  if problem then S.register(q, S.write(q, string.match(suffix, '^write:([^:]+)')), G.int(now)) end
+  return problem and 1 or 0
+end
+
+-- Record the totals of another queue of the write; a repeated call that knows no totals changes nothing.
+S.count_queue = function(w, queue, jobs, others)
+  if jobs + others > 0 then redis.call('HSET', w.manifest, 'in:' .. queue, G.int(jobs) .. ',' .. G.int(others)) end
+end
+
+local function counts_by_queue(fields)
+  local queues, jobs, others = {}, 0, 0
+  for i = 1, #fields, 2 do
+    local queue = string.match(fields[i], '^in:(.*)$')
+    if queue then
+      local added, not_added = string.match(fields[i + 1], '^(%d+),(%d+)$')
+      jobs, others = jobs + G.count_of(added), others + G.count_of(not_added)
+      if #queues < DETAILS_MAX then queues[#queues + 1] = { queue, G.count_of(added), G.count_of(not_added) } end
+    end
+  end
+  return queues, jobs, others
+end
+
+-- row: as `write_reports` returns it.
+S.add_report = function(q, row)
+  redis.call('LPUSH', q.write_reports, cmsgpack.pack(row))
+  redis.call('LTRIM', q.write_reports, 0, REPORTS_MAX - 1)
+  redis.call('PEXPIRE', q.write_reports, S.KEEP)
+end
+
+-- Store the report of a write that is done at its home.
+local function report(q, w)
+  local h = redis.call('HMGET', w.manifest, 'query', 'jobs', 'others', 'facts')
+  local fields = redis.call('HLEN', w.manifest) <= S.QUEUES_MAX + 50 and redis.call('HGETALL', w.manifest) or {}
+  local queues, jobs, others = counts_by_queue(fields)
+  local own, own_others, now = G.count_of(h[2] or nil), G.count_of(h[3] or nil), G.now(q)
+  S.add_report(q, { w.id, h[1] or '', now, jobs + own, others + own_others, h[4] or '', { own, own_others }, queues })
+end
+
+-- Finish a published write at its home.
+S.complete = function(q, w, keep)
+  report(q, w)
+  S.finish(q, w, 'done', keep)
+end
+
 -- keep: ms for which the final state is remembered, so that late callers are rejected; 0 = not at all.
 S.finish = function(q, w, state, keep)
   redis.call('ZREM', q.writes, w.id)
-  redis.call('UNLINK', w.tried, w.won, w.queues)
+  redis.call('UNLINK', w.tried, w.won, w.queues, w.drivers)
   if keep > 0 then
     redis.call('HSET', w.manifest, 'state', state)
     redis.call('PEXPIRE', w.manifest, keep)

@@ -1,10 +1,11 @@
 -- write_publish: turn one piece of a committed write into jobs. KEYS 1 meta
---   ARGV 1 packed {write, query, batch, decided 0|1, keep ms}   -> packed {state, jobs, others, queues}
---   decided: the home is known to be committed, so a write that is only prepared here, or has no winner here (open), is
---   published too. 'committed' = call again; 'published' = this queue's part is published, and `queues` are pending;
---   'done'. jobs, others: added by all calls, and rows not added (duplicates; too costly for their group)
+--   ARGV 1 packed {write, query, batch, decided 0|1, keep ms, ballot}
+--   -> packed {state, jobs, others, queues, ballot}
+--   decided: the home was committed with `ballot`. Pieces prepared here with this ballot are published, others deleted.
+--   'committed' = call again; 'published' = this queue's part is published, and `queues` are pending; 'done'. jobs,
+--   others: added by all calls, and rows not added (duplicates; too costly for their group). ballot: of the manifest
 -- write_settled: report that a queue of the write is done. KEYS 1 meta of its home
---   ARGV 1 packed {write, query, batch, queue, keep ms}   -> state
+--   ARGV 1 packed {write, query, batch, queue, keep ms, jobs, others}   -> state
 -- Any caller can continue after another: a piece leaves its list in the step that adds its jobs.
 -- errors: OOM (not allow-oom: it adds jobs). Bound: the rows of one piece; S.LISTS_MAX attempts that did not win.
 
@@ -33,13 +34,13 @@ local function publish_piece(q, w, attempt)
 end
 
 -- Finish the part of this queue: all its pieces are published.
-local function finish_queue(q, w, keep)
+local function finish_queue(q, w, keep, at_home)
   local queues = S.queues_of(w)
   if #queues > 0 then
     redis.call('HSET', w.manifest, 'own', '1')
     return 'published', queues
   end
-  S.finish(q, w, 'done', keep)
+  if at_home then S.complete(q, w, keep) else S.finish(q, w, 'done', keep) end
   return 'done', queues
 end
 
@@ -47,25 +48,26 @@ G.export('write_publish', {}, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local w = S.write(q, r[1])
   local state, queues = S.state(q, w, r[2], r[3]), {}
-  if r[4] == 1 and (state == 'prepared' or state == 'open') then
-    if state == 'open' then redis.call('UNLINK', w.won) end
+  if r[4] == 1 and (state == 'prepared' or state == 'open' or state == 'aborted') then
+    if state ~= 'prepared' or S.ballot(w) ~= r[6] then redis.call('UNLINK', w.won) end
     redis.call('HSET', w.manifest, 'state', 'committed')
     state = 'committed'
   end
+  local ballot = S.ballot(w)
   local attempt = state == 'committed' and redis.call('ZRANGE', w.won, 0, 0)[1]
   if attempt then publish_piece(q, w, attempt) end
   local counts = redis.call('HMGET', w.manifest, 'jobs', 'others')
   if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then
-    state, queues = finish_queue(q, w, r[5])
+    state, queues = finish_queue(q, w, r[5], r[4] == 0)
   end
-  return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues })
+  return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues, ballot })
 end)
 
 G.export('write_settled', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local w = S.write(q, r[1])
-  redis.call('SREM', w.queues, r[4])
+  if redis.call('SREM', w.queues, r[4]) == 1 then S.count_queue(w, r[4], r[6], r[7]) end
   local h = redis.call('HMGET', w.manifest, 'state', 'own')
-  if h[1] == 'committed' and h[2] == '1' and redis.call('SCARD', w.queues) == 0 then S.finish(q, w, 'done', r[5]) end
+  if h[1] == 'committed' and h[2] == '1' and redis.call('SCARD', w.queues) == 0 then S.complete(q, w, r[5]) end
   return S.state(q, w, r[2], r[3])
 end)
