@@ -1,4 +1,4 @@
-"""MkDocs hooks: show the programs of examples/ and the headers of Lua functions as pages.
+"""MkDocs hooks: show the programs of examples/ as pages.
 
 Documents link to `../../examples/flows.py`, which is right where the repository is browsed. On the site each program
 becomes a page `examples/flows.md`.
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-EXPORT = re.compile(r"G\.export\('(\w+)', \{(.*?)\}")
 LINK = re.compile(r"\]\(((?:\.\./)+)examples/([\w/]*?)(?:\.py|/)?\)")
 
 
@@ -37,34 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"examples/{name}.md", content=page))
         rows.append(f"- [{name}.py]({name}.md): {summary}")
     files.append(File.generated(config, "examples/index.md", content="\n".join(rows) + "\n"))
-    files.append(File.generated(config, "reference/function-headers.md", content=function_headers()))
     return files
-
-
-def function_headers() -> str:
-    """Return a page with the exported functions, flags and header comment of each Lua file that Python calls."""
-    rows = [
-        "# Headers of the server functions",
-        "",
-        "Generated from the sources: keys, arguments, reply and bound of each function.",
-        "[The function library](functions.md) explains them.",
-    ]
-    for path in sorted((ROOT / "lua").glob("**/functions/*.lua")):
-        source = path.read_text(encoding="utf-8")
-        exports = EXPORT.findall(source)
-        if not exports:
-            continue
-        header = "\n".join(line[2:].removeprefix(" ") for line in _leading_comment(source))
-        rows += ["", f"## {path.relative_to(ROOT / 'lua').as_posix()}", ""]
-        rows += [f"- `{name}`: {flags.strip().replace(chr(39), '`') or 'no flags'}" for name, flags in exports]
-        rows += ["", "```text", header, "```"]
-    return "\n".join(rows) + "\n"
-
-
-def _leading_comment(source: str) -> list[str]:
-    lines = source.splitlines()
-    end = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    return lines[:end]
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

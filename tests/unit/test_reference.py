@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from tools import generate_options
+from tools import generate_functions, generate_options
 
 NOT_OPTIONS = {"Address", "DagNode", "FlowJob", "JobRef", "JobSpec", "VectorField"}
 """Specifications of jobs, servers and fields, not options."""
@@ -48,3 +48,29 @@ def test_every_option_has_a_row_with_type_default_and_allowed_values(table: gene
     assert own.keys() == set(_check_signature(generate_options.resolve(table.place))) - elsewhere
     for option, (kind, default, _, allowed, meaning) in own.items():
         assert all((kind, default, allowed, len(meaning) > 5)), option
+
+
+# -- server functions ------------------------------------------------------------------------------------------
+
+
+def test_headers_of_functions_are_current() -> None:
+    text = generate_functions.PAGE.read_text(encoding="utf-8")
+    assert generate_functions.page(text) == text, "run python -m tools.generate_functions"
+
+
+def test_every_file_with_functions_is_shown_once() -> None:
+    text = generate_functions.PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"<!-- header of ([\w/.]+) -->", text)
+    files = {file for file, _ in generate_functions.exported().values()}
+    assert len(files) > 40
+    assert files - set(shown) == set()
+    assert len(shown) == len(set(shown))
+
+
+def test_every_function_links_to_its_section() -> None:
+    text = generate_functions.PAGE.read_text(encoding="utf-8")
+    table = text.split("<!-- functions -->\n")[1].partition("<!-- end -->")[0]
+    functions = generate_functions.exported()
+    assert re.findall(r"(?m)^\| \[(\w+)\]\(#", table) == sorted(functions)
+    for file, _ in functions.values():
+        assert generate_functions.leading_comment(generate_functions.LUA / file), f"{file} has no header"
