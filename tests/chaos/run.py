@@ -214,13 +214,16 @@ class ChaosRun:
         return self.ledger.wait(lambda: self.ledger.completions >= wanted, seconds)
 
     def fleet_of(self, workers: int, producers: int = 1, *, jobs: int, rate: float = 150, **changes: Any) -> None:
-        """Start workers, wait until they are ready, and start producers of `jobs` adds each in the short form."""
+        """Start workers, wait until they are ready, and start producers of `jobs` adds each in the short form.
+
+        `changes` are settings of the workers; producers share their request timeout.
+        """
         for _ in range(workers):
             self.fleet.worker(**changes)
         for worker in self.fleet.workers:
             worker.wait_ready()
         for _ in range(producers):
-            self.fleet.producer(None if self.long else jobs, rate=rate)
+            self.fleet.producer(None if self.long else jobs, rate=rate, request_timeout=changes.get("request_timeout"))
 
     def restart(self, server: ServerProcess, change: Callable[[], None] = lambda: None) -> float:
         """Kill the server (SIGKILL), change something on its disk, start it, and return the time it was up."""

@@ -32,6 +32,7 @@ class PartySettings:
         options: options of the Worker.
         request_timeout: of its connection, ms.
         retention: options of every job.
+        environment_changes: additional environment variables.
         python_path: of the process; None: this repository.
     """
 
@@ -49,9 +50,10 @@ class PartySettings:
     request_timeout: int | None = None
     python_path: str | None = None
     retention: dict[str, Any] = field(default_factory=dict)
+    environment_changes: dict[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        return {_VARIABLE: json.dumps(asdict(self)), "GLIDEMQ_URL": self.url}
+        return {_VARIABLE: json.dumps(asdict(self)), "GLIDEMQ_URL": self.url, **self.environment_changes}
 
     @classmethod
     def read(cls) -> Self:

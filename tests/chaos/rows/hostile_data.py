@@ -14,7 +14,7 @@ TITLE = "hostile data in every key; random steps of producers, workers, operator
 LONG_ONLY = True
 """The short forms are tests of their own."""
 TESTS = ("tests/lua/test_hostile_data.py", "tests/lua/test_state_machine.py")
-ROUNDS = ("20", "100")
+ROUNDS = ("5", "20")
 
 
 def play(run: ChaosRun) -> None:
