@@ -78,11 +78,12 @@ def coverage(session: "nox.Session") -> None:
 
 
 def lint(session: "nox.Session") -> None:
-    """Run ruff, import-linter and luacheck (if installed), and report too long files."""
+    """Run ruff, import-linter, bandit and luacheck (if installed), and report too long files."""
     session.install("-q", "-e", ".", *_group("lint"))
     _report_long_files(session)
     _luacheck(session)
-    _run_all(session, ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"])
+    bandit = ["bandit", "-q", "-r", "-c", "pyproject.toml", "glidemq_py", "tools", "pyspark_glidemq.py"]
+    _run_all(session, ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"], bandit)
 
 
 def types(session: "nox.Session") -> None:

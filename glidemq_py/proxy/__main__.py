@@ -26,7 +26,8 @@ from glidemq_py.proxy.app import create_proxy_app
 from glidemq_py.proxy.state import LOOPBACK_HOSTS
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
-_ANY_ADDRESS = ("0.0.0.0", "::", "")
+# Compared with an option, never a default.
+_ANY_ADDRESS = ("0.0.0.0", "::", "")  # nosec B104
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30

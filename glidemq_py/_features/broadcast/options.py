@@ -85,7 +85,7 @@ def lua_patterns(patterns: Sequence[str]) -> list[str] | None:
         tokens = _tokens(pattern)
         if tokens == [">"]:
             return None
-        words = ["[^.]*" if token == "*" else _MAGIC.sub(r"%\g<0>", token) for token in tokens]
+        words = ["[^.]*" if word == "*" else _MAGIC.sub(r"%\g<0>", word) for word in tokens]
         if tokens[-1] == ">":
             words[-1] = ".*"
         found.append("^" + "%.".join(words) + "$")

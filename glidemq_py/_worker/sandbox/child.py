@@ -140,7 +140,10 @@ def load(sock: socket.socket, start: Message) -> Handler | None:
     try:
         _bound_memory(start["memory_limit"])
         given = start["serializer"]
-        start["serializer"] = serializer_of(pickle.loads(given) if isinstance(given, bytes) else given)
+        if isinstance(given, bytes):
+            # Written by the worker that started this process.
+            given = pickle.loads(given)  # nosec B301
+        start["serializer"] = serializer_of(given)
         return load_target(Target(start["place"], start["is_file"], start["function"]))
     except BaseException as error:
         short = isinstance(error, (LookupError, GlideMQError)) and not isinstance(error, (KeyError, IndexError))

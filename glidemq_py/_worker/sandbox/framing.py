@@ -215,7 +215,8 @@ def _stand_in(message: Message) -> Exception:
         members: Message = {"__module__": message["module"], "__init__": _keep_text, "__str__": say}
         try:
             error: Exception = type(message["name"], (base,), members)(text)
-        except Exception:  # it cannot be created from a text
+        # It cannot be created from a text; another base class may be.
+        except Exception:  # nosec B112
             continue
         error.__dict__.update(message["fields"])
         return error
