@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py._client.connection_url import Address, is_clearly_path, parse_addresses, parse_url
+from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int, check_text, reject_unknown
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
@@ -34,8 +35,10 @@ _MAX_DATABASE: Final = 2**31 - 1
 _MAX_IAM_REFRESH_S: Final = 12 * 3_600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IamCredentials:
+_text = partial(check_text, maximum=_TEXT_LENGTH)
+
+
+class IamCredentials(OptionValue, prefix="iam", kw_only=True):
     """Sign in to AWS with IAM instead of a password.
 
     Args:
@@ -46,28 +49,68 @@ class IamCredentials:
         refresh_interval_seconds: interval between token refreshes, seconds, 1..43_200.
     """
 
-    username: str
-    cluster_name: str
-    region: str
-    service: IamService = "elasticache"
-    refresh_interval_seconds: int = 300
-
-    def __post_init__(self) -> None:
-        check_text("iam.username", self.username, maximum=_TEXT_LENGTH)
-        check_text("iam.cluster_name", self.cluster_name, maximum=_TEXT_LENGTH)
-        check_text("iam.region", self.region, maximum=_TEXT_LENGTH)
-        check_choice("iam.service", self.service, _IAM_SERVICES)
-        check_int(
-            "iam.refresh_interval_seconds",
-            self.refresh_interval_seconds,
-            1,
-            _MAX_IAM_REFRESH_S,
-            unit=" (seconds)",
-        )
+    username: str = option(_text)
+    cluster_name: str = option(_text)
+    region: str = option(_text)
+    service: IamService = option(partial(check_choice, choices=_IAM_SERVICES), default="elasticache")
+    refresh_interval_seconds: int = option(
+        partial(check_int, minimum=1, maximum=_MAX_IAM_REFRESH_S, unit=" (seconds)"), default=300
+    )
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class ConnectionOptions:
+PemSource = str | os.PathLike[str] | bytes
+"""The path of a PEM file, or the bytes of one."""
+
+
+_FILES: Final = ("tls_ca", "tls_cert", "tls_key")
+
+
+def _check_pem(option: str, value: object) -> str | bytes:
+    """Validate the path (as text) or the bytes of a PEM file. Files are read when a connection is made."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, str):
+        if "-----BEGIN" in value:
+            raise GlideMQValidationError(option, SECRET, "must be the path of a PEM file, or its text as bytes")
+        return check_text(option, value, maximum=_TEXT_LENGTH)
+    if not isinstance(value, bytes):
+        problem = f"must be the path of a PEM file, or its bytes, not {type(value).__name__}"
+        raise GlideMQValidationError(option, SECRET, problem)
+    if b"-----BEGIN" not in value:
+        raise GlideMQValidationError(option, SECRET, "must be the bytes of a PEM file")
+    return value
+
+
+def _shown_pem(value: str | bytes) -> object:
+    return value if isinstance(value, str) else SECRET
+
+
+def _check_password(_: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise GlideMQValidationError("password", SECRET, f"must be a str, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise GlideMQValidationError("password", SECRET, "must be text that UTF-8 can encode") from None
+    if not value or len(value) > _TEXT_LENGTH:
+        raise GlideMQValidationError("password", SECRET, f"must have 1 to {_TEXT_LENGTH} characters")
+    return value
+
+
+def _check_iam(option: str, value: object) -> IamCredentials:
+    if not isinstance(value, IamCredentials):
+        raise GlideMQValidationError(option, SECRET, "must be IamCredentials")
+    return value
+
+
+def _addresses(_: str, value: Any) -> tuple[Address, ...]:
+    return parse_addresses(value)
+
+
+_check_timeout = partial(to_ms, minimum=1, maximum=DAY_MS)
+
+
+class ConnectionOptions(OptionValue):
     """How to reach the server. Durations are stored in milliseconds.
 
     Args:
@@ -98,81 +141,40 @@ class ConnectionOptions:
         GlideMQValidationError: if an option is invalid; names the option and the value.
     """
 
-    addresses: tuple[Address, ...]
-    cluster: bool
-    tls: bool
-    username: str | None
-    password: str | None = field(repr=False)
-    iam: IamCredentials | None
-    read_from: ReadFrom
-    client_az: str | None
-    request_timeout: int
-    connection_timeout: int
-    inflight_requests_limit: int | None
-    database_id: int
-    tls_insecure: bool
-    tls_ca: str | bytes | None = field(repr=False)
-    tls_cert: str | bytes | None = field(repr=False)
-    tls_key: str | bytes | None = field(repr=False)
-    client_name: str | None
-    busy_poll: bool
-    allow_eviction: bool
-    allow_no_aof: bool
+    addresses: Converted[tuple[Address, ...], Iterable[Address | str | tuple[str, int]]] = option(
+        _addresses, default=(Address("127.0.0.1"),)
+    )
+    cluster: bool = option(check_bool, default=False, kw_only=True)
+    tls: bool = option(check_bool, default=False, kw_only=True)
+    username: str | None = option(_text, default=None, kw_only=True)
+    password: str | None = option(_check_password, default=None, kw_only=True, repr=False)
+    iam: IamCredentials | None = option(_check_iam, default=None, kw_only=True)
+    read_from: ReadFrom = option(partial(check_choice, choices=READ_FROM), default="primary", kw_only=True)
+    client_az: str | None = option(_text, default=None, kw_only=True)
+    request_timeout: Converted[int, Milliseconds] = option(
+        _check_timeout, default=DEFAULT_REQUEST_TIMEOUT_MS, kw_only=True
+    )
+    connection_timeout: Converted[int, Milliseconds] = option(
+        _check_timeout, default=DEFAULT_CONNECTION_TIMEOUT_MS, kw_only=True
+    )
+    inflight_requests_limit: int | None = option(
+        partial(check_int, minimum=1, maximum=_MAX_INFLIGHT), default=None, kw_only=True
+    )
+    database_id: int = option(partial(check_int, minimum=0, maximum=_MAX_DATABASE), default=0, kw_only=True)
+    tls_insecure: bool = option(check_bool, default=False, kw_only=True)
+    tls_ca: Converted[str | bytes | None, PemSource | None] = option(_check_pem, default=None, kw_only=True, repr=False)
+    tls_cert: Converted[str | bytes | None, PemSource | None] = option(
+        _check_pem, default=None, kw_only=True, repr=False
+    )
+    tls_key: Converted[str | bytes | None, PemSource | None] = option(
+        _check_pem, default=None, kw_only=True, repr=False
+    )
+    client_name: str | None = option(_text, default=None, kw_only=True)
+    busy_poll: bool = option(check_bool, default=True, kw_only=True)
+    allow_eviction: bool = option(check_bool, default=False, kw_only=True)
+    allow_no_aof: bool = option(check_bool, default=False, kw_only=True)
 
-    def __init__(
-        self,
-        addresses: Iterable[Address | str | tuple[str, int]] = (Address("127.0.0.1"),),
-        *,
-        cluster: bool = False,
-        tls: bool = False,
-        username: str | None = None,
-        password: str | None = None,
-        iam: IamCredentials | None = None,
-        read_from: ReadFrom = "primary",
-        client_az: str | None = None,
-        request_timeout: Milliseconds = DEFAULT_REQUEST_TIMEOUT_MS,
-        connection_timeout: Milliseconds = DEFAULT_CONNECTION_TIMEOUT_MS,
-        inflight_requests_limit: int | None = None,
-        database_id: int = 0,
-        tls_insecure: bool = False,
-        tls_ca: PemSource | None = None,
-        tls_cert: PemSource | None = None,
-        tls_key: PemSource | None = None,
-        client_name: str | None = None,
-        busy_poll: bool = True,
-        allow_eviction: bool = False,
-        allow_no_aof: bool = False,
-    ) -> None:
-        keep = object.__setattr__
-        keep(self, "addresses", parse_addresses(addresses))
-        keep(self, "cluster", check_bool("cluster", cluster))
-        keep(self, "tls", check_bool("tls", tls))
-        keep(self, "username", _optional_text("username", username))
-        keep(self, "password", _check_password(password))
-        keep(self, "iam", iam)
-        keep(self, "read_from", check_choice("read_from", read_from, READ_FROM))
-        keep(self, "client_az", _optional_text("client_az", client_az))
-        keep(self, "request_timeout", to_ms("request_timeout", request_timeout, minimum=1, maximum=DAY_MS))
-        keep(
-            self,
-            "connection_timeout",
-            to_ms("connection_timeout", connection_timeout, minimum=1, maximum=DAY_MS),
-        )
-        if inflight_requests_limit is not None:
-            inflight_requests_limit = check_int("inflight_requests_limit", inflight_requests_limit, 1, _MAX_INFLIGHT)
-        keep(self, "inflight_requests_limit", inflight_requests_limit)
-        keep(self, "database_id", check_int("database_id", database_id, 0, _MAX_DATABASE))
-        keep(self, "tls_insecure", check_bool("tls_insecure", tls_insecure))
-        keep(self, "tls_ca", _check_pem("tls_ca", tls_ca))
-        keep(self, "tls_cert", _check_pem("tls_cert", tls_cert))
-        keep(self, "tls_key", _check_pem("tls_key", tls_key))
-        keep(self, "client_name", _optional_text("client_name", client_name))
-        keep(self, "busy_poll", check_bool("busy_poll", busy_poll))
-        keep(self, "allow_eviction", check_bool("allow_eviction", allow_eviction))
-        keep(self, "allow_no_aof", check_bool("allow_no_aof", allow_no_aof))
-        self._check_together()
-
-    def _check_together(self) -> None:
+    def _check_given(self) -> None:
         """Reject options that contradict each other or have no effect together."""
         self._check_credentials()
         if self.cluster and self.database_id:
@@ -190,25 +192,23 @@ class ConnectionOptions:
     def _check_tls(self) -> None:
         if self.tls_insecure and not self.tls:
             raise GlideMQValidationError("tls_insecure", True, "requires 'tls' (in a URL, valkeys://)")
-        for option in _FILES:
-            value = getattr(self, option)
+        for name in _FILES:
+            value = getattr(self, name)
             if value is not None and not self.tls:
-                raise GlideMQValidationError(option, _shown_pem(value), "requires 'tls' (in a URL, valkeys://)")
+                raise GlideMQValidationError(name, _shown_pem(value), "requires 'tls' (in a URL, valkeys://)")
         if self.tls_ca is not None and self.tls_insecure:
             problem = "options 'tls_ca' and 'tls_insecure' are mutually exclusive"
             raise GlideMQValidationError("tls_ca", _shown_pem(self.tls_ca), problem)
-        for option, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-            value = getattr(self, option)
+        for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+            value = getattr(self, name)
             if value is not None and getattr(self, other) is None:
-                raise GlideMQValidationError(option, _shown_pem(value), f"requires {other!r}")
+                raise GlideMQValidationError(name, _shown_pem(value), f"requires {other!r}")
         if isinstance(self.tls_cert, bytes) != isinstance(self.tls_key, bytes) and self.tls_key is not None:
             problem = "must have the type of 'tls_cert': both paths or both bytes"
             raise GlideMQValidationError("tls_key", _shown_pem(self.tls_key), problem)
 
     def _check_credentials(self) -> None:
         if self.iam is not None:
-            if not isinstance(self.iam, IamCredentials):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise GlideMQValidationError("iam", SECRET, "must be IamCredentials")
             if self.password is not None:
                 raise GlideMQValidationError("password", SECRET, "options 'password' and 'iam' are mutually exclusive")
             if self.username is not None:
@@ -236,8 +236,8 @@ class ConnectionOptions:
             if isinstance(error.value, int) or (error.option in _FILES and is_clearly_path(error.value)):
                 raise
             # The value is text of the URL: if the URL is malformed, it may be a part of the password.
-            option, problem = error.option, error.problem
-        raise GlideMQValidationError(option, SECRET, problem)
+            name, problem = error.option, error.problem
+        raise GlideMQValidationError(name, SECRET, problem)
 
     @classmethod
     def parse(cls, value: str | ConnectionOptions | Mapping[str, Any]) -> ConnectionOptions:
@@ -263,50 +263,3 @@ class ConnectionOptions:
         scheme = ("valkeys" if self.tls else "valkey") + ("+cluster" if self.cluster else "")
         hosts = ",".join(str(address) for address in self.addresses)
         return f"{scheme}://{hosts}" + (f"/{self.database_id}" if self.database_id else "")
-
-
-PemSource = str | os.PathLike[str] | bytes
-"""The path of a PEM file, or the bytes of one."""
-
-
-_FILES: Final = ("tls_ca", "tls_cert", "tls_key")
-
-
-def _check_pem(option: str, value: object) -> str | bytes | None:
-    """Validate the path (as text) or the bytes of a PEM file. Files are read when a connection is made."""
-    if value is None:
-        return None
-    if isinstance(value, os.PathLike):
-        value = os.fspath(cast("os.PathLike[str]", value))
-    if isinstance(value, str):
-        if "-----BEGIN" in value:
-            raise GlideMQValidationError(option, SECRET, "must be the path of a PEM file, or its text as bytes")
-        return check_text(option, value, maximum=_TEXT_LENGTH)
-    if not isinstance(value, bytes):
-        problem = f"must be the path of a PEM file, or its bytes, not {type(value).__name__}"
-        raise GlideMQValidationError(option, SECRET, problem)
-    if b"-----BEGIN" not in value:
-        raise GlideMQValidationError(option, SECRET, "must be the bytes of a PEM file")
-    return value
-
-
-def _shown_pem(value: str | bytes) -> object:
-    return value if isinstance(value, str) else SECRET
-
-
-def _optional_text(option: str, value: object) -> str | None:
-    return None if value is None else check_text(option, value, maximum=_TEXT_LENGTH)
-
-
-def _check_password(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise GlideMQValidationError("password", SECRET, f"must be a str, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise GlideMQValidationError("password", SECRET, "must be text that UTF-8 can encode") from None
-    if not value or len(value) > _TEXT_LENGTH:
-        raise GlideMQValidationError("password", SECRET, f"must have 1 to {_TEXT_LENGTH} characters")
-    return value

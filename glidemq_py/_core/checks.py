@@ -1,34 +1,22 @@
-"""Validation of single values, of user functions and of option classes. This module knows no particular option.
+"""Validation of single values and of user functions. This module knows no particular option.
 
 Each function returns the validated value, or raises `GlideMQValidationError` with the name ``option``. The parameters
 of user functions are checked when they are registered, not at the first call.
-
-`CheckedOptions` is the base of option classes that declare each field once: name, stored type, default, check, name in
-stored JSON. Our own 60 lines instead of attrs: with a converter per field, attrs took three times as long per
-`JobOptions` (4.9 against 1.6 microseconds), which is part of every add. Its converters would also not know the name of
-the field, which every error contains.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
 from glidemq_py.errors.base import SECRET
 
-__all__ = [
-    "CheckedOptions",
-    "check_callable",
-    "option",
-    "parse_nested",
-    "signature_of",
-]
+__all__ = ["check_callable", "signature_of"]
 
 ItemT = TypeVar("ItemT")
 
@@ -154,38 +142,6 @@ def nearest_option(option: str, known: Collection[str]) -> str | None:
     return near[0] if near else None
 
 
-T = TypeVar("T")
-
-
-def parse_nested(option: str, value: object, kind: type[T], *, needed: int) -> T:
-    """Return an instance of the dataclass ``kind``, given an instance or a mapping of its fields.
-
-    Args:
-        option: name of the option, for the error.
-        value: the instance or mapping.
-        kind: the dataclass.
-        needed: number of fields, from the first, that have no default.
-
-    Raises:
-        GlideMQValidationError: with the names of ``option`` and the field.
-    """
-    if isinstance(value, kind):
-        return value
-    fields = tuple(cast("Any", kind).__dataclass_fields__)
-    required = fields[:needed]
-    if not isinstance(value, Mapping):
-        shape = ", ".join(f"{name!r}: ..." for name in required or fields[:1])
-        raise GlideMQValidationError(option, value, f"must be a {kind.__name__} or a mapping such as {{{shape}}}")
-    given = check_mapping(option, cast("object", value), fields)
-    for name in required:
-        if given.get(name) is None:
-            raise GlideMQValidationError(option, given, f"requires {name!r}")
-    try:
-        return kind(**{name: each for name, each in given.items() if each is not None})
-    except GlideMQValidationError as error:
-        raise GlideMQValidationError(f"{option}.{error.option}", error.value, error.problem) from None
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -232,70 +188,3 @@ def _shown(signature: inspect.Signature) -> str:
     empty = inspect.Parameter.empty
     bare = [each.replace(annotation=empty) for each in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=empty))
-
-
-Check = Callable[[str, Any], Any]
-"""(name of the option, given value) -> stored value; raises GlideMQValidationError."""
-
-
-def option(
-    check: Check,
-    default: Any = None,
-    *,
-    optional: bool | None = None,
-    wire: str = "",
-    encode: Callable[[Any], Any] | None = None,
-) -> Any:
-    """Return a field of a `CheckedOptions` class.
-
-    Args:
-        check: Validates and converts given values.
-        default: The stored value if none is given; it is not checked.
-        optional: True if None means "not given"; None: True if the default is None.
-        wire: Name in the stored JSON; "" if it is not stored.
-        encode: Converts the stored value to its JSON form; None if it is JSON.
-    """
-    may_be_none = default is None if optional is None else optional
-    metadata = {"check": check, "optional": may_be_none, "wire": wire, "encode": encode}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-class CheckedOptions:
-    """Base of option classes. Decorate the class with ``@dataclass(frozen=True, init=False)``.
-
-    Only given values are stored in the instance; defaults are those of the class, so an instance costs only these.
-    """
-
-    _checks: ClassVar[dict[str, tuple[Check, bool]]]
-
-    def __init_subclass__(cls) -> None:
-        members: list[tuple[str, Any]] = [(name, each) for name, each in vars(cls).items()]
-        fields = [(name, each) for name, each in members if hasattr(each, "metadata") and "check" in each.metadata]
-        cls._checks = {name: (each.metadata["check"], each.metadata["optional"]) for name, each in fields}
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter(name, kind, default=each.default) for name, each in fields]
-        cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-
-    def __init__(self, **given: Any) -> None:
-        values, checks = self.__dict__, self._checks
-        for name, value in given.items():
-            found = checks.get(name)
-            if found is None:
-                self._reject(name, value)
-            elif not (value is None and found[1]):
-                values[name] = found[0](name, value)
-        self._check_given()
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with some options changed; the others are not checked again."""
-        checked, copy = type(self)(**changes), object.__new__(type(self))
-        copy.__dict__.update(self.__dict__ | checked.__dict__)
-        copy._check_given()
-        return copy
-
-    def _check_given(self) -> None:
-        """Check options that depend on each other, after each one was checked alone."""
-
-    def _reject(self, name: str, value: object) -> None:
-        """Reject an unknown option. Raises UnknownOptionError."""
-        reject_unknown(name, value, self._checks)

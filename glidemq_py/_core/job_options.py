@@ -18,16 +18,17 @@ from functools import lru_cache, partial
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
-from glidemq_py._core.checks import CheckedOptions, check_bool, check_choice, check_int, option
+from glidemq_py._core.checked_options import CheckedOptions, option
+from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
-from glidemq_py._features.limits.options import check_tokens
+from glidemq_py._features.limits.options import TokenBucket, check_tokens
 from glidemq_py._features.ordering_groups import Ordering, OrderingInput
-from glidemq_py._features.retention import Retention, RetentionInput, parse_retention, retention_to_wire
+from glidemq_py._features.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
 from glidemq_py._features.retries import Backoff
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
@@ -347,38 +348,25 @@ def _same(value: Any) -> Any:
 def _backoff(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    given = cast("Mapping[str, Any]", value)
-    return Backoff(
-        given.get("type", ""),
-        given.get("delay") or 0,
-        jitter=given.get("jitter") or 0.0,
-        max_delay=given.get("maxDelay"),
-    )
+    given: dict[str, Any] = {"type": "", **Backoff.from_wire(cast("Mapping[str, Any]", value))}
+    return Backoff(**given)
 
 
 def _retention(value: Any) -> Any:
     """Return a retention as glide-mq for Node reads it: 0 means keep all. This package never writes 0."""
     if not isinstance(value, Mapping):
         return value or False
-    given = cast("Mapping[str, Any]", value)
-    return {name: given[name] for name in ("age", "count") if given.get(name)} or False
+    return KeepJobs.from_wire(cast("Mapping[str, Any]", value)) or False
 
 
 def _ordering(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return None
-    given = cast("Mapping[str, Any]", value)
-    rate, bucket = given.get("rateLimit"), given.get("tokenBucket")
+    kept = Ordering.from_wire(cast("Mapping[str, Any]", value))
+    bucket = kept.get("token_bucket")
     if isinstance(bucket, Mapping):
-        read = cast("Mapping[str, Any]", bucket)
-        bucket = {"capacity": read.get("capacity"), "refill_rate": read.get("refillRate")}
-    kept = {
-        "key": given.get("key"),
-        "concurrency": given.get("concurrency"),
-        "rate_limit": rate,
-        "token_bucket": bucket,
-    }
-    return {name: each for name, each in kept.items() if each}
+        kept["token_bucket"] = TokenBucket.from_wire(cast("Mapping[str, Any]", bucket))
+    return kept
 
 
 _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
-from glidemq_py._core.checks import CheckedOptions, check_bool, check_callable, check_choice, option
+from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
+from glidemq_py._core.checks import check_bool, check_callable, check_choice
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
@@ -16,7 +17,7 @@ from glidemq_py.errors import GlideMQValidationError
 DEFAULT_PREFIX: Final = "glide"
 
 Compression = Literal["none", "gzip"]
-_COMPRESSIONS: Final = ("none", "gzip")
+COMPRESSIONS: Final = ("none", "gzip")
 
 SerializerName = Literal["json", "msgpack"]
 _SERIALIZERS: Final = ("json", "msgpack")
@@ -83,14 +84,26 @@ class QueueOptions(CheckedOptions):
 
     prefix: str = option(_prefix, DEFAULT_PREFIX)
     default_job_options: JobOptions = option(_default_job_options, NO_OPTIONS, optional=True)
-    compression: Compression = option(partial(check_choice, choices=_COMPRESSIONS), "none")
+    compression: Compression = option(partial(check_choice, choices=COMPRESSIONS), "none")
     serializer: Serializer | SerializerName | None = option(_serializer)
     events: bool = option(check_bool, True)
     dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class JobSpec:
+def _job_name(_: str, value: str) -> str:
+    return validate_job_name(value)
+
+
+def _job_options(_: str, value: Mapping[str, Any]) -> JobOptions:
+    return JobOptions.parse(value)
+
+
+def unchecked(_: str, value: Any) -> Any:
+    """Return any value; for data, which the serializer checks."""
+    return value
+
+
+class JobSpec(OptionValue):
     """One job of a bulk add.
 
     Args:
@@ -102,15 +115,11 @@ class JobSpec:
         GlideMQValidationError: an option is invalid.
     """
 
-    name: str
-    data: Any
-    options: JobOptions
-
-    def __init__(self, name: str, data: Any = None, options: JobOptions | Mapping[str, Any] | None = None) -> None:
-        keep = object.__setattr__
-        keep(self, "name", validate_job_name(name))
-        keep(self, "data", data)
-        keep(self, "options", NO_OPTIONS if options is None else JobOptions.parse(options))
+    name: str = option(_job_name)
+    data: Any = option(unchecked, default=None)
+    options: Converted[JobOptions, JobOptions | Mapping[str, Any] | None] = option(
+        _job_options, default=NO_OPTIONS, optional=True
+    )
 
     @classmethod
     def parse(cls, value: object, option: str = "jobs") -> JobSpec:

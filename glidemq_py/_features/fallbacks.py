@@ -7,11 +7,11 @@ which one is current.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
-from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_text
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
@@ -27,7 +27,6 @@ MAX_FALLBACKS: Final = 100
 MAX_TEXT: Final = 1_024
 MAX_METADATA: Final = 65_536
 """Most characters of the JSON of a fallback's metadata."""
-_FIELDS: Final = ("model", "provider", "metadata")
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -42,8 +41,33 @@ class FallbackDict(_RequiredKeys, total=False):
     metadata: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Fallback:
+def _check_text(option: str, value: object) -> str:
+    return check_text(option, value, maximum=MAX_TEXT)
+
+
+def _check_metadata(option: str, metadata: Any) -> dict[str, Any]:
+    if not isinstance(metadata, Mapping):
+        raise GlideMQValidationError(option, metadata, "must be a mapping")
+    given = cast("Mapping[object, Any]", metadata)
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise GlideMQValidationError(option, given, "keys must be str")
+        fields[name] = value
+    try:
+        size = len(_encode(fields))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GlideMQValidationError(option, given, f"is not JSON: {error}") from None
+    if size > MAX_METADATA:
+        raise GlideMQValidationError(option, given, f"must be at most {MAX_METADATA} characters of JSON")
+    return fields
+
+
+def _metadata_to_wire(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    return dict(metadata) or None
+
+
+class Fallback(OptionValue, prefix="fallbacks"):
     """An alternative to use after an attempt has failed.
 
     Args:
@@ -55,26 +79,14 @@ class Fallback:
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    model: str
-    provider: str | None
-    metadata: Mapping[str, Any]
+    model: str = option(_check_text, wire="model")
+    provider: str | None = option(_check_text, default=None, wire="provider", kw_only=True)
+    metadata: Converted[Mapping[str, Any], Mapping[str, Any] | None] = option(
+        _check_metadata, default=None, wire="metadata", encode=_metadata_to_wire, kw_only=True
+    )
 
-    def __init__(self, model: str, *, provider: str | None = None, metadata: Mapping[str, Any] | None = None) -> None:
-        keep = object.__setattr__
-        keep(self, "model", check_text("fallbacks.model", model, maximum=MAX_TEXT))
-        if provider is not None:
-            check_text("fallbacks.provider", provider, maximum=MAX_TEXT)
-        keep(self, "provider", provider)
-        keep(self, "metadata", _checked(metadata))
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the fallback as in the opts JSON, without empty fields."""
-        wire: dict[str, Any] = {"model": self.model}
-        if self.provider is not None:
-            wire["provider"] = self.provider
-        if self.metadata:
-            wire["metadata"] = dict(self.metadata)
-        return wire
+    def _check_given(self) -> None:
+        self.__dict__.setdefault("metadata", {})
 
 
 FallbacksInput = Sequence[Fallback | FallbackDict | str]
@@ -92,17 +104,7 @@ def parse_fallbacks(option: str, given: object) -> tuple[Fallback, ...]:
 
 
 def _parse(option: str, item: object) -> Fallback:
-    if isinstance(item, Fallback):
-        return item
-    try:
-        if isinstance(item, str):
-            return Fallback(item)
-        fields = check_mapping("fallbacks", item, _FIELDS)
-        if "model" not in fields:
-            raise GlideMQValidationError("fallbacks.model", None, "is required")
-        return Fallback(**fields)
-    except GlideMQValidationError as error:
-        raise GlideMQValidationError(error.option.replace("fallbacks", option, 1), error.value, error.problem) from None
+    return parse_nested(option, {"model": item} if isinstance(item, str) else item, Fallback)
 
 
 def read_fallbacks(stored: Any) -> tuple[Fallback, ...]:
@@ -114,33 +116,12 @@ def read_fallbacks(stored: Any) -> tuple[Fallback, ...]:
     for item in items[:MAX_FALLBACKS]:
         known: object = item
         if isinstance(item, dict):
-            fields = cast("dict[str, Any]", item)
-            known = {name: fields[name] for name in _FIELDS if fields.get(name)}
+            known = Fallback.from_wire(cast("dict[str, Any]", item))
         try:
             kept.append(_parse("fallbacks", known))
         except GlideMQValidationError:
             break
     return tuple(kept)
-
-
-def _checked(metadata: Any) -> dict[str, Any]:
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, Mapping):
-        raise GlideMQValidationError("fallbacks.metadata", metadata, "must be a mapping")
-    given = cast("Mapping[object, Any]", metadata)
-    fields: dict[str, Any] = {}
-    for name, value in given.items():
-        if not isinstance(name, str):
-            raise GlideMQValidationError("fallbacks.metadata", given, "keys must be str")
-        fields[name] = value
-    try:
-        size = len(_encode(fields))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise GlideMQValidationError("fallbacks.metadata", given, f"is not JSON: {error}") from None
-    if size > MAX_METADATA:
-        raise GlideMQValidationError("fallbacks.metadata", given, f"must be at most {MAX_METADATA} characters of JSON")
-    return fields
 
 
 class JobFallbacks:

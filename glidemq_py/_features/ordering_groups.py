@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, cast
+from functools import partial
+from typing import Final, TypedDict
 
-from glidemq_py._core.checks import check_int, check_mapping, check_text
+from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._features.limits.options import (
     RateLimit,
     RateLimitDict,
     TokenBucket,
     TokenBucketDict,
-    bucket_to_wire,
     millitokens,
-    parse_limit,
-    rate_to_wire,
 )
 from glidemq_py.errors import GlideMQValidationError
 
@@ -23,7 +21,23 @@ KEY_LENGTH: Final = 256
 """Longest ordering key, in UTF-16 code units."""
 MAX_GROUP_CONCURRENCY: Final = 1_000_000
 _RESERVED: Final = "__"
-_FIELDS: Final = ("key", "concurrency", "rate_limit", "token_bucket")
+
+
+def validate_ordering_key(option: str, key: object) -> str:
+    """Return a valid ordering key: 1..256 characters, not ``__``.
+
+    Raises:
+        GlideMQValidationError: the key is invalid.
+    """
+    text = check_text(option, key, maximum=KEY_LENGTH)
+    if text == _RESERVED:
+        raise GlideMQValidationError(option, text, "is reserved")
+    return text
+
+
+def check_group_concurrency(option: str, value: object) -> int:
+    """Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
+    return check_int(option, value, 1, MAX_GROUP_CONCURRENCY)
 
 
 class _RequiredKeys(TypedDict):
@@ -38,8 +52,7 @@ class OrderingDict(_RequiredKeys, total=False):
     token_bucket: TokenBucket | TokenBucketDict
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Ordering:
+class Ordering(OptionValue, prefix="ordering"):
     """Jobs with the same ``key`` form an ordering group: they start in the order of their adds, one at a time.
 
     The limits given here are set for the whole group when the job is added; limits that are not given are unchanged. A
@@ -57,51 +70,20 @@ class Ordering:
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    key: str
-    concurrency: int | None
-    rate_limit: RateLimit | None
-    token_bucket: TokenBucket | None
-
-    def __init__(
-        self,
-        key: str,
-        *,
-        concurrency: int | None = None,
-        rate_limit: RateLimit | RateLimitDict | None = None,
-        token_bucket: TokenBucket | TokenBucketDict | None = None,
-    ) -> None:
-        keep = object.__setattr__
-        keep(self, "key", validate_ordering_key(key, "ordering.key"))
-        keep(self, "concurrency", None if concurrency is None else check_group_concurrency(concurrency))
-        rate = None if rate_limit is None else parse_limit("ordering.rate_limit", rate_limit, RateLimit)
-        bucket = None if token_bucket is None else parse_limit("ordering.token_bucket", token_bucket, TokenBucket)
-        keep(self, "rate_limit", rate)
-        keep(self, "token_bucket", bucket)
+    key: str = option(validate_ordering_key, wire="key")
+    concurrency: int | None = option(check_group_concurrency, default=None, wire="concurrency", kw_only=True)
+    rate_limit: Converted[RateLimit | None, RateLimit | RateLimitDict | None] = option(
+        partial(parse_nested, kind=RateLimit), default=None, wire="rateLimit", encode=RateLimit.to_wire, kw_only=True
+    )
+    token_bucket: Converted[TokenBucket | None, TokenBucket | TokenBucketDict | None] = option(
+        partial(parse_nested, kind=TokenBucket), default=None, wire="tokenBucket", encode=TokenBucket.to_wire,
+        kw_only=True,
+    )  # fmt: skip
 
     @classmethod
     def parse(cls, option: str, value: object) -> Ordering:
         """Return an `Ordering` from one, from a key, or from a mapping of its fields."""
-        if isinstance(value, Ordering):
-            return value
-        if isinstance(value, str):
-            return cls(value)
-        if not isinstance(value, Mapping):
-            raise GlideMQValidationError(option, value, "must be an Ordering, a str or a mapping such as {'key': ...}")
-        given = check_mapping(option, cast("object", value), _FIELDS)
-        if given.get("key") is None:
-            raise GlideMQValidationError(option, given, "requires a 'key'")
-        return cls(**given)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the `ordering` of the opts JSON."""
-        wire: dict[str, Any] = {"key": self.key}
-        if self.concurrency is not None:
-            wire["concurrency"] = self.concurrency
-        if self.rate_limit is not None:
-            wire["rateLimit"] = rate_to_wire(self.rate_limit)
-        if self.token_bucket is not None:
-            wire["tokenBucket"] = bucket_to_wire(self.token_bucket)
-        return wire
+        return cls(value) if isinstance(value, str) else parse_nested(option, value, cls, ", a str")
 
     def to_row(self, cost: float | None) -> list[object]:
         """Return field 11 of an `add` row: 0 if not given, tokens in thousandths (``lua/core/functions/add.lua``)."""
@@ -119,23 +101,6 @@ class Ordering:
 
 OrderingInput = Ordering | OrderingDict | str
 """Accepted values of the option `ordering`; a str is the key."""
-
-
-def validate_ordering_key(key: object, option: str = "key") -> str:
-    """Return a valid ordering key: 1..256 characters, not ``__``.
-
-    Raises:
-        GlideMQValidationError: the key is invalid.
-    """
-    text = check_text(option, key, maximum=KEY_LENGTH)
-    if text == _RESERVED:
-        raise GlideMQValidationError(option, text, "is reserved")
-    return text
-
-
-def check_group_concurrency(value: object, option: str = "ordering.concurrency") -> int:
-    """Return a valid concurrency of a group; otherwise raise GlideMQValidationError."""
-    return check_int(option, value, 1, MAX_GROUP_CONCURRENCY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypedDict, cast
 
+from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_int, check_mapping
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py.errors import GlideMQValidationError
 
 _MAX_AGE_S: Final = MAX_DURATION_MS // 1_000
 _MAX_COUNT: Final = 2**31 - 1
-_FIELDS: Final = ("age", "count")
 
 
 class KeepJobsDict(TypedDict, total=False):
@@ -23,8 +23,14 @@ class KeepJobsDict(TypedDict, total=False):
     count: int
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class KeepJobs:
+def _seconds(option: str, value: object) -> int:
+    if isinstance(value, timedelta):
+        whole, rest = divmod(value, timedelta(seconds=1))
+        value = whole + bool(rest)
+    return check_int(option, value, 1, _MAX_AGE_S, unit=" (seconds) or a timedelta")
+
+
+class KeepJobs(OptionValue, kw_only=True):
     """Keep finished jobs up to a maximum age, a maximum number, or both.
 
     Args:
@@ -35,15 +41,12 @@ class KeepJobs:
         GlideMQValidationError: an option is invalid, or neither was given.
     """
 
-    age: int | None
-    count: int | None
+    age: Converted[int | None, int | timedelta | None] = option(_seconds, default=None, wire="age")
+    count: int | None = option(partial(check_int, minimum=1, maximum=_MAX_COUNT), default=None, wire="count")
 
-    def __init__(self, *, age: int | timedelta | None = None, count: int | None = None) -> None:
-        if age is None and count is None:
+    def _check_given(self) -> None:
+        if self.age is None and self.count is None:
             raise GlideMQValidationError("KeepJobs", {}, "requires 'age' (seconds), 'count', or both")
-        keep = object.__setattr__
-        keep(self, "age", None if age is None else _seconds("age", age))
-        keep(self, "count", None if count is None else check_int("count", count, 1, _MAX_COUNT))
 
 
 Retention = bool | int | KeepJobs
@@ -62,7 +65,7 @@ def parse_retention(option: str, value: object) -> Retention | None:
         raise GlideMQValidationError(
             option, value, "must be a bool, a number of jobs to keep, or {'age': seconds, 'count': number}"
         )
-    given = check_mapping(option, cast("object", value), _FIELDS)
+    given = check_mapping(option, cast("object", value), ("age", "count"))
     age, count = given.get("age"), given.get("count")
     if age is None and count is None:
         raise GlideMQValidationError(option, given, "requires 'age' (seconds), 'count', or both")
@@ -74,13 +77,4 @@ def parse_retention(option: str, value: object) -> Retention | None:
 
 def retention_to_wire(value: Retention) -> bool | int | dict[str, Any]:
     """Return the option as in the opts JSON. True replaces 0, which a Node peer would read as "keep all"."""
-    if isinstance(value, KeepJobs):
-        return {name: each for name, each in (("age", value.age), ("count", value.count)) if each is not None}
-    return value
-
-
-def _seconds(option: str, value: object) -> int:
-    if isinstance(value, timedelta):
-        whole, rest = divmod(value, timedelta(seconds=1))
-        value = whole + bool(rest)
-    return check_int(option, value, 1, _MAX_AGE_S, unit=" (seconds) or a timedelta")
+    return value.to_wire() if isinstance(value, KeepJobs) else value

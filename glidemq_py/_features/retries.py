@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
-from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_text
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError, JobRevokedError, UnrecoverableError
@@ -25,13 +26,23 @@ BackoffStrategy = Callable[[int, BaseException], int | timedelta]
 """(number of failures, from 1; the exception) -> delay before the next attempt, in ms or as a timedelta."""
 
 _TYPE_LENGTH: Final = 256
-_FIELDS: Final = ("type", "delay", "jitter", "max_delay")
 # From this exponent on, every delay above zero exceeds MAX_DURATION_MS: no larger power is computed.
 _MAX_EXPONENT: Final = MAX_DURATION_MS.bit_length()
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Backoff:
+def _check_jitter(option: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
+    if not 0 <= value <= 1:  # NaN fails this as well
+        raise GlideMQValidationError(option, value, "must be a number from 0 to 1")
+    return float(value)
+
+
+def _jitter_to_wire(jitter: float) -> float | None:
+    return jitter or None
+
+
+class Backoff(OptionValue, prefix="backoff"):
     """Delay between the attempts of a job.
 
     Args:
@@ -44,49 +55,26 @@ class Backoff:
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    type: str
-    delay: int
-    jitter: float
-    max_delay: int | None
+    type: str = option(partial(check_text, maximum=_TYPE_LENGTH), wire="type")
+    delay: Converted[int, Milliseconds] = option(to_ms, default=0, wire="delay")
+    jitter: float = option(_check_jitter, default=0.0, wire="jitter", encode=_jitter_to_wire, kw_only=True)
+    # Node peers ignore `maxDelay`, which glide-mq does not have.
+    max_delay: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, wire="maxDelay", kw_only=True)
 
-    def __init__(
-        self,
-        type: str,
-        delay: Milliseconds = 0,
-        *,
-        jitter: float = 0.0,
-        max_delay: Milliseconds | None = None,
-    ) -> None:
-        # `init=False`, because arguments may be timedeltas but attributes are ints (ms).
-        keep = object.__setattr__
-        keep(self, "type", check_text("backoff.type", type, maximum=_TYPE_LENGTH))
-        base = to_ms("backoff.delay", delay)
-        keep(self, "delay", base)
-        keep(self, "jitter", _check_jitter("backoff.jitter", jitter))
-        longest = None if max_delay is None else to_ms("backoff.max_delay", max_delay)
-        if longest is not None and longest < base:
-            raise GlideMQValidationError("backoff.max_delay", max_delay, f"must be >= the delay ({base} ms)")
-        keep(self, "max_delay", longest)
+    def _check_given(self) -> None:
+        if self.max_delay is not None and self.max_delay < self.delay:
+            raise GlideMQValidationError("backoff.max_delay", self.max_delay, f"must be >= the delay ({self.delay} ms)")
 
     @classmethod
     def parse(cls, option: str, value: object) -> Backoff:
         """Return a `Backoff` from one, from a duration (type "fixed"), or from a mapping of its fields."""
-        if isinstance(value, Backoff):
-            return value
         if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
             return cls("fixed", to_ms(option, value))
-        if not isinstance(value, Mapping):
-            raise GlideMQValidationError(
-                option,
-                value,
-                "must be a Backoff, a duration or a mapping such as {'type': ..., 'delay': ...}",
-            )
-        given = check_mapping(option, cast("object", value), _FIELDS)
-        if given.get("type") is None:
-            raise GlideMQValidationError(option, given, "requires a 'type': 'fixed', 'exponential' or a strategy name")
-        if given.get("delay") is None and given["type"] in ("fixed", "exponential"):
-            raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
-        return cls(**{name: each for name, each in given.items() if each is not None})
+        if isinstance(value, Mapping):
+            given = cast("Mapping[str, Any]", value)
+            if given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
+                raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
+        return parse_nested(option, cast("object", value), cls, ", a duration")
 
     def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
         """Return the delay after ``attempts_made`` failed attempts, in ms.
@@ -106,15 +94,6 @@ class Backoff:
             value = math.floor(value + rng() * self.jitter * value + 0.5)
         longest = MAX_DURATION_MS if self.max_delay is None else self.max_delay
         return min(value, longest)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the `backoff` of the opts JSON. Node peers ignore `maxDelay`, which glide-mq does not have."""
-        wire: dict[str, Any] = {"type": self.type, "delay": self.delay}
-        if self.jitter:
-            wire["jitter"] = self.jitter
-        if self.max_delay is not None:
-            wire["maxDelay"] = self.max_delay
-        return wire
 
 
 _PERMANENT: Final = (UnrecoverableError, JobRevokedError)
@@ -158,11 +137,3 @@ def retry_delay(
     except Exception:
         _log.exception("backoff strategy %r failed; using a delay of %d ms", backoff.type, default)
         return default
-
-
-def _check_jitter(option: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise GlideMQValidationError(option, value, f"must be a number from 0 to 1, not {type(value).__name__}")
-    if not 0 <= value <= 1:  # NaN fails this as well
-        raise GlideMQValidationError(option, value, "must be a number from 0 to 1")
-    return float(value)

@@ -6,19 +6,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
+from typing import Any, Final, Literal, TypedDict
 
-from glidemq_py._core.checks import (
-    CheckedOptions,
-    check_bool,
-    check_callable,
-    check_choice,
-    check_int,
-    option,
-    parse_nested,
-)
+from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
-from glidemq_py._features.limits.options import RateLimit, TokenLimiter, parse_limit
+from glidemq_py._features.limits.options import RateLimit, TokenLimiter
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
@@ -50,8 +43,7 @@ class BatchDict(_Needed, total=False):
     timeout: Milliseconds
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class BatchOptions:
+class BatchOptions(OptionValue):
     """Options of a worker whose handler takes a list of jobs.
 
     Args:
@@ -63,13 +55,8 @@ class BatchOptions:
         GlideMQValidationError: If an option is invalid. The error names the option and its value.
     """
 
-    size: int
-    timeout: int
-
-    def __init__(self, size: int, timeout: Milliseconds = 0) -> None:
-        keep = object.__setattr__
-        keep(self, "size", check_int("size", size, 1, MAX_SIZE))
-        keep(self, "timeout", to_ms("timeout", timeout, maximum=MAX_WAIT_MS))
+    size: int = option(partial(check_int, minimum=1, maximum=MAX_SIZE))
+    timeout: Converted[int, Milliseconds] = option(partial(to_ms, maximum=MAX_WAIT_MS), default=0)
 
 
 MAX_PER_MINUTE: Final = 1_000_000
@@ -83,8 +70,7 @@ class FailureLogDict(TypedDict, total=False):
     tracebacks: bool
 
 
-@dataclass(frozen=True, init=False)
-class FailureLogOptions(CheckedOptions):
+class FailureLogOptions(OptionValue, kw_only=True):
     """Options of the failure log (logger ``glidemq_py.failures``).
 
     Args:
@@ -97,13 +83,9 @@ class FailureLogOptions(CheckedOptions):
         GlideMQValidationError: If a field is invalid. The error names the field and its value.
     """
 
-    per_minute: int = option(partial(check_int, minimum=0, maximum=MAX_PER_MINUTE), 5)
-    retries: bool = option(check_bool, True)
-    tracebacks: bool = option(check_bool, True)
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **given: Unpack[FailureLogDict]) -> None: ...
+    per_minute: int = option(partial(check_int, minimum=0, maximum=MAX_PER_MINUTE), default=5)
+    retries: bool = option(check_bool, default=True)
+    tracebacks: bool = option(check_bool, default=True)
 
 
 def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
@@ -118,7 +100,7 @@ def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
         raise GlideMQValidationError(
             option, value, "must be True, False, a FailureLogOptions or a mapping of its fields"
         )
-    return parse_nested(option, value, FailureLogOptions, needed=0)
+    return parse_nested(option, value, FailureLogOptions)
 
 
 StartMethod = Literal["spawn", "forkserver"]
@@ -144,8 +126,7 @@ class SandboxDict(TypedDict, total=False):
     start_timeout: Milliseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class SandboxOptions:
+class SandboxOptions(OptionValue, kw_only=True):
     """Options of a handler that runs in child processes. A process runs one job at a time and is reused.
 
     Args:
@@ -165,37 +146,18 @@ class SandboxOptions:
         UnsupportedOptionError: On Windows.
     """
 
-    max_workers: int | None
-    memory_limit: int | None
-    start_method: StartMethod
-    recycle_after: int | None
-    kill_after: int
-    start_timeout: int
+    max_workers: int | None = option(partial(check_int, minimum=1, maximum=_MAX_WORKERS), default=None)
+    memory_limit: int | None = option(partial(check_int, minimum=_LEAST_MEMORY, maximum=_MOST_MEMORY), default=None)
+    start_method: StartMethod = option(partial(check_choice, choices=_METHODS), default="spawn")
+    recycle_after: int | None = option(partial(check_int, minimum=1, maximum=_MAX_JOBS), default=None)
+    kill_after: Converted[int, Milliseconds] = option(partial(to_ms, maximum=_MINUTE_MS), default=1_000)
+    start_timeout: Converted[int, Milliseconds] = option(
+        partial(to_ms, minimum=_LEAST_START_MS, maximum=_HOUR_MS), default=_MINUTE_MS
+    )
 
-    def __init__(
-        self,
-        *,
-        max_workers: int | None = None,
-        memory_limit: int | None = None,
-        start_method: StartMethod = "spawn",
-        recycle_after: int | None = None,
-        kill_after: Milliseconds = 1_000,
-        start_timeout: Milliseconds = _MINUTE_MS,
-    ) -> None:
+    def _check_given(self) -> None:
         if sys.platform == "win32":
             raise UnsupportedOptionError("sandbox", "win32", "sandboxes need a POSIX system")
-        keep = object.__setattr__
-        keep(
-            self, "max_workers", None if max_workers is None else check_int("max_workers", max_workers, 1, _MAX_WORKERS)
-        )
-        memory = None if memory_limit is None else check_int("memory_limit", memory_limit, _LEAST_MEMORY, _MOST_MEMORY)
-        keep(self, "memory_limit", memory)
-        keep(self, "start_method", cast("StartMethod", check_choice("start_method", start_method, _METHODS)))
-        after = None if recycle_after is None else check_int("recycle_after", recycle_after, 1, _MAX_JOBS)
-        keep(self, "recycle_after", after)
-        keep(self, "kill_after", to_ms("kill_after", kill_after, maximum=_MINUTE_MS))
-        timeout = to_ms("start_timeout", start_timeout, minimum=_LEAST_START_MS, maximum=_HOUR_MS)
-        keep(self, "start_timeout", timeout)
 
 
 MAX_CONCURRENCY: Final = 10_000
@@ -262,9 +224,9 @@ class WorkerOptions(CheckedOptions):
     retry_on: tuple[type[BaseException], ...] | None = option(_types)
     no_retry_on: tuple[type[BaseException], ...] = option(_types, (), optional=True)
     backoff_strategies: Mapping[str, BackoffStrategy] | None = option(_strategies)
-    limiter: RateLimit | None = option(partial(parse_limit, kind=RateLimit))
-    token_limiter: TokenLimiter | None = option(partial(parse_limit, kind=TokenLimiter))
-    batch: BatchOptions | None = option(partial(parse_nested, kind=BatchOptions, needed=1))
+    limiter: RateLimit | None = option(partial(parse_nested, kind=RateLimit))
+    token_limiter: TokenLimiter | None = option(partial(parse_nested, kind=TokenLimiter))
+    batch: BatchOptions | None = option(partial(parse_nested, kind=BatchOptions))
     events: bool = option(check_bool, True)
     metrics: bool = option(check_bool, True)
     log_failures: FailureLogOptions | None = option(parse_failure_log, FailureLogOptions(), optional=False)

@@ -7,7 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import Depends
@@ -18,10 +18,11 @@ from glidemq_py._api.queue import Queue
 from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.transport import ConnectionSource
-from glidemq_py._core.checks import check_bool, check_callable, check_int, check_iterable
+from glidemq_py._core.checked_options import Converted, OptionValue, option
+from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int, check_iterable
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.names import validate_queue_name
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions
+from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.worker import BroadcastWorker
@@ -45,8 +46,45 @@ _DAY_MS: Final = 86_400_000
 _QUEUES_KEPT: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class ProxyOptions:
+def _prefix(_: str, value: str) -> str:
+    return validate_prefix(value)
+
+
+def _queue_names(option: str, value: Iterable[str]) -> frozenset[str]:
+    return frozenset(validate_queue_name(name, option) for name in check_iterable(option, value, "names"))
+
+
+def _on_error(option: str, value: OnError) -> OnError:
+    return check_callable(option, value, "error", "request")
+
+
+_size = partial(check_int, minimum=1, maximum=2**30)
+
+
+def _hosts(option: str, given: Iterable[object]) -> tuple[str, ...]:
+    names = tuple(check_iterable(option, given, "names"))
+    if not names:
+        raise GlideMQValidationError(option, (), "must not be empty")
+    for name in names:
+        if not isinstance(name, str) or not (name == "*" or _HOST.fullmatch(name)):
+            raise GlideMQValidationError(option, name, "must be host names without port, IPv6 in brackets, or '*'")
+    return tuple(str(name).lower() for name in names)
+
+
+def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
+    tokens = tuple(given)
+    if not tokens:
+        raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    for token in tokens:
+        if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
+            problem = f"must be ASCII strings of at least {_SHORTEST_TOKEN} characters without spaces"
+            raise GlideMQValidationError(option, SECRET, problem)
+    return tokens
+
+
+class ProxyOptions(OptionValue, kw_only=True):
     """Options of `create_proxy_app`.
 
     Args:
@@ -67,75 +105,17 @@ class ProxyOptions:
         GlideMQValidationError: if an option is invalid. The message never contains a token.
     """
 
-    prefix: str
-    queues: frozenset[str] | None
-    compression: Compression
-    events: bool
-    tokens: tuple[str, ...] | None = field(repr=False)
-    max_body: int
-    keep_alive: int
-    on_error: OnError | None
-    hosts: tuple[str, ...]
-    body_timeout: int
-    max_response: int
-
-    def __init__(
-        self,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        queues: Iterable[str] | None = None,
-        compression: Compression = "none",
-        events: bool = True,
-        tokens: Iterable[str] | None = None,
-        max_body: int = 1_048_576,
-        keep_alive: Milliseconds = 5_000,
-        on_error: OnError | None = None,
-        hosts: Iterable[str] = LOOPBACK_HOSTS,
-        body_timeout: Milliseconds = 30_000,
-        max_response: int = 4_194_304,
-    ) -> None:
-        keep = object.__setattr__
-        checked = QueueOptions(prefix=prefix, compression=compression, events=check_bool("events", events))
-        keep(self, "prefix", checked.prefix)
-        keep(self, "compression", checked.compression)
-        keep(self, "events", checked.events)
-        if queues is not None:
-            queues = frozenset(
-                validate_queue_name(each, "queues") for each in check_iterable("queues", queues, "names")
-            )
-        keep(self, "queues", queues)
-        keep(self, "tokens", _tokens(tokens))
-        keep(self, "max_body", check_int("max_body", max_body, 1, 2**30))
-        keep(self, "keep_alive", to_ms("keep_alive", keep_alive, minimum=100, maximum=_DAY_MS))
-        keep(self, "on_error", None if on_error is None else check_callable("on_error", on_error, "error", "request"))
-        keep(self, "hosts", _hosts(hosts))
-        keep(self, "body_timeout", to_ms("body_timeout", body_timeout, minimum=100, maximum=3_600_000))
-        keep(self, "max_response", check_int("max_response", max_response, 1, 2**30))
-
-
-def _hosts(given: Iterable[object]) -> tuple[str, ...]:
-    names = tuple(check_iterable("hosts", given, "names"))
-    if not names:
-        raise GlideMQValidationError("hosts", (), "must not be empty")
-    for name in names:
-        if not isinstance(name, str) or not (name == "*" or _HOST.fullmatch(name)):
-            raise GlideMQValidationError("hosts", name, "must be host names without port, IPv6 in brackets, or '*'")
-    return tuple(str(name).lower() for name in names)
-
-
-def _tokens(given: Iterable[str] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError("tokens", SECRET, "must be an iterable of tokens, such as a list")
-    tokens = tuple(given)
-    if not tokens:
-        raise GlideMQValidationError("tokens", (), "must not be empty; None disables authentication")
-    for token in tokens:
-        if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
-            problem = f"must be ASCII strings of at least {_SHORTEST_TOKEN} characters without spaces"
-            raise GlideMQValidationError("tokens", SECRET, problem)
-    return tokens
+    prefix: str = option(_prefix, default=DEFAULT_PREFIX)
+    queues: Converted[frozenset[str] | None, Iterable[str] | None] = option(_queue_names, default=None)
+    compression: Compression = option(partial(check_choice, choices=COMPRESSIONS), default="none")
+    events: bool = option(check_bool, default=True)
+    tokens: Converted[tuple[str, ...] | None, Iterable[str] | None] = option(_tokens, default=None, repr=False)
+    max_body: int = option(_size, default=1_048_576)
+    keep_alive: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=_DAY_MS), default=5_000)
+    on_error: OnError | None = option(_on_error, default=None)
+    hosts: Converted[tuple[str, ...], Iterable[str]] = option(_hosts, default=LOOPBACK_HOSTS)
+    body_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=3_600_000), default=30_000)
+    max_response: int = option(_size, default=4_194_304)
 
 
 class ProxyState:

@@ -32,7 +32,7 @@ def test_an_empty_chain_displaces_the_queues_and_is_not_stored() -> None:
     ("given", "option"),
     [
         ("a", "fallbacks"), ({"model": "a"}, "fallbacks"), (5, "fallbacks"), (["a"] * 101, "fallbacks"),
-        ([5], "fallbacks[0]"), (["a", ""], "fallbacks[1].model"), ([{}], "fallbacks[0].model"),
+        ([5], "fallbacks[0]"), (["a", ""], "fallbacks[1].model"), ([{}], "fallbacks[0]"),
         ([{"model": "a", "provider": 5}], "fallbacks[0].provider"),
         ([{"model": "a", "metadata": [1]}], "fallbacks[0].metadata"),
         ([{"model": "a", "metadata": {"x": object()}}], "fallbacks[0].metadata"),

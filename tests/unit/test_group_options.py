@@ -9,8 +9,9 @@ import pytest
 
 from glidemq_py import Deduplication, GlideMQValidationError, JobOptions, Ordering, RateLimit, TokenBucket, TokenLimiter
 from glidemq_py._core.calls.adding import row
+from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.job_options import read_stored_options
-from glidemq_py._features.limits.options import millitokens, parse_limit
+from glidemq_py._features.limits.options import millitokens
 
 
 @pytest.mark.parametrize(("tokens", "wire"), [
@@ -116,6 +117,6 @@ def test_rows_are_trimmed_and_mark_missing_values() -> None:
 )
 def test_limits_do_not_change(kind: Any, field: str) -> None:
     limit = kind(1, 2)
-    assert parse_limit("x", limit, kind) is limit
+    assert parse_nested("x", limit, kind) is limit
     with pytest.raises(FrozenInstanceError):
         setattr(limit, field, 5)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, cast
+from functools import partial
+from typing import Final, Literal, TypedDict, cast
 
-from glidemq_py._core.checks import check_choice, check_mapping, check_text
+from glidemq_py._core.checked_options import OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Budget", "BudgetAction", "BudgetDict", "BudgetInput", "amounts_text", "check_amount", "check_amounts",
@@ -23,7 +24,49 @@ MAX_AMOUNT: Final = 2.0**53
 """Sums of whole numbers are exact on the server up to this number."""
 
 _OPTION: Final = "budget"
+_ACTIONS: Final = ("fail", "pause")
 _CAPS: Final = ("max_total_tokens", "max_tokens", "max_total_cost", "max_costs")
+
+
+def check_amount(option: str, value: object) -> float:
+    """Return a finite number from 0 to 2**53; otherwise raise GlideMQValidationError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise GlideMQValidationError(option, value, f"must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or not 0 <= value <= MAX_AMOUNT:
+        raise GlideMQValidationError(option, value, "must be a finite number from 0 to 2**53")
+    return value
+
+
+def check_amounts(option: str, value: object) -> dict[str, float]:
+    """Return a checked copy of amounts by category; otherwise raise GlideMQValidationError."""
+    if not isinstance(value, Mapping):
+        raise GlideMQValidationError(option, value, f"must be a mapping of numbers, not {type(value).__name__}")
+    given = cast("Mapping[object, object]", value)
+    if len(given) > MAX_CATEGORIES:
+        raise GlideMQValidationError(option, f"{len(given)} categories", f"must have at most {MAX_CATEGORIES}")
+    amounts: dict[str, float] = {}
+    for category, amount in given.items():
+        name = check_text(f"{option} category", category, maximum=MAX_CATEGORY_CHARS)
+        amounts[name] = check_amount(f"{option}.{name}", amount)
+    return amounts
+
+
+def _limit(option: str, value: object) -> float:
+    limit = check_amount(option, value)
+    if limit == 0:
+        raise GlideMQValidationError(option, value, "must be > 0")
+    return limit
+
+
+def _weights(option: str, value: object) -> dict[str, float] | None:
+    return check_amounts(option, value) or None
+
+
+def _limits(option: str, value: object) -> dict[str, float] | None:
+    limits = check_amounts(option, value)
+    for category, limit in limits.items():
+        _limit(f"{option}.{category}", limit)
+    return limits or None
 
 
 class BudgetDict(TypedDict, total=False):
@@ -38,8 +81,7 @@ class BudgetDict(TypedDict, total=False):
     on_exceeded: BudgetAction
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Budget:
+class Budget(OptionValue, kw_only=True):
     """Limits on the total usage of the jobs of a flow, as reported with `Job.report_usage`. At least one is required.
 
     Usage is charged when an attempt ends, so active jobs may exceed a limit. After that no job of the flow starts.
@@ -59,37 +101,19 @@ class Budget:
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    max_total_tokens: float | None
-    max_tokens: Mapping[str, float] | None
-    token_weights: Mapping[str, float] | None
-    max_total_cost: float | None
-    max_costs: Mapping[str, float] | None
-    cost_unit: str | None
-    on_exceeded: BudgetAction
+    max_total_tokens: float | None = option(_limit, default=None)
+    max_tokens: Mapping[str, float] | None = option(_limits, default=None)
+    token_weights: Mapping[str, float] | None = option(_weights, default=None)
+    max_total_cost: float | None = option(_limit, default=None)
+    max_costs: Mapping[str, float] | None = option(_limits, default=None)
+    cost_unit: str | None = option(partial(check_text, maximum=32), default=None)
+    on_exceeded: BudgetAction = option(partial(check_choice, choices=_ACTIONS), default="fail")
 
-    def __init__(
-        self,
-        *,
-        max_total_tokens: float | None = None,
-        max_tokens: Mapping[str, float] | None = None,
-        token_weights: Mapping[str, float] | None = None,
-        max_total_cost: float | None = None,
-        max_costs: Mapping[str, float] | None = None,
-        cost_unit: str | None = None,
-        on_exceeded: BudgetAction = "fail",
-    ) -> None:
-        keep = object.__setattr__
-        keep(self, "max_total_tokens", _limit("max_total_tokens", max_total_tokens))
-        keep(self, "max_tokens", _limits("max_tokens", max_tokens))
-        keep(self, "token_weights", None if not token_weights else check_amounts("token_weights", token_weights))
-        keep(self, "max_total_cost", _limit("max_total_cost", max_total_cost))
-        keep(self, "max_costs", _limits("max_costs", max_costs))
-        keep(self, "cost_unit", None if cost_unit is None else check_text("cost_unit", cost_unit, maximum=32))
-        keep(self, "on_exceeded", check_choice("on_exceeded", on_exceeded, ("fail", "pause")))
+    def _check_given(self) -> None:
         if all(getattr(self, name) is None for name in _CAPS):
             raise GlideMQValidationError("Budget", {}, f"requires at least one limit: {', '.join(_CAPS)}")
         if self.token_weights is not None and self.max_total_tokens is None:
-            raise GlideMQValidationError("token_weights", token_weights, "requires 'max_total_tokens'")
+            raise GlideMQValidationError("token_weights", self.token_weights, "requires 'max_total_tokens'")
 
     def to_fields(self) -> list[str]:
         """Return the field names and values of the budget hash, flat."""
@@ -119,57 +143,7 @@ def parse_budget(value: object, option: str = _OPTION) -> Budget:
     Raises:
         GlideMQValidationError: the value is invalid; the error names the option and the field.
     """
-    if isinstance(value, Budget):
-        return value
-    if not isinstance(value, Mapping):
-        raise GlideMQValidationError(option, value, "must be a Budget or a mapping such as {'max_total_tokens': 1000}")
-    given: dict[str, Any] = dict(check_mapping(option, cast("object", value), tuple(Budget.__dataclass_fields__)))
-    try:
-        return Budget(**given)
-    except GlideMQValidationError as error:
-        name = option if error.option == "Budget" else f"{option}.{error.option}"
-        raise GlideMQValidationError(name, error.value, error.problem) from None
-
-
-def check_amount(option: str, value: object) -> float:
-    """Return a finite number from 0 to 2**53; otherwise raise GlideMQValidationError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise GlideMQValidationError(option, value, f"must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or not 0 <= value <= MAX_AMOUNT:
-        raise GlideMQValidationError(option, value, "must be a finite number from 0 to 2**53")
-    return value
-
-
-def check_amounts(option: str, value: object) -> dict[str, float]:
-    """Return a checked copy of amounts by category; otherwise raise GlideMQValidationError."""
-    if not isinstance(value, Mapping):
-        raise GlideMQValidationError(option, value, f"must be a mapping of numbers, not {type(value).__name__}")
-    given = cast("Mapping[object, object]", value)
-    if len(given) > MAX_CATEGORIES:
-        raise GlideMQValidationError(option, f"{len(given)} categories", f"must have at most {MAX_CATEGORIES}")
-    amounts: dict[str, float] = {}
-    for category, amount in given.items():
-        name = check_text(f"{option} category", category, maximum=MAX_CATEGORY_CHARS)
-        amounts[name] = check_amount(f"{option}.{name}", amount)
-    return amounts
-
-
-def _limit(option: str, value: object) -> float | None:
-    if value is None:
-        return None
-    limit = check_amount(option, value)
-    if limit == 0:
-        raise GlideMQValidationError(option, value, "must be > 0")
-    return limit
-
-
-def _limits(option: str, value: object) -> dict[str, float] | None:
-    if value is None:
-        return None
-    limits = check_amounts(option, value)
-    for category, limit in limits.items():
-        _limit(f"{option}.{category}", limit)
-    return limits or None
+    return parse_nested(option, value, Budget)
 
 
 def number_text(number: float) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, cast
+from collections.abc import Collection
+from typing import Final, Literal, TypedDict, cast
 
-from glidemq_py._core.checks import check_choice, check_mapping
+from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_choice
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
@@ -25,8 +25,21 @@ class DeadLetterOptionsDict(TypedDict, total=False):
     on: Collection[EndKind]
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class DeadLetterOptions:
+def _name(option: str, value: str) -> str:
+    return validate_queue_name(value, option)
+
+
+def _kinds(option: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise GlideMQValidationError(option, value, "must be a collection of kinds such as ('failed',)")
+    given = cast("Collection[object]", value)
+    kinds = {check_choice(option, kind, _KINDS) for kind in given}
+    if not kinds:
+        raise GlideMQValidationError(option, given, "must not be empty")
+    return tuple(kind for kind in _KINDS if kind in kinds)
+
+
+class DeadLetterOptions(OptionValue, prefix=_OPTION):
     """The dead letter queue of a queue.
 
     Args:
@@ -39,18 +52,8 @@ class DeadLetterOptions:
         GlideMQValidationError: an option is invalid.
     """
 
-    name: str
-    on: tuple[str, ...]
-
-    def __init__(self, name: str, on: Collection[EndKind] = _DEFAULT) -> None:
-        keep = object.__setattr__
-        keep(self, "name", validate_queue_name(name, f"{_OPTION}.name"))
-        if isinstance(on, str) or not isinstance(on, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError(f"{_OPTION}.on", on, "must be a collection of kinds such as ('failed',)")
-        kinds = {check_choice(f"{_OPTION}.on", kind, _KINDS) for kind in on}
-        if not kinds:
-            raise GlideMQValidationError(f"{_OPTION}.on", on, "must not be empty")
-        keep(self, "on", tuple(kind for kind in _KINDS if kind in kinds))
+    name: str = option(_name)
+    on: Converted[tuple[str, ...], Collection[EndKind]] = option(_kinds, default=_DEFAULT)
 
     @property
     def kinds_text(self) -> str:
@@ -71,14 +74,9 @@ def parse_dead_letter_queue(value: object, queue: str | None = None) -> DeadLett
     if value is None or value is False:
         return value
     if isinstance(value, str):
-        value = DeadLetterOptions(value)
-    elif not isinstance(value, DeadLetterOptions):
-        if not isinstance(value, Mapping):
-            raise GlideMQValidationError(_OPTION, value, "must be a queue's name, or {'name': ..., 'on': (...)}")
-        given: dict[str, Any] = dict(check_mapping(_OPTION, cast("object", value), ("name", "on")))
-        if "name" not in given:
-            raise GlideMQValidationError(_OPTION, given, "requires 'name', the name of a queue")
-        value = DeadLetterOptions(**given)
-    if value.name == queue:
-        raise GlideMQValidationError(_OPTION, value.name, "must not be the queue itself")
-    return value
+        parsed = DeadLetterOptions(value)
+    else:
+        parsed = parse_nested(_OPTION, value, DeadLetterOptions, ", a queue's name")
+    if parsed.name == queue:
+        raise GlideMQValidationError(_OPTION, parsed.name, "must not be the queue itself")
+    return parsed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_iterable, check_mapping
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, check_effect
 from glidemq_py._core.names import validate_job_name, validate_queue_name
@@ -34,28 +34,38 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
         GlideMQValidationError: another option is invalid.
     """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
-    for option in ("parent", "deduplication"):
-        if getattr(parsed, option) is not None:
-            raise UnsupportedOptionError(option, getattr(parsed, option), "is not supported for jobs of a flow")
+    for name in ("parent", "deduplication"):
+        if getattr(parsed, name) is not None:
+            raise UnsupportedOptionError(name, getattr(parsed, name), "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
     return parsed
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class FlowMember:
+def _name(_: str, value: str) -> str:
+    return validate_job_name(value)
+
+
+def _queue(option: str, value: str) -> str:
+    return validate_queue_name(value, option)
+
+
+def _data(_: str, value: Any) -> Any:
+    return value
+
+
+def _options(_: str, value: Mapping[str, Any]) -> JobOptions:
+    return check_flow_options(value)
+
+
+class FlowMember(OptionValue):
     """A job of a flow: its name, its queue, its data, its options; see `FlowJob` and `DagNode`."""
 
-    name: str
-    queue: str
-    data: Any
-    options: JobOptions
-
-    def __init__(self, name: str, queue: str, data: Any, options: JobOptions | Mapping[str, Any] | None) -> None:
-        keep = object.__setattr__
-        keep(self, "name", validate_job_name(name))
-        keep(self, "queue", validate_queue_name(queue, "queue"))
-        keep(self, "data", data)
-        keep(self, "options", check_flow_options(options))
+    name: str = option(_name)
+    queue: str = option(_queue)
+    data: Any = option(_data, default=None)
+    options: Converted[JobOptions, JobOptions | Mapping[str, Any] | None] = option(
+        _options, default=NO_OPTIONS, optional=True
+    )
 
 
 def member_fields(value: object, option: str, keys: Sequence[str]) -> Mapping[str, Any]:
@@ -80,7 +90,16 @@ def too_deep(name: object) -> GlideMQValidationError:
     return GlideMQValidationError("children", name, f"a flow must be at most {MAX_DEPTH} levels deep")
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+def _sequence(_: str, children: object) -> Sequence[object]:
+    if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):
+        raise GlideMQValidationError("children", cast("Any", children), "must be a sequence of jobs")
+    return cast("Sequence[object]", children)
+
+
+def _children(option: str, value: object) -> tuple[FlowJob, ...]:
+    return tuple(FlowJob.parse(child) for child in _sequence(option, value))
+
+
 class FlowJob(FlowMember):
     """A job of a tree: it runs when its children have finished.
 
@@ -95,18 +114,7 @@ class FlowJob(FlowMember):
         GlideMQValidationError: an option is invalid.
     """
 
-    children: tuple[FlowJob, ...]
-
-    def __init__(
-        self,
-        name: str,
-        queue: str,
-        data: Any = None,
-        options: JobOptions | Mapping[str, Any] | None = None,
-        children: Sequence[FlowJob | Mapping[str, Any]] = (),
-    ) -> None:
-        FlowMember.__init__(self, name, queue, data, options)
-        object.__setattr__(self, "children", tuple(FlowJob.parse(child) for child in _sequence(children)))
+    children: Converted[tuple[FlowJob, ...], Sequence[FlowJob | Mapping[str, Any]]] = option(_children, default=())
 
     def __repr__(self) -> str:
         return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
@@ -142,16 +150,10 @@ class _Frame:
 
     def __init__(self, value: object, option: str) -> None:
         given = member_fields(value, option, _JOB_KEYS)
-        children = _sequence(given.get("children", ()))
+        children = _sequence("children", given.get("children", ()))
         self.fields = {key: part for key, part in given.items() if key != "children"}
         self.rest: Iterator[object] = iter(children)
         self.children: list[FlowJob] = []
-
-
-def _sequence(children: object) -> Sequence[object]:
-    if isinstance(children, (str, Mapping)) or not isinstance(children, Sequence):
-        raise GlideMQValidationError("children", cast("Any", children), "must be a sequence of jobs")
-    return cast("Sequence[object]", children)
 
 
 MAX_DEPENDENTS: Final = 1_000
@@ -159,7 +161,12 @@ MAX_DEPENDENTS: Final = 1_000
 _NODE_KEYS: Final = ("name", "queue", "data", "options", "deps")
 
 
-@dataclass(frozen=True, slots=True, init=False)
+def _dependencies(option: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise GlideMQValidationError(option, value, "must be a sequence of names")
+    return tuple(dict.fromkeys(cast("Sequence[str]", value)))
+
+
 class DagNode(FlowMember):
     """A job of a graph: it runs when its dependencies have finished.
 
@@ -174,20 +181,7 @@ class DagNode(FlowMember):
         GlideMQValidationError: an option is invalid.
     """
 
-    deps: tuple[str, ...]
-
-    def __init__(
-        self,
-        name: str,
-        queue: str,
-        data: Any = None,
-        options: JobOptions | Mapping[str, Any] | None = None,
-        deps: Sequence[str] = (),
-    ) -> None:
-        FlowMember.__init__(self, name, queue, data, options)
-        if isinstance(deps, str) or not isinstance(deps, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError("deps", cast("object", deps), "must be a sequence of names")
-        object.__setattr__(self, "deps", tuple(dict.fromkeys(deps)))
+    deps: Converted[tuple[str, ...], Sequence[str]] = option(_dependencies, default=())
 
     @classmethod
     def parse(cls, value: object, option: str = "nodes") -> DagNode:

@@ -14,7 +14,7 @@ from glidemq_py._core.calls.adding import Row, encode_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
-from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, too_deep, topo_sort
+from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
 from glidemq_py._job import QueueLink
 
 __all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
@@ -74,7 +74,7 @@ class Step:
 LinkOf = Callable[[str], QueueLink]
 
 
-def _planned(link: QueueLink, job: FlowJob | DagNode, parents: list[int], inner: bool, multi: bool) -> Planned:
+def _planned(link: QueueLink, job: FlowMember, parents: list[int], inner: bool, multi: bool) -> Planned:
     row = encode_row(link, job.name, job.data, job.options)
     row += [False] * (_WIDTH - len(row))
     return Planned(

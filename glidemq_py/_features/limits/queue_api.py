@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens, parse_limit
+from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens
 from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_group_concurrency, validate_ordering_key
 from glidemq_py._job import QueueLink
 from glidemq_py.errors import GlideMQValidationError
@@ -135,7 +136,7 @@ class QueueLimits:
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        name, ms = validate_ordering_key(key), to_ms("duration", duration, minimum=1)
+        name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
         replace = check_choice("extend", extend, _EXTEND) == "replace"
         link = await self._connected()
         return await link.transport.call(block_group(link.keys.meta, name, ms, replace))
@@ -161,25 +162,25 @@ class QueueLimits:
         Raises:
             GlideMQValidationError: an argument is invalid, or no limit was given.
         """
-        name = validate_ordering_key(key)
+        name = validate_ordering_key("key", key)
         if concurrency is None and rate_limit is None and token_bucket is None:
             problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
             raise GlideMQValidationError("concurrency", None, problem)
         width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
         rate: Setting = _setting(rate_limit)
         if rate_limit is not None and rate_limit is not False:
-            limit = parse_limit("rate_limit", rate_limit, RateLimit)
+            limit = parse_nested("rate_limit", rate_limit, RateLimit)
             rate = limit.max, limit.duration
         bucket: Setting = _setting(token_bucket)
         if token_bucket is not None and token_bucket is not False:
-            tokens = parse_limit("token_bucket", token_bucket, TokenBucket)
+            tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
             bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
         link = await self._connected()
         await link.transport.call(limit_group(link.keys.meta, name, _setting(width), rate, bucket))
 
     async def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
-        name = validate_ordering_key(key)
+        name = validate_ordering_key("key", key)
         link = await self._connected()
         found = await link.transport.call(group_info(link.keys.meta, name))
         if found is None:
@@ -201,7 +202,7 @@ class QueueLimits:
 
 
 def _width(concurrency: object) -> int:
-    return check_group_concurrency(concurrency, "concurrency")
+    return check_group_concurrency("concurrency", concurrency)
 
 
 def _setting(value: Any) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
+from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
@@ -17,6 +17,7 @@ __all__ = ["Misfire", "Schedule", "ScheduleDict", "check_zone", "parsed"]
 
 Misfire = Literal["fire_once", "fire_all", "skip"]
 _MISFIRES: Final = ("fire_once", "fire_all", "skip")
+_KINDS: Final = ("every", "pattern", "repeat_after_complete")
 _MAX_RUNS: Final = 2**53 - 1
 _MAX_PREVIEW: Final = 10_000
 _NO_ZONES: Final = frozenset({"localtime", "Factory", "posixrules"})
@@ -38,8 +39,40 @@ class ScheduleDict(TypedDict, total=False):
     day_match: DayMatch
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Schedule:
+def check_zone(option: str, tz: object) -> str:
+    """Return the name of an IANA time zone.
+
+    Raises:
+        GlideMQValidationError: the zone is not installed on this machine.
+    """
+    name = tz.key if isinstance(tz, ZoneInfo) else tz
+    if not isinstance(name, str) or not name:
+        raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone, or a ZoneInfo with a key")
+    try:
+        if name not in _NO_ZONES:
+            ZoneInfo(name)
+            return name
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        pass
+    raise GlideMQValidationError(option, tz, "unknown IANA time zone (is the tzdata package installed?)")
+
+
+def _instant(option: str, value: object) -> int:
+    if isinstance(value, datetime):
+        return epoch_ms(to_instant(option, value))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise GlideMQValidationError(option, value, f"must be a datetime or epoch ms, not {type(value).__name__}")
+    return check_int(option, value, 0, 2**42 - 1)
+
+
+def _pattern(_: str, value: str) -> str:
+    return value  # parsed in `_check_given`: its meaning depends on `day_match`
+
+
+_interval = partial(to_ms, minimum=1)
+
+
+class Schedule(OptionValue, kw_only=True):
     """The times at which jobs are due. Pass exactly one of ``every``, ``pattern`` and ``repeat_after_complete``.
 
     Args:
@@ -61,58 +94,34 @@ class Schedule:
         GlideMQValidationError: an option is invalid.
     """
 
-    every: int | None
-    pattern: str | None
-    repeat_after_complete: int | None
-    tz: str | None
-    start_date: int | None
-    end_date: int | None
-    limit: int | None
-    immediately: bool
-    misfire: Misfire
-    day_match: DayMatch
+    every: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
+    pattern: str | None = option(_pattern, default=None)
+    repeat_after_complete: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
+    tz: Converted[str | None, str | ZoneInfo | None] = option(check_zone, default=None)
+    start_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
+    end_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
+    limit: int | None = option(partial(check_int, minimum=1, maximum=_MAX_RUNS), default=None)
+    immediately: bool = option(check_bool, default=False)
+    misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once")
+    day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and")
 
-    def __init__(
-        self,
-        *,
-        every: Milliseconds | None = None,
-        pattern: str | None = None,
-        repeat_after_complete: Milliseconds | None = None,
-        tz: str | ZoneInfo | None = None,
-        start_date: datetime | int | None = None,
-        end_date: datetime | int | None = None,
-        limit: int | None = None,
-        immediately: bool = False,
-        misfire: Misfire = "fire_once",
-        day_match: DayMatch = "and",
-    ) -> None:
-        given = {"every": every, "pattern": pattern, "repeat_after_complete": repeat_after_complete}
-        named = [name for name, value in given.items() if value is not None]
+    def _check_given(self) -> None:
+        named = [name for name in _KINDS if getattr(self, name) is not None]
         if len(named) != 1:
             what = "none" if not named else " and ".join(named)
-            raise GlideMQValidationError("schedule", what, f"must have exactly one of {', '.join(given)}")
-        keep = object.__setattr__
-        keep(self, "every", None if every is None else to_ms("every", every, minimum=1))
-        after = repeat_after_complete
-        keep(self, "repeat_after_complete", None if after is None else to_ms("repeat_after_complete", after, minimum=1))
-        keep(self, "tz", None if tz is None else check_zone(tz))
-        keep(self, "day_match", check_choice("day_match", day_match, ("and", "or")))
-        if pattern is None:
-            for option, value in (("tz", tz), ("day_match", None if day_match == "and" else day_match)):
+            raise GlideMQValidationError("schedule", what, f"must have exactly one of {', '.join(_KINDS)}")
+        if self.pattern is not None:
+            self.__dict__["pattern"] = parse_cron(self.pattern, self.day_match).text
+        else:
+            for name, value in (("tz", self.tz), ("day_match", None if self.day_match == "and" else self.day_match)):
                 if value is not None:
-                    raise GlideMQValidationError(option, value, "requires 'pattern'")
-        keep(self, "pattern", None if pattern is None else parse_cron(pattern, day_match).text)
-        keep(self, "start_date", None if start_date is None else _instant("start_date", start_date))
-        keep(self, "end_date", None if end_date is None else _instant("end_date", end_date))
+                    raise GlideMQValidationError(name, value, "requires 'pattern'")
         if self.start_date is not None and self.end_date is not None and self.end_date < self.start_date:
-            raise GlideMQValidationError("end_date", end_date, "must not be before start_date")
-        keep(self, "limit", None if limit is None else check_int("limit", limit, 1, _MAX_RUNS))
-        keep(self, "immediately", check_bool("immediately", immediately))
-        if immediately and start_date is not None:
+            raise GlideMQValidationError("end_date", self.end_date, "must not be before start_date")
+        if self.immediately and self.start_date is not None:
             raise GlideMQValidationError("immediately", True, "is not supported with 'start_date'")
-        keep(self, "misfire", check_choice("misfire", misfire, _MISFIRES))
-        if misfire != "fire_once" and repeat_after_complete is not None:
-            raise GlideMQValidationError("misfire", misfire, "is not supported with 'repeat_after_complete'")
+        if self.misfire != "fire_once" and self.repeat_after_complete is not None:
+            raise GlideMQValidationError("misfire", self.misfire, "is not supported with 'repeat_after_complete'")
 
     @property
     def cron(self) -> CronPattern | None:
@@ -189,32 +198,6 @@ def parsed(pattern: str, day_match: str) -> CronPattern:
     return parse_cron(pattern, day_match)
 
 
-def check_zone(tz: object, option: str = "tz") -> str:
-    """Return the name of an IANA time zone.
-
-    Raises:
-        GlideMQValidationError: the zone is not installed on this machine.
-    """
-    name = tz.key if isinstance(tz, ZoneInfo) else tz
-    if not isinstance(name, str) or not name:
-        raise GlideMQValidationError(option, tz, "must be the name of an IANA time zone, or a ZoneInfo with a key")
-    try:
-        if name not in _NO_ZONES:
-            ZoneInfo(name)
-            return name
-    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
-        pass
-    raise GlideMQValidationError(option, tz, "unknown IANA time zone (is the tzdata package installed?)")
-
-
 def as_datetime(at: int, zone: ZoneInfo) -> datetime:
     """Return an epoch ms time as an aware datetime."""
     return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
-
-
-def _instant(option: str, value: object) -> int:
-    if isinstance(value, datetime):
-        return epoch_ms(to_instant(option, value))
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise GlideMQValidationError(option, value, f"must be a datetime or epoch ms, not {type(value).__name__}")
-    return check_int(option, value, 0, 2**42 - 1)

@@ -10,11 +10,13 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Literal, TypedDict, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._core.checks import check_choice, check_int, check_mapping
+from glidemq_py._core.checked_options import OptionValue, option, parse_nested
+from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
@@ -64,8 +66,20 @@ class VectorFieldDict(_RequiredKeys, total=False):
     ef_runtime: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorField:
+def check_field(option: str, name: object) -> str:
+    """Return a valid field name: a letter or underscore, then letters, digits, underscores; not reserved."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        problem = "must be 1 to 128 letters, digits and underscores, and not start with a digit"
+        raise GlideMQValidationError(option, name, problem)
+    if name in RESERVED:
+        raise GlideMQValidationError(option, name, "is reserved: the job hash has a field of that name")
+    return name
+
+
+_hnsw_number = partial(check_int, minimum=1, maximum=4_096)
+
+
+class VectorField(OptionValue, prefix="vector", kw_only=True):
     """The vector field of a job index.
 
     Args:
@@ -81,37 +95,25 @@ class VectorField:
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    name: str
-    dimensions: int
-    algorithm: Literal["hnsw", "flat"] = "hnsw"
-    metric: Literal["cosine", "l2", "ip"] = "cosine"
-    m: int | None = None
-    ef_construction: int | None = None
-    ef_runtime: int | None = None
+    name: str = option(check_field)
+    dimensions: int = option(partial(check_int, minimum=1, maximum=MAX_DIMENSIONS))
+    algorithm: Literal["hnsw", "flat"] = option(partial(check_choice, choices=("hnsw", "flat")), default="hnsw")
+    metric: Literal["cosine", "l2", "ip"] = option(
+        partial(check_choice, choices=("cosine", "l2", "ip")), default="cosine"
+    )
+    m: int | None = option(_hnsw_number, default=None)
+    ef_construction: int | None = option(_hnsw_number, default=None)
+    ef_runtime: int | None = option(_hnsw_number, default=None)
 
-    def __post_init__(self) -> None:
-        check_field("vector.name", self.name)
-        check_int("vector.dimensions", self.dimensions, 1, MAX_DIMENSIONS)
-        check_choice("vector.algorithm", self.algorithm, ("hnsw", "flat"))
-        check_choice("vector.metric", self.metric, ("cosine", "l2", "ip"))
-        for option in ("m", "ef_construction", "ef_runtime"):
-            value = getattr(self, option)
-            if value is None:
-                continue
-            if self.algorithm != "hnsw":
-                raise GlideMQValidationError(f"vector.{option}", value, "requires algorithm 'hnsw'")
-            check_int(f"vector.{option}", value, 1, 4_096)
+    def _check_given(self) -> None:
+        for name in ("m", "ef_construction", "ef_runtime"):
+            if getattr(self, name) is not None and self.algorithm != "hnsw":
+                raise GlideMQValidationError(f"vector.{name}", getattr(self, name), "requires algorithm 'hnsw'")
 
     @classmethod
     def parse(cls, given: object) -> VectorField:
         """Return a `VectorField` from one or from a mapping of its fields."""
-        if isinstance(given, VectorField):
-            return given
-        fields = check_mapping("vector", given, tuple(cls.__dataclass_fields__))
-        for required in ("name", "dimensions"):
-            if required not in fields:
-                raise GlideMQValidationError(f"vector.{required}", None, "is required")
-        return cls(**fields)
+        return parse_nested("vector", given, cls)
 
     def to_schema(self) -> list[str]:
         """Return the schema arguments of FT.CREATE."""
@@ -120,16 +122,6 @@ class VectorField:
             if value is not None:
                 words += [word, str(value)]
         return [self.name, "VECTOR", self.algorithm.upper(), str(len(words)), *words]
-
-
-def check_field(option: str, name: object) -> str:
-    """Return a valid field name: a letter or underscore, then letters, digits, underscores; not reserved."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        problem = "must be 1 to 128 letters, digits and underscores, and not start with a digit"
-        raise GlideMQValidationError(option, name, problem)
-    if name in RESERVED:
-        raise GlideMQValidationError(option, name, "is reserved: the job hash has a field of that name")
-    return name
 
 
 def encode_vector(option: str, embedding: Iterable[float]) -> bytes:

@@ -7,7 +7,7 @@ import pickle
 from collections import deque
 from typing import Any, Final
 
-from glidemq_py._core.checks import parse_nested
+from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._job.job import Job
@@ -225,5 +225,5 @@ def sandboxed(
         raise GlideMQValidationError("handler", handler, hint)
     if options.batch is not None:
         raise UnsupportedOptionError("batch", options.batch, "a sandboxed handler runs one job at a time")
-    parsed = SandboxOptions() if given is None else parse_nested("sandbox", given, SandboxOptions, needed=0)
+    parsed = SandboxOptions() if given is None else parse_nested("sandbox", given, SandboxOptions)
     return Sandbox(handler, parsed, queue_options, job_type)

@@ -1,0 +1,110 @@
+"""Option values: what a field that is declared once is used for."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    Address,
+    Backoff,
+    BatchOptions,
+    Budget,
+    ConnectionOptions,
+    DeadLetterOptions,
+    Deduplication,
+    FlowJob,
+    GlideMQValidationError,
+    JobSpec,
+    KeepJobs,
+    Ordering,
+    RateLimit,
+    SandboxOptions,
+    Schedule,
+    TokenBucket,
+    TokenLimiter,
+    UnknownOptionError,
+)
+from glidemq_py._core.checked_options import OptionValue, parse_nested
+from glidemq_py._features.budgets.options import BudgetDict
+from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
+from glidemq_py._features.deduplication import DeduplicationDict
+from glidemq_py._features.fallbacks import Fallback, FallbackDict
+from glidemq_py._features.limits.options import RateLimitDict, TokenBucketDict, TokenLimiterDict
+from glidemq_py._features.ordering_groups import OrderingDict
+from glidemq_py._features.retention import KeepJobsDict
+from glidemq_py._features.schedulers.options import ScheduleDict
+from glidemq_py._features.vectors.options import VectorField, VectorFieldDict
+from glidemq_py._worker.options import BatchDict, FailureLogDict, FailureLogOptions, SandboxDict
+
+VALUES = [
+    Backoff("fixed", timedelta(seconds=1), jitter=0.5, max_delay=5_000), BatchOptions(5, 10),
+    Budget(max_total_tokens=5),
+    ConnectionOptions(["a:1"], tls=True, tls_cert="c", tls_key="k"), DeadLetterOptions("q", ["expired", "failed"]),
+    Deduplication("i", 5, "throttle"), Fallback("m", metadata={"a": 1}),
+    FlowJob("n", "q", 1, children=[FlowJob("c", "q")]),
+    JobSpec("n", options={"attempts": 2}), KeepJobs(age=5), Ordering("k", rate_limit={"max": 1, "duration": 1}),
+    RateLimit(5, timedelta(seconds=1)), SandboxOptions(max_workers=2), Schedule(every=5), TokenBucket(5, 0.5),
+    TokenLimiter(5, 5, "queue"), VectorField(name="v", dimensions=2, m=4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_value_is_frozen_and_can_be_copied(value: Any):
+    assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == dataclasses.replace(value) == value
+    first = dataclasses.fields(value)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, first, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mapping"),
+    [
+        (BatchOptions, BatchDict), (Budget, BudgetDict), (DeadLetterOptions, DeadLetterOptionsDict),
+        (Deduplication, DeduplicationDict), (FailureLogOptions, FailureLogDict), (Fallback, FallbackDict),
+        (KeepJobs, KeepJobsDict), (Ordering, OrderingDict), (RateLimit, RateLimitDict), (SandboxOptions, SandboxDict),
+        (Schedule, ScheduleDict), (TokenBucket, TokenBucketDict), (TokenLimiter, TokenLimiterDict),
+        (VectorField, VectorFieldDict),
+    ],
+)  # fmt: skip
+def test_mapping_has_the_fields_of_the_value(kind: type[OptionValue], mapping: Any):
+    assert list(kind._checks) == list(inspect.get_annotations(mapping))
+
+
+def test_signature_shows_how_fields_are_given():
+    assert str(inspect.signature(Backoff)) == "(type, delay=0, *, jitter=0.0, max_delay=None)"
+    assert str(inspect.signature(KeepJobs)) == "(*, age=None, count=None)"
+
+
+def test_wrong_arguments_are_rejected():
+    with pytest.raises(UnknownOptionError, match="did you mean 'max_delay'"):
+        Backoff("fixed", max_dealy=5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Backoff\(\) requires the argument 'type'"):
+        Backoff()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Backoff\(\) takes at most 2 positional arguments, not 3"):
+        Backoff("fixed", 5, 0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="multiple values for argument 'type'"):
+        Backoff("fixed", type="exponential")  # type: ignore[misc]
+
+
+def test_error_names_the_place_of_the_field():
+    with pytest.raises(GlideMQValidationError) as caught:
+        Ordering("k", rate_limit={"max": 0, "duration": 1})
+    assert caught.value.option == "ordering.rate_limit.max"
+    with pytest.raises(GlideMQValidationError) as caught:
+        parse_nested("budget", {"token_weights": {"a": 1}, "max_costs": None}, Budget)
+    assert (caught.value.option, "at least one limit" in caught.value.problem) == ("budget", True)
+    with pytest.raises(GlideMQValidationError, match=r"must be an Ordering, .* such as \{'key': ...\}"):
+        Ordering.parse("ordering", 5)
+
+
+def test_secrets_are_hidden():
+    options = ConnectionOptions([Address("a")], username="u", password="hidden-text")
+    assert "hidden-text" not in repr(options)
+    with pytest.raises(GlideMQValidationError) as caught:
+        ConnectionOptions(passwrd="hidden-text")  # type: ignore[call-arg]
+    assert "hidden-text" not in str(caught.value)
