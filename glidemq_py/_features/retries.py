@@ -70,11 +70,10 @@ class Backoff(OptionValue, prefix="backoff"):
         """Return a `Backoff` from one, from a duration (type "fixed"), or from a mapping of its fields."""
         if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
             return cls("fixed", to_ms(option, value))
-        if isinstance(value, Mapping):
-            given = cast("Mapping[str, Any]", value)
-            if given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
-                raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
-        return parse_nested(option, cast("object", value), cls, ", a duration")
+        given: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+        if given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
+            raise GlideMQValidationError(option, value, "requires a 'delay' in milliseconds")
+        return parse_nested(option, value, cls, ", a duration")
 
     def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
         """Return the delay after ``attempts_made`` failed attempts, in ms.

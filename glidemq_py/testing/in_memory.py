@@ -68,7 +68,7 @@ def _own_server(server: MemoryServer | None, clock: Clock | None) -> MemoryServe
     return server
 
 
-class TestWorker(Stepping):
+class TestWorker(Stepping, Worker):
     """A `Worker` that runs jobs only while a step is awaited: nothing happens in the background.
 
     Handlers run by the same code as in the real worker: concurrency, timeouts, retries, signals, lifespan. Use it with
@@ -92,7 +92,7 @@ class TestWorker(Stepping):
         server = server_of("queue", queue, queue, "a queue on a MemoryServer, such as a TestQueue")
         for name in ("prefix", "serializer", "compression"):
             options.setdefault(name, getattr(queue.options, name))
-        super().__init__(queue.name, handler, server, **options)
+        Worker.__init__(self, queue.name, handler, server, **options)
         self._step_on(server)
 
     @classmethod
@@ -109,11 +109,10 @@ class TestWorker(Stepping):
             GlideMQError: if the worker is running.
         """
         if not isinstance(worker, Worker):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GlideMQValidationError("worker", worker, "must be a Worker")
-        if isinstance(worker, BroadcastWorker):
-            raise GlideMQValidationError("worker", worker, "is a BroadcastWorker: use TestBroadcastWorker.of")
+            raise GlideMQValidationError("worker", worker, "must be a Worker (else: TestBroadcastWorker.of)")
         test = cls(queue, worker._handler)
         test._take_over(worker, queue)
+        test._tasks = worker._tasks
         return test
 
 

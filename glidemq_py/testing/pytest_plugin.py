@@ -27,7 +27,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
@@ -118,18 +118,18 @@ def glidemq_worker(request: pytest.FixtureRequest, glidemq_queue: "TestQueue") -
 
     A test that is not a coroutine must close the worker itself: ``async with glidemq_worker(handler) as worker``.
     """
-    from glidemq_py._worker.worker import Worker
+    from glidemq_py._worker.base_worker import BaseWorker
     from glidemq_py.testing.in_memory import TestWorker
 
     closing = _closing(request)
 
     def make(handler: Any = None, /, *, queue: "TestQueue | None" = None, **options: Any) -> TestWorker:
         on = glidemq_queue if queue is None else queue
-        if isinstance(handler, Worker):
+        if isinstance(handler, BaseWorker):
             if options:
                 name, value = next(iter(options.items()))
                 raise GlideMQValidationError(name, value, "must be set on the given worker")
-            made = TestWorker.of(handler, on)  # pyright: ignore[reportUnknownArgumentType]
+            made = TestWorker.of(cast("Any", handler), on)
         else:
             made = TestWorker(on, handler, **options)
         closing.append(made)

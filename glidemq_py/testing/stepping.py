@@ -22,8 +22,8 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job import Job
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import Parts, WorkerComponents
-from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Borrowing", "JobRun", "Stepping", "run_until_empty", "run_until_idle"]
@@ -40,10 +40,10 @@ class _Place:
     queue: Queue[Any, Any] | None = None
 
     @classmethod
-    def of(cls, worker: Worker) -> _Place:
+    def of(cls, worker: BaseWorker) -> _Place:
         return cls(worker._connection, worker.queue_name, worker._queue_options, worker._keys, worker._queue)
 
-    def apply(self, worker: Worker) -> None:
+    def apply(self, worker: BaseWorker) -> None:
         worker._connection, worker.queue_name = self.connection, self.queue_name
         worker._queue_options, worker._keys, worker._queue = self.options, self.keys, self.queue
 
@@ -62,7 +62,7 @@ class Borrowing:
         GlideMQError: if the worker is running.
     """
 
-    def __init__(self, worker: Worker, queue: Queue[Any, Any]) -> None:
+    def __init__(self, worker: BaseWorker, queue: Queue[Any, Any]) -> None:
         if worker.is_running:
             raise GlideMQError(f"{worker!r} is running; TestWorker.of needs a worker that is not")
         self._worker = worker
@@ -95,7 +95,7 @@ class _Borrowed:
         self._own = self._applied = own
         self.borrowings: list[weakref.ref[Borrowing]] = []
 
-    def apply(self, worker: Worker) -> None:
+    def apply(self, worker: BaseWorker) -> None:
         """Redirect the worker to its most recent borrowing, or restore it if there is none."""
         self._applied.queue = worker._queue
         living = [found for each in self.borrowings if (found := each()) is not None]
@@ -103,7 +103,7 @@ class _Borrowed:
         self._applied.apply(worker)
 
 
-_BORROWED: Final[weakref.WeakKeyDictionary[Worker, _Borrowed]] = weakref.WeakKeyDictionary()
+_BORROWED: Final[weakref.WeakKeyDictionary[BaseWorker, _Borrowed]] = weakref.WeakKeyDictionary()
 
 
 Outcome = Literal["completed", "failed", "retrying", "delayed", "suspended", "waiting-children"]
@@ -134,8 +134,8 @@ class JobRun:
     error: BaseException | None = None
 
 
-class Stepping(Worker):
-    """A `Worker` that runs jobs only while a step is awaited: nothing happens in the background.
+class Stepping(BaseWorker):
+    """A worker that runs jobs only while a step is awaited: nothing happens in the background.
 
     Attributes:
         runs: all attempts made so far.
@@ -158,15 +158,15 @@ class Stepping(Worker):
         for outcome in _OUTCOMES:
             self.on(outcome, _Recorder(self, outcome))
 
-    def _take_over(self, worker: Worker, queue: Queue[Any, Any]) -> None:
-        """Use the options, tasks, sandbox and lifespan of a worker, whose tasks add to the queue until `close`.
+    def _take_over(self, worker: BaseWorker, queue: Queue[Any, Any]) -> None:
+        """Use the options, sandbox and lifespan of a worker, whose tasks add to the queue until `close`.
 
         Raises:
             GlideMQError: if the worker is running.
         """
         self._borrowing = Borrowing(worker, queue)
         self.options, self._queue_options = worker.options, worker._queue_options
-        self._tasks, self._lifespan, self._sandbox = worker._tasks, worker._lifespan, worker._sandbox
+        self._lifespan, self._sandbox = worker._lifespan, worker._sandbox
 
     @property
     def clock(self) -> Clock:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -156,7 +156,7 @@ async def test_invalid_workers_are_rejected() -> None:
         TestBroadcastWorker(wrong, shout, subscription="s")
     async with TestBroadcast() as broadcast, TestQueue() as queue:
         with pytest.raises(GlideMQValidationError, match="TestBroadcastWorker"):
-            TestWorker.of(BroadcastWorker("b", shout, subscription="s"), queue)
+            TestWorker.of(cast("Any", BroadcastWorker("b", shout, subscription="s")), queue)
         plain: Any = Worker("b", shout)  # type: ignore[arg-type]
         with pytest.raises(GlideMQValidationError, match="BroadcastWorker"):
             TestBroadcastWorker.of(plain, broadcast)

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from glidemq_py import Job, Worker
+from glidemq_py import Job
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.listeners import WORKER_EVENTS
 from glidemq_py.testing import RespClient
 
@@ -34,14 +35,14 @@ async def until(reached: Callable[[], object]) -> None:
 class EventRecorder:
     """Records the events that workers emit, and waits for them."""
 
-    def __init__(self, *workers: Worker) -> None:
+    def __init__(self, *workers: BaseWorker) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.count: Counter[str] = Counter()
         self._changed = asyncio.Event()
         for worker in workers:
             self.listen(worker)
 
-    def listen(self, worker: Worker) -> None:
+    def listen(self, worker: BaseWorker) -> None:
         for event in WORKER_EVENTS:
             worker.on(event, partial(self._note, event))
 

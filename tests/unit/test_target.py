@@ -9,6 +9,7 @@ import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Worker, WorkerTargetError
 from glidemq_py._core.command_line import parse_duration
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.arguments import WorkerArguments, load_workers, parse_size, read_arguments
 
 Module = Callable[[str], str]
@@ -33,7 +34,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         sys.modules.pop(name, None)
 
 
-def load(target: str, **options: object) -> list[Worker]:
+def load(target: str, **options: object) -> list[BaseWorker]:
     return load_workers(WorkerArguments(target=target, **options))  # type: ignore[arg-type]
 
 

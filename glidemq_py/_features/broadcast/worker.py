@@ -1,10 +1,11 @@
-"""`BroadcastWorker`: a `Worker` that processes the messages of one subscription, fetched from its job source."""
+"""`BroadcastWorker`: a worker that processes the messages of one subscription, fetched from its job source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -13,6 +14,7 @@ from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import known_arguments
+from glidemq_py._core.names import validate_prefix
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
@@ -21,11 +23,12 @@ from glidemq_py._features.broadcast.broadcast import get_subscriptions
 from glidemq_py._features.broadcast.calls import Marks
 from glidemq_py._features.broadcast.message import Message, MessageRun
 from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects, validate_start, validate_subscription
-from glidemq_py._features.dead_letters.options import DeadLetterInput
+from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job import QueueLink
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.options import (
     BatchDict,
@@ -40,8 +43,6 @@ from glidemq_py._worker.options import (
 from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
-from glidemq_py._worker.tasks import TaskDecorator
-from glidemq_py._worker.worker import Lifespan, Worker
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
 
 __all__ = ["BroadcastWorker", "SubscriptionSource"]
@@ -166,9 +167,11 @@ ContextT = TypeVar("ContextT", default=Any)
 
 MessageHandler = Callable[[Message[Any, Any, ContextT]], Any] | Callable[[list[Message[Any, Any, ContextT]]], Any]
 """A function that runs a message, or with the option ``batch`` a list of messages."""
+Lifespan = Callable[[Any], AbstractAsyncContextManager[ContextT]]
+"""A function that takes the worker (also one that is written for a `Worker`) and returns its context manager."""
 
 
-class BroadcastWorker(Worker[ContextT], Generic[ContextT]):
+class BroadcastWorker(BaseWorker, Generic[ContextT]):
     """Processes the messages of one subscription of a broadcast, each at least once.
 
     Every subscription gets every message; the workers of one subscription share its messages. Use it like a `Worker`:
@@ -229,14 +232,17 @@ class BroadcastWorker(Worker[ContextT], Generic[ContextT]):
         self.subscription = validate_subscription(subscription)
         self.subjects = parse_subjects("subjects", subjects)
         self.start_from = validate_start(start_from)
-        super().__init__(
-            name, cast("Any", handler), connection, concurrency=concurrency, prefix=prefix, lock_duration=lock_duration,
-            stalled_interval=stalled_interval, max_stalled_count=max_stalled_count, retry_on=retry_on,
-            no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
-            token_limiter=token_limiter, batch=batch, sandbox=sandbox, lifespan=lifespan, serializer=serializer,
-            compression=compression, dead_letter_queue=dead_letter_queue, events=events, metrics=metrics,
-            log_failures=log_failures,
+        options = WorkerOptions(
+            concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
+            max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
+            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
+            events=events, metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
+        queue_options = QueueOptions(
+            prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
+            dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name),
+        )  # fmt: skip
+        super().__init__(name, handler, connection, options, queue_options, sandbox, lifespan)
 
     _job_type = Message
 
@@ -245,15 +251,6 @@ class BroadcastWorker(Worker[ContextT], Generic[ContextT]):
             self._keys, self.consumer, self.options, self.subscription, self.subjects, self.start_from
         )
         return replace(super()._prepare(), source=source)
-
-    @property
-    def task(self) -> TaskDecorator:
-        """Not supported for subscriptions: tasks belong to queues.
-
-        Raises:
-            GlideMQError: always.
-        """
-        raise GlideMQError("a broadcast has no tasks; pass a handler to the worker and publish messages")
 
     async def drain(self) -> None:
         """Process messages until none is waiting, active or delayed in the subscription, then close."""

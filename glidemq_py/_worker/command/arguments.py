@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar, cast
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.command_line import ArgumentParser, hide_secrets, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.logs import LogFormat
 from glidemq_py._worker.options import MAX_CONCURRENCY
 from glidemq_py._worker.tasks import Task
@@ -175,7 +176,7 @@ _OURS = str(Path(__file__).parents[2]) + os.sep
 _TARGET = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
-def load_workers(arguments: WorkerArguments) -> list[Worker]:
+def load_workers(arguments: WorkerArguments) -> list[BaseWorker]:
     """Return the workers of TARGET, with the options of the command line applied.
 
     Raises:
@@ -197,19 +198,19 @@ def load_workers(arguments: WorkerArguments) -> list[Worker]:
     return _workers(target, found, arguments)
 
 
-def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[Worker]:
-    if isinstance(found, Worker):
+def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[BaseWorker]:
+    if isinstance(found, BaseWorker):
         return _configured(target, [found], arguments)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(found, (list, tuple)):
         members = cast("tuple[Any, ...]", found)
         if not members:
             raise WorkerTargetError(f"{target} is empty: it must hold at least one Worker")
         for position, member in enumerate(members):
-            if not isinstance(member, Worker):
+            if not isinstance(member, BaseWorker):
                 raise WorkerTargetError(f"{target}[{position}] is {_kind(member)}, not a Worker")
         if len({id(member) for member in members}) < len(members):
             raise WorkerTargetError(f"{target} holds the same Worker twice")
-        return _configured(target, cast("Iterable[Worker]", members), arguments)
+        return _configured(target, cast("Iterable[BaseWorker]", members), arguments)
     if isinstance(found, Task):
         raise WorkerTargetError(f"{target} is a task of a worker: name the Worker itself")
     if inspect.isclass(found) or not callable(found):
@@ -221,7 +222,7 @@ def _workers(target: str, found: Any, arguments: WorkerArguments) -> list[Worker
     return [Worker(arguments.queue, found, arguments.url, **kept)]
 
 
-def _configured(target: str, found: Iterable[Worker], arguments: WorkerArguments) -> list[Worker]:
+def _configured(target: str, found: Iterable[BaseWorker], arguments: WorkerArguments) -> list[BaseWorker]:
     workers = list(found)
     if arguments.queue is not None:
         names = ", ".join(repr(worker.queue_name) for worker in workers)
@@ -294,7 +295,7 @@ def _similar(missing: str, folder: str) -> str:
 def _nearest(holder: Any, name: str) -> str:
     values = dict(cast("dict[str, Any]", getattr(holder, "__dict__", {})))
     close = difflib.get_close_matches(name, [known for known in values if not known.startswith("_")], 1)
-    workers = [known for known, value in values.items() if isinstance(value, Worker)]
+    workers = [known for known, value in values.items() if isinstance(value, BaseWorker)]
     hints = [f"did you mean {close[0]!r}?"] if close else []
     if workers and workers != close:
         hints.append(f"it has the worker{'s' if len(workers) > 1 else ''} {', '.join(workers)}")

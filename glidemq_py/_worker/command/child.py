@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
+from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.arguments import WorkerArguments, load_workers
 from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.shutdown import handle_until_exit
-from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Limits", "resident_memory", "run_workers", "serve_metrics"]
@@ -67,7 +67,7 @@ class Limits:
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
 
-    def watch(self, workers: Iterable[Worker]) -> None:
+    def watch(self, workers: Iterable[BaseWorker]) -> None:
         """Start monitoring.
 
         Raises:
@@ -112,7 +112,7 @@ class Limits:
 _OPTION = "--metrics-port"
 
 
-def serve_metrics(workers: Sequence[Worker], port: int) -> None:
+def serve_metrics(workers: Sequence[BaseWorker], port: int) -> None:
     """Serve ``/metrics`` on all addresses until the process ends.
 
     Raises:
@@ -125,7 +125,7 @@ def serve_metrics(workers: Sequence[Worker], port: int) -> None:
     except ImportError as error:
         raise GlideMQValidationError(_OPTION, port, str(error)) from None
     ProcessMetrics()
-    by_server: dict[tuple[int, str], list[Worker]] = {}
+    by_server: dict[tuple[int, str], list[BaseWorker]] = {}
     for worker in workers:
         by_server.setdefault((_identity(worker._connection), worker._keys.prefix), []).append(worker)
     for (_, prefix), group in by_server.items():
@@ -176,7 +176,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(workers: Sequence[Worker], arguments: WorkerArguments, end: socket.socket | None) -> int:
+async def _run(workers: Sequence[BaseWorker], arguments: WorkerArguments, end: socket.socket | None) -> int:
     line = None if end is None else await Line.over(end)
     return await _Crew(workers, arguments, line).run()
 
@@ -184,7 +184,7 @@ async def _run(workers: Sequence[Worker], arguments: WorkerArguments, end: socke
 class _Crew:
     """The workers of this process."""
 
-    def __init__(self, workers: Sequence[Worker], arguments: WorkerArguments, line: Line | None) -> None:
+    def __init__(self, workers: Sequence[BaseWorker], arguments: WorkerArguments, line: Line | None) -> None:
         self._workers = workers
         self._timeout = arguments.shutdown_timeout
         self._line = line

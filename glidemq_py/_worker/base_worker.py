@@ -1,0 +1,332 @@
+"""`BaseWorker`: starting, control and events of a worker. It delegates to the other modules of this package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Self, cast
+
+from typing_extensions import TypeVar
+
+from glidemq_py._api.queue import Queue
+from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.misuse import AsyncOnly
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job import Job, QueueLink
+from glidemq_py._worker.components import WorkerComponents, is_drained
+from glidemq_py._worker.fetch_loop import FetchLoop
+from glidemq_py._worker.handlers import Route, Routes
+from glidemq_py._worker.lifecycle import Lifecycle
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.opening import check_lifespan, consumer_name
+from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
+from glidemq_py._worker.sandbox import sandboxed
+from glidemq_py._worker.shutdown import closing_on_signals
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+
+__all__ = ["BaseWorker"]
+
+Listener = TypeVar("Listener", bound=Callable[..., Any])
+
+_SILENT_S = 30.0
+_POLL_S = 0.1
+
+
+class BaseWorker(AsyncOnly):
+    """What `Worker` and `BroadcastWorker` have in common: starting, control and events.
+
+    Args:
+        queue_name: Name of the queue or broadcast.
+        handler: Function that runs each job, the text that names it, or None.
+        connection: As for `Worker`.
+        options: Options of the worker.
+        queue_options: Options of the queue.
+        sandbox: Options of the child processes of a handler given as text.
+        lifespan: As for `Worker`.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid. The error names the option and its value.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        handler: Callable[..., Any] | str | None,
+        connection: Connection,
+        options: WorkerOptions,
+        queue_options: QueueOptions,
+        sandbox: SandboxOptions | SandboxDict | None,
+        lifespan: Callable[[Any], AbstractAsyncContextManager[Any]] | None,
+    ) -> None:
+        self.queue_name = validate_queue_name(queue_name)
+        if connection is not None:
+            check_connection(connection)
+        self.options = options
+        self._queue_options = queue_options
+        self._keys = QueueKeys(queue_options.prefix, queue_name)
+        self._sandbox = sandboxed(handler, sandbox, options, queue_options, self._job_type)
+        self._handler = cast("Callable[[Any], Any] | None", handler if self._sandbox is None else self._sandbox)
+        self._connection = connection
+        self._lifespan = None if lifespan is None else check_lifespan(lifespan)
+        self._listeners = Listeners()
+        self.consumer = consumer_name()
+        self._queue: Queue[Any, Any] | None = None
+        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
+
+    _job_type: type[Any] = Job
+    """Class of the jobs that handlers are called with."""
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on(self, event: str, listener: Listener) -> Listener:
+        """Add a listener (plain or async) for an event of this worker.
+
+        Events and arguments: ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed``
+        (job, error; no retry follows), ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children``
+        (job), ``stalled`` (job id), ``drained`` (), ``budget_exceeded`` (job; the budget of its flow), ``error``
+        (error), ``closing`` (), ``closed`` ().
+
+        Returns:
+            The listener.
+
+        Raises:
+            GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
+        """
+        self._listeners.on(event, listener)
+        return listener
+
+    def off(self, event: str, listener: Callable[..., Any]) -> None:
+        """Remove a listener. Does nothing if it is not registered."""
+        self._listeners.off(event, listener)
+
+    def override(
+        self, *, concurrency: int | None = None, connection: Connection = None, prefix: str | None = None
+    ) -> None:
+        """Change options before `start`, as the command line does.
+
+        Args:
+            concurrency: Maximum number of jobs at the same time; None keeps the current value.
+            connection: Connection of the worker; None keeps the current value.
+            prefix: First part of every key; None keeps the current value.
+
+        Raises:
+            GlideMQValidationError: If a value is invalid. Nothing is changed.
+            GlideMQError: If the worker was started or closed, or its `queue` is already in use.
+        """
+        if self._life.parts is not None or self._life.is_closing or self._queue is not None:
+            raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
+        if connection is not None:
+            check_connection(connection)
+        options = self.options if concurrency is None else self.options.replace(concurrency=concurrency)
+        if prefix is not None:
+            self._queue_options = self._queue_options.replace(prefix=prefix)
+            self._keys = QueueKeys(prefix, self.queue_name)
+        self.options = options
+        self._connection = self._connection if connection is None else connection
+
+    # -- lifecycle ----------------------------------------------------------------------------------------
+
+    @property
+    def _fetching(self) -> FetchLoop | None:
+        return None if self._life.parts is None else self._life.parts.fetching
+
+    @property
+    def is_running(self) -> bool:
+        """True between `start` and `close`."""
+        return self._life.parts is not None and not self._life.is_closing
+
+    @property
+    def is_paused(self) -> bool:
+        """True while this worker is paused (`pause`). Pausing the queue (`Queue.pause`) does not change it."""
+        return self._life.is_paused
+
+    @property
+    def is_healthy(self) -> bool:
+        """False if the worker is not running, or fetches jobs and has had no reply from the server for 30 seconds."""
+        return self.is_running and self.unresponsive_seconds < _SILENT_S
+
+    @property
+    def unresponsive_seconds(self) -> float:
+        """Seconds since the oldest unanswered call, or else since the last reply; 0 if every slot is busy.
+
+        An idle worker calls the server about once per second.
+        """
+        return 0.0 if self._fetching is None else self._fetching.unresponsive_seconds
+
+    @property
+    def active_count(self) -> int:
+        """Number of handlers that are running."""
+        return 0 if self._life.parts is None else len(self._life.parts.runner.running)
+
+    @property
+    def jobs_ended(self) -> int:
+        """Number of attempts whose result this worker has reported."""
+        return 0 if self._fetching is None else self._fetching.jobs_ended
+
+    async def start(self) -> None:
+        """Connect and start fetching jobs.
+
+        If the server cannot be reached, connecting is retried with growing pauses. Errors of the lifespan are raised
+        as they are, and the worker can be started again.
+
+        Raises:
+            GlideMQValidationError: If neither a handler nor a task is registered.
+            ClosedError: If the worker was closed before or during the start.
+        """
+        await self._life.start(self._prepare)
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the worker has started; start it if nothing else has. Raises the errors of `start`."""
+        await self._life.wait_until_ready(self._prepare)
+
+    def _prepare(self) -> WorkerComponents:
+        return WorkerComponents(
+            keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
+            routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
+            lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
+        )  # fmt: skip
+
+    def _routes(self) -> Routes:
+        """Return the handlers of job names. Raises GlideMQValidationError if there is none."""
+        by_name = self._routes_by_name()
+        if self._handler is None and not by_name:
+            raise GlideMQValidationError("handler", None, "the worker has neither a handler nor tasks")
+        return Routes(None if self._handler is None else Route.to(self._handler), by_name)
+
+    def _routes_by_name(self) -> Mapping[str, Route]:
+        return {}
+
+    async def run(self) -> None:
+        """Run until the worker is closed.
+
+        The first SIGTERM or SIGINT closes it gracefully, a second one releases the running jobs at once. If one worker
+        runs like this in the main thread, signals close every worker of the process that runs like this, in any
+        thread. A signal repeated within one second counts once, because terminals and service managers repeat signals.
+
+        Raises:
+            UnsupportedFeatureError: If the queue uses, or begins to use, a feature of a later version of this package.
+        """
+        with closing_on_signals(self) as closing:
+            try:
+                await self.start()
+            except ClosedError:
+                if not closing:
+                    raise
+            await self.wait_until_closed()
+        await self.close()  # raises the error of the lifespan's exit
+
+    async def wait_until_closed(self) -> None:
+        """Wait until the worker is closed.
+
+        Raises:
+            UnsupportedFeatureError: If it was closed because its queue now uses a feature of a later version.
+        """
+        await self._life.wait_until_closed()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of queue {self.queue_name!r}>"
+
+    # -- control ------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stop fetching jobs. Running jobs continue."""
+        self._life.pause()
+
+    def resume(self) -> None:
+        """Fetch jobs again."""
+        self._life.resume()
+
+    def abort_job(self, job_id: str) -> bool:
+        """Cancel a job that this worker runs. (`Queue.revoke` cancels a job of any worker.)
+
+        The job fails as revoked, without a retry; a result that its handler still returns is discarded. An
+        ``async def`` handler is cancelled, the process of a sandboxed handler is killed, and a plain function must
+        check ``job.cancelled``.
+
+        Returns:
+            False if this worker does not run the job.
+        """
+        return self._life.parts is not None and self._life.parts.runner.abort(str(job_id))
+
+    def rate_limit(self, duration: Milliseconds) -> None:
+        """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.
+
+        Args:
+            duration: Milliseconds or a timedelta.
+
+        Raises:
+            GlideMQValidationError: If the duration is invalid.
+            GlideMQError: If the worker was not started.
+        """
+        ms = to_ms("duration", duration)
+        if self._fetching is None:
+            raise GlideMQError(f"{self!r} was not started")
+        self._fetching.rate_limit(ms)
+
+    async def drain(self) -> None:
+        """Run until the queue has no waiting, parked, delayed, prioritized or active jobs, then close.
+
+        Raises:
+            GlideMQError: If the worker was not started.
+        """
+        if self._life.parts is None:
+            raise GlideMQError(f"{self!r} was not started")
+        parts = self._life.parts
+        while not self._life.is_closing:
+            if not parts.runner.running and await self._is_drained(parts.link):
+                break
+            await asyncio.sleep(_POLL_S)
+        await self.close()
+
+    async def _is_drained(self, link: QueueLink) -> bool:
+        """Return True if the queue has no waiting, active, delayed or parked jobs."""
+        return await is_drained(link)
+
+    async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
+        """Stop fetching jobs, wait for the running ones, report their results and disconnect. Idempotent.
+
+        Jobs that still run after ``timeout``, or at once with ``force``, are cancelled and released: they return to
+        the queue and no attempt is counted. A plain function in a thread cannot be stopped; its job is released
+        anyway. Errors of the lifespan's exit are raised as they are.
+
+        Args:
+            timeout: Milliseconds or a timedelta; None waits for as long as the jobs run.
+            force: True releases the running jobs at once.
+
+        Raises:
+            GlideMQError: If called by one of the worker's own handlers, which it would have to wait for.
+        """
+        await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
+
+    async def _close_queue(self) -> None:
+        if self._queue is not None:
+            await self._queue.close()
+
+    # -- its queue ------------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> Queue[Any, Any]:
+        """A `Queue` with this worker's name and connection options, for adding jobs; created at the first use.
+
+        A process that only adds jobs can close it (``async with worker.queue:``) without running the worker. After
+        that, the property returns a new queue.
+        """
+        if self._queue is None or (self._queue._closed and not self._life.is_closing):
+            options = self._queue_options
+            self._queue = Queue(
+                self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
+                compression=options.compression,
+            )  # fmt: skip
+        return self._queue
