@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_text
@@ -70,10 +70,10 @@ class Backoff(OptionValue, prefix="backoff"):
         """Return a `Backoff` from one, from a duration (type "fixed"), or from a mapping of its fields."""
         if isinstance(value, timedelta) or (isinstance(value, int) and not isinstance(value, bool)):
             return cls("fixed", to_ms(option, value))
-        given: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-        if given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
-            raise GlideMQValidationError(option, value, "requires a 'delay' in milliseconds")
-        return parse_nested(option, value, cls, ", a duration")
+        given: Any = value
+        if isinstance(value, Mapping) and given.get("type") in ("fixed", "exponential") and given.get("delay") is None:
+            raise GlideMQValidationError(option, given, "requires a 'delay' in milliseconds")
+        return parse_nested(option, given, cls, ", a duration")
 
     def compute(self, attempts_made: int, rng: Callable[[], float] = random.random) -> int:
         """Return the delay after ``attempts_made`` failed attempts, in ms.
