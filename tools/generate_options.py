@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from glidemq_py._core.checked_options import Converted, OptionValue
 from glidemq_py.errors import GlideMQValidationError
 
 ROOT = Path(__file__).parent.parent
@@ -97,7 +98,7 @@ TABLES = (
     ),
     Options("glidemq_py.BatchOptions", {"size": 1}),
     Options("glidemq_py.SandboxOptions"),
-    Options("glidemq_py.FailureLogOptions", hints="glidemq_py._worker.options.FailureLogDict"),
+    Options("glidemq_py.FailureLogOptions"),
     Options("glidemq_py.RateLimit", {"max": 1, "duration": 1_000}),
     Options("glidemq_py.TokenLimiter", {"max_tokens": 1, "duration": 1_000}),
     Options(
@@ -217,6 +218,10 @@ def _table(table: Options) -> str:
 def _hints(table: Options, holder: Any) -> dict[str, Any]:
     if table.hints:
         return typing.get_type_hints(resolve(table.hints))
+    if isinstance(holder, type) and issubclass(holder, OptionValue):
+        hints = typing.get_type_hints(holder)
+        return {name: typing.get_args(hint)[1] if typing.get_origin(hint) is Converted else hint
+                for name, hint in hints.items()}  # fmt: skip
     return typing.get_type_hints(inspect.getattr_static(holder, "__init__") if isinstance(holder, type) else holder)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int
@@ -100,7 +100,7 @@ def parse_failure_log(option: str, value: Any) -> FailureLogOptions | None:
         raise GlideMQValidationError(
             option, value, "must be True, False, a FailureLogOptions or a mapping of its fields"
         )
-    return parse_nested(option, value, FailureLogOptions)
+    return parse_nested(option, cast("object", value), FailureLogOptions)
 
 
 StartMethod = Literal["spawn", "forkserver"]
