@@ -244,6 +244,7 @@ async def test_trimmed_pending_message_publishes_an_event(url: str, resp: RespCl
         assert [message.data for message in seen.messages] == [2]
 
 
+@pytest.mark.slow
 async def test_stalled_messages_are_redelivered_once_per_subscription(
     core_url: str, core_resp: RespClient, queue_name: str
 ):

@@ -127,6 +127,7 @@ async def test_dead_letter_entries_are_removed_with_their_subscription(url: str,
         assert raw.run("HEXISTS", "meta", "deadLetterQueueName:s") == 0
 
 
+@pytest.mark.slow
 async def test_expired_and_stalled_messages_create_dead_letter_entries(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
     async with Broadcast(queue_name, url) as broadcast:

@@ -141,6 +141,7 @@ async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
         assert (attempts, told.count["failed"]) == ([0, 0, 0, 0], 0)
 
 
+@pytest.mark.slow
 async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str):
     """Closed by force in the middle of their work, again and again: what they had in hand is lost to nobody, ends once,
     and no outcome comes too late: an answer under way at the close is waited for."""

@@ -77,6 +77,7 @@ async def test_failed_job_creates_an_entry(core_url: str, core_resp: RespClient,
     assert Raw(core_resp, queue_name).run("XLEN", "outbox") == 0
 
 
+@pytest.mark.slow
 async def test_stalled_job_creates_an_entry_after_max_stalled_count(
     core_url: str, core_resp: RespClient, queue_name: str
 ):

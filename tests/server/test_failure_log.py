@@ -189,6 +189,7 @@ async def _final_failure(url: str, name: str, worker: Worker, failures: Any, dat
     return failures("failed")[-1]
 
 
+@pytest.mark.slow
 async def test_errors_outside_user_code_have_no_traceback(url: str, queue_name: str, failures: Any) -> None:
     typed = Worker(queue_name, connection=url)
 

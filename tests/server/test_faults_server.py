@@ -20,6 +20,8 @@ from glidemq_py import (
 from glidemq_py.testing import ServerProcess
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
+pytestmark = pytest.mark.slow
+
 MakeServer = Callable[..., ServerProcess]
 
 

@@ -56,6 +56,7 @@ async def test_two_workers_run_one_key_in_order(concurrency: int, url: str, queu
         await assert_at_rest(queue, "k", added=200)
 
 
+@pytest.mark.slow
 async def test_thousand_keys_with_failures_retries_and_removals(url: str, queue_name: str, resp: RespClient) -> None:
     chance = random.Random(7)
     keys, per_key = [f"key-{i}" for i in range(1000)], 6

@@ -78,6 +78,7 @@ async def test_child_queue_without_workers(core_url: str, queue_name: str, core_
         assert Raw(core_resp, f"{queue_name}-c").run("XLEN", "outbox") == 0
 
 
+@pytest.mark.slow
 async def test_very_many_parents_run_after_their_child(core_url: str, queue_name: str, core_resp: RespClient) -> None:
     """More than one call notifies: only a Node peer adds so many."""
     raw, parents = Raw(core_resp, queue_name), [f"p{number}" for number in range(1_100)]

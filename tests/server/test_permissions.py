@@ -253,6 +253,7 @@ async def test_short_rule_is_sufficient(place: ServerProcess) -> None:
         assert refused(client) == set()
 
 
+@pytest.mark.slow
 async def test_rules_are_sufficient_in_a_cluster(cluster_url: str, cluster_resp: RespClient) -> None:
     extra = ["+ping", "+cluster|slots", "+readonly", "+asking"]
     allow(cluster_resp, "app", [*RULES["app"], *LOADING, *extra])

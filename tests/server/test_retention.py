@@ -187,6 +187,7 @@ def time_is_over(raw: Raw, job: Job) -> bool:
     return int(seconds) * 1000 + int(microseconds) // 1000 > int(raw.job(job.id)["expireAt"])
 
 
+@pytest.mark.slow
 async def test_stalled_jobs(url: str, raw: Raw, queue_name: str):
     gate = Gate()
     async with Queue(queue_name, url) as queue, worker_process("wait", url, queue_name, **QUICK) as child:

@@ -118,6 +118,7 @@ async def test_get_flow_of_waiting_flow(queue: Queue, flows: FlowProducer) -> No
     await queue.obliterate()
 
 
+@pytest.mark.slow
 async def test_large_flow_is_added_in_steps(url: str, queue: Queue, flows: FlowProducer, resp: RespClient) -> None:
     other = f"{queue.name}-2"
     children = [FlowJob("leaf", (queue.name, other)[i % 2], i) for i in range(3_000)]
