@@ -17,6 +17,7 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
+from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
@@ -115,6 +116,7 @@ def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
 
 _CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
+_OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, whatever its size
 _FANNED_ROWS: Final = 10_000  # many queues: each should get several rows of a part
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
@@ -169,6 +171,7 @@ class RowEncoder:
         self._columns = plan.options
         self._known_names: set[str] = set()
         self._known_queues: set[str] = {options.keys.name}
+        self._packer = TemplatePacker(self._columns, self._options, packed_texts)
         self._known_options: dict[tuple[Any, ...], tuple[_Tail, _Named]] = {}
         self._row = 0
         self.nulls = 0
@@ -182,7 +185,7 @@ class RowEncoder:
             GlideMQValidationError: if a value is invalid; names the column, the row in its partition, and the value.
         """
         # In small parts: the server gets work sooner, and the data of a part fits into the CPU cache.
-        most = _FANNED_ROWS if "queue" in self._plan.columns else _PART_ROWS
+        most = _FANNED_ROWS if "queue" in self._plan.columns else _OPTIONS_ROWS if self._columns else _PART_ROWS
         step = max(1, min(most, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
             part = batch.slice(first, step)
@@ -279,7 +282,11 @@ class RowEncoder:
     # -- options ------------------------------------------------------------------------------------------------
 
     def _tails(self, batch: Any) -> tuple[Any, Any]:
-        columns = [batch.column(self._plan.columns[name]).to_pylist() for name in self._columns]
+        arrays = [batch.column(self._plan.columns[name]) for name in self._columns]
+        packed = self._packer.pack(arrays)
+        if packed is not None:
+            return packed
+        columns = [array.to_pylist() for array in arrays]
         found = [self._tail_of(values, i) for i, values in enumerate(zip(*columns, strict=True))]
         return pa.array([head for head, _ in found], pa.binary()), pa.array([tail for _, tail in found], pa.binary())
 

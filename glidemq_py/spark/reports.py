@@ -131,7 +131,9 @@ class WritesReader(DataSourceReader):
         first, page = 0, unfinished
         while True:
             if page:
-                values = [[row.get(name, [] if name == "queues" else None) for row in page] for name in names]
+                values: list[list[Any]] = [
+                    [row.get(name, [] if name == "queues" else None) for row in page] for name in names
+                ]
                 yield frame.batch(values, len(page))
             rows = transport.call(staging.write_reports(keys, first))
             if not rows:

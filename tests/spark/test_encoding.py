@@ -16,6 +16,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py.errors import ColumnError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 from glidemq_py.spark.writer import Batches
 
@@ -139,3 +140,59 @@ def test_error_names_the_row_in_its_partition(column: str, values: list[str], wh
         sent(plan, options(jobName="n"), batch)
     assert failure.value.option == column or f"column '{column}'" in str(failure.value)
     assert f"{where:,}" in str(failure.value) or str(where) in str(failure.value)
+
+
+VARIED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "jobId": (pa.string(), (None, "a", "7", 'ünï-"x"', "c0ffee", "9f", "1234567890123", "with space", "\\")),
+    "delay": (pa.int32(), (None, 0, 1, 500, 2**31 - 1)),
+    "priority": (pa.int16(), (None, 0, 1, 2047, 1777)),
+    "attempts": (pa.int64(), (None, 0, 3)),
+    "ttl": (pa.int64(), (None, 1, 10**11)),
+    "orderingKey": (pa.string(), (None, "k", 'ünï-"x"', "customer 7", "\\n")),
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("defaults", [{}, {"delay": "77", "attempts": "4", "backoff": "9", "orderingKey": "default"}])
+def test_rows_packed_by_column_equal_rows_packed_one_by_one(
+    seed: int, defaults: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    rng = random.Random(seed)
+    names = rng.sample(sorted(VARIED), rng.randint(1, len(VARIED)))
+    columns: list[Any] = [pa.array([str(n) for n in range(200)])]
+    for name in names:
+        kind, values = VARIED[name]
+        some = rng.sample(values, rng.randint(1, len(values)))
+        columns.append(pa.array([rng.choice(some) for _ in range(200)], kind))
+    batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
+    plan = WritePlan(
+        columns={name: i + 1 for i, name in enumerate(names)}, data_kind="json", data_columns=((0, "data"),)
+    )
+    write = options(jobName="n", **defaults)
+    packed: list[bool] = []
+    pack = TemplatePacker.pack
+
+    def watched(self: TemplatePacker, arrays: Any) -> Any:
+        found = pack(self, arrays)
+        packed.append(found is not None)
+        return found
+
+    monkeypatch.setattr(TemplatePacker, "pack", watched)
+    by_column = sent(plan, write, batch).rows("q")
+    assert packed == [True]
+    monkeypatch.setattr(TemplatePacker, "pack", lambda self, arrays: None)
+    assert by_column == sent(plan, write, batch).rows("q")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("jobId", ""), ("jobId", "007"), ("jobId", "a:b"), ("jobId", "x" * 257), ("jobId", "a\u0001"), ("delay", -1),
+     ("delay", 2**50), ("priority", 2048), ("ttl", 0), ("ttl", -5), ("orderingKey", ""), ("orderingKey", "__"),
+     ("orderingKey", "k" * 257), ("attempts", -1)],
+)  # fmt: skip
+def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any):
+    values = [None, 5, 7, value, 6] if isinstance(value, int) else [None, "a", "b", value, "c"]
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 5), pa.array(values)], ["data", column])
+    plan = WritePlan(columns={column: 1}, data_kind="json", data_columns=((0, "data"),))
+    with pytest.raises(ColumnError, match=rf"{column}.*row 4\b|row 4\b.*{column}"):
+        sent(plan, options(jobName="n"), batch)
