@@ -157,6 +157,11 @@ class Fleet:
             if code != 0:
                 raise AssertionError(f"{party.name} ended with code {code}: {party.lines()[-15:]}")
 
+    def finish(self, party: Party) -> None:
+        """Stop a producer, and wait until its adds are acknowledged."""
+        party.stop()
+        self.producers.remove(party)
+
     def stop_workers(self) -> None:
         """Stop all workers (SIGTERM) at the same time; fail if one does not end with exit code 0."""
         alive = [party for party in self.workers if party.alive]

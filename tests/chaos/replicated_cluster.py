@@ -73,6 +73,17 @@ class ReplicatedCluster:
                         return self._node(primary[1]), self._node(replicas[0][1])
         raise AssertionError(f"no primary with a replica for {key}")
 
+    def move_slot(self, key: str) -> None:
+        """Move the key's hash slot to another shard, atomically."""
+        source, _ = self.owner(key)
+        with source.client(timeout=60) as client:
+            slot = client.execute("CLUSTER", "KEYSLOT", key)
+            own = client.execute("CLUSTER", "MYID")
+            rows = client.execute("CLUSTER", "SLOTS")
+            target = next(primary for _, _, primary, *_ in rows if primary[2] != own)
+            client.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target[2])
+        _until(lambda: self.owner(key)[0].port == target[1])
+
     def bystander(self, key: str) -> RespClient:
         """Return a raw client whose home is a node of another shard."""
         shard = self.owner(key)

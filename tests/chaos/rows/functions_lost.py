@@ -1,10 +1,8 @@
 """The function library is flushed, a foreign library `glidemq` is loaded, and two builds of ours work side by side."""
 
 import re
-import shutil
-from pathlib import Path
 
-from tests.chaos.fleet import ROOT
+from tests.chaos.other_build import other_build
 from tests.chaos.run import ChaosRun
 
 NUMBER = 5
@@ -16,7 +14,7 @@ PROCESSES = 5
 def play(run: ChaosRun) -> None:
     run.start_server()
     run.no_stalls = True
-    other = _other_build(run.folder / "other-build")
+    other = other_build(run.folder / "other-build")
     run.fleet.worker(python_path=str(other))
     run.fleet.producer(None if run.long else 250, rate=100, python_path=str(other))
     run.fleet_of(2, jobs=250, rate=100)
@@ -37,17 +35,3 @@ def play(run: ChaosRun) -> None:
         run.expect(not run.ledger.errors and not run.ledger.unsure, f"errors: {run.ledger.errors} {run.ledger.unsure}")
 
     run.checks.append(check)
-
-
-def _other_build(folder: Path) -> Path:
-    """Copy the package, and change its function library by a comment: an older or newer build."""
-    for name in ("glidemq_py", "lua", "tests/chaos", "tests/key_leaks.py"):
-        source, target = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-    with (folder / "lua" / "core" / "known_features.lua").open("a") as file:
-        file.write("\n-- another build\n")
-    return folder
