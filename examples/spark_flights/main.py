@@ -154,7 +154,7 @@ def summarise(done: Any) -> tuple[list[Any], list[Any]]:
     by_airline = done.groupBy("name").agg(
         F.sum("flights").alias("flights"), share, (F.sum("made_up") / F.sum("flights")).alias("made_up")
     )
-    by_month = done.groupBy("origin", "month").agg(share)
+    by_month = done.groupBy("origin", "month").agg(F.sum("flights").alias("flights"), share)
     return by_airline.orderBy(F.desc("late")).collect(), by_month.orderBy("origin", "month").collect()
 
 
@@ -167,15 +167,19 @@ def plot(by_airline: list[Any], by_month: list[Any], path: Path) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.5), width_ratios=(1.15, 1))
     rows = list(reversed(by_airline))
-    left.barh([row.name for row in rows], [row.late for row in rows], color="#4c78a8")
+    left.barh([f"{row.name} ({row.flights:,})" for row in rows], [row.late for row in rows], color="#4c78a8")
     left.set_xlabel("flights 15 minutes late or more, per cent")
+    left.set_ylabel("airline (number of flights)")
     left.set_title("by airline")
     for airport in AIRPORTS:
         months = [row for row in by_month if row.origin == airport]
-        right.plot([row.month for row in months], [row.late for row in months], marker="o", label=airport)
+        label = f"{airport} ({sum(row.flights for row in months):,})"
+        right.plot([row.month for row in months], [row.late for row in months], marker="o", label=label)
     right.set_xticks(range(1, 13), list("JFMAMJJASOND"))
     right.set_ylim(bottom=0)
-    right.set_title("by airport and month")
+    right.set_xlabel("month of 2013")
+    right.set_ylabel("flights 15 minutes late or more, per cent")
+    right.set_title("by airport (number of flights) and month")
     right.legend()
     figure.suptitle("Flights from New York City, 2013")
     figure.tight_layout()

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.connect import URL_VARIABLE, config_of
@@ -21,6 +21,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.server_check import check_blocking
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_choice, check_int, reject_unknown
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
@@ -80,6 +81,9 @@ _open: dict[tuple[int, Place, int], ThreadTransport] = {}
 """Open connections by process id, place and lane: a fork must not use its parent's connection."""
 
 
+_opening: Final = new_lock()
+
+
 def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
     """Return the connection of this process; a lane other than 0 is a further connection for another thread.
 
@@ -88,7 +92,12 @@ def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
     """
     key = (os.getpid(), place, lane)
     found = _open.get(key)
-    if found is None:
+    if found is not None:
+        return found
+    with _opening:  # several threads of a driver may make first use of the format
+        found = _open.get(key)
+        if found is not None:
+            return found
         options = place.resolve()
         found = ThreadTransport(config_of(options))
         if not lane:
@@ -242,8 +251,9 @@ class Given:
         if url:
             if given:
                 raise GlideMQValidationError(given[0], SECRET, "cannot be given together with 'url'")
-            return Place(options=ConnectionOptions.from_url(url), password_env=password_env)
-        return Place(options=self._from_parts(password_env), password_env=password_env)
+            return Place(options=_named("url", ConnectionOptions.from_url, url), password_env=password_env)
+        where = "addresses" if "addresses" in self._texts else "host"
+        return Place(options=_named(where, self._from_parts, password_env), password_env=password_env)
 
     def _from_parts(self, password_env: str) -> ConnectionOptions:
         if "addresses" in self._texts and ("host" in self._texts or "port" in self._texts):
@@ -263,6 +273,23 @@ class Given:
             request_timeout=self.whole("requestTimeout", _DEFAULT_TIMEOUT_MS, 1, 86_400_000),
             client_name="glidemq-spark",
         )
+
+
+_T = TypeVar("_T")
+_CONNECTION_NAMES: Final = {"request_timeout": "requestTimeout", "database_id": "database"}
+
+
+def _named(where: str, parse: Callable[[str], _T], given: str) -> _T:
+    """Return parsed connection options; errors name the option that Spark users wrote."""
+    try:
+        return parse(given)
+    except GlideMQValidationError as error:
+        name = _CONNECTION_NAMES.get(error.option, error.option)
+        if name == "connection" or name.partition(".")[0] == "addresses":
+            name = where
+        error.option = name
+        error.args = (name, *error.args[1:])
+        raise
 
 
 STATES: Final = (

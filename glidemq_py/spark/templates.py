@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
@@ -40,7 +41,7 @@ _PLAIN_ID: Final = r"^([0-9A-Za-z_\-.@]*[A-Za-z_\-.@][0-9A-Za-z_\-.@]*|[1-9][0-9
 _LENGTH_MAX: Final = 256
 _TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "jobId": (_PLAIN_ID, validate_job_id),
-    "orderingKey": (_PLAIN_TEXT, validate_ordering_key),
+    "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
 }
 _SHAPES_MAX: Final = 64
 

@@ -13,7 +13,7 @@ pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 from glidemq_py._core.calls import unpack
 from glidemq_py._core.calls.adding import Row, request, stored_row
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py.errors import ColumnError
+from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.templates import TemplatePacker
@@ -196,3 +196,27 @@ def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any)
     plan = WritePlan(columns={column: 1}, data_kind="json", data_columns=((0, "data"),))
     with pytest.raises(ColumnError, match=rf"{column}.*row 4\b|row 4\b.*{column}"):
         sent(plan, options(jobName="n"), batch)
+
+
+def test_too_many_queues_fail_before_anything_is_sent():
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 1_002), pa.array([f"q{n}" for n in range(1_002)])], ["d", "q"])
+    plan = WritePlan(columns={"queue": 1}, data_kind="json", data_columns=((0, "data"),))
+    sink = Sent()
+    collected, encoder = Batches(sink, options(jobName="n")), RowEncoder(plan, options(jobName="n"))
+    (*parts,) = encoder.encode(batch)
+    for queue, rows in parts[:1_001]:
+        collected.put(queue, rows)
+    with pytest.raises(ColumnError, match=r"'queue'.*a write can use 1,000 queues"):
+        collected.put(*parts[1_001])
+    assert sink.calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"url": "nope"}, "url"), ({"url": "valkey://h:1?foo=1"}, "url"), ({"host": ""}, "host"),
+     ({"url": "valkey://h?request_timeout=0"}, "requestTimeout"), ({"addresses": "a:b"}, "addresses")],
+)  # fmt: skip
+def test_errors_name_the_option_of_the_user(given: dict[str, str], name: str):
+    with pytest.raises(GlideMQValidationError, match=rf"^option '{name}' ") as error:
+        WriteOptions.parse({"queue": "q"} | given, streaming=False)
+    assert error.value.option == name
