@@ -71,7 +71,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     sizes = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
     running += [start(f"{deploy}.worker.Worker", "--host", host, *sizes, url) for host in ("127.0.0.1", "127.0.0.2")]
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while (folder / "log").read_text(errors="replace").count("Successfully registered with master") < 2:
         assert time.monotonic() < deadline, (folder / "log").read_text(errors="replace")
         time.sleep(0.2)
