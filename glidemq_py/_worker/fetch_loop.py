@@ -80,7 +80,9 @@ class FetchLoop:
         """The last `Invalidate` or `Reattach` call."""
         self._pump_scheduled = False
         self._refused = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at: float | None = None
+        """Time of the timer. (uvloop returns a handle without `when` for a time that is almost now.)"""
         self._runner: AttemptRunner | None = None
         self.engine = FetchEngine(
             options.slots, self._loop.time(), random.random, one_call=options.batch is not None,
@@ -426,10 +428,11 @@ class FetchLoop:
     def _set_timer(self) -> None:
         wake_at = self.engine.wake_at
         if self._timer is not None:
-            if self._timer.when() == wake_at:
+            if self._timer_at == wake_at:
                 return
             self._timer.cancel()
             self._timer = None
+        self._timer_at = wake_at
         if wake_at is not None:
             self._timer = self._loop.call_at(wake_at, self._on_timer, wake_at, context=self._context_vars)
 

@@ -115,6 +115,8 @@ class Fleet:
         self._numbers = {"producer": 0, "worker": 0}
         self.producers: list[Party] = []
         self.workers: list[Party] = []
+        self.parties: list[Party] = []
+        """All processes ever started."""
 
     def _settings(self, role: str, changes: dict[str, Any]) -> PartySettings:
         self._numbers[role] += 1
@@ -125,6 +127,7 @@ class Fleet:
         settings = self._settings("producer", {"jobs": jobs, **changes})
         party = Party(settings, ["tests.chaos.producer"], self._folder, self._ledger)
         self.producers.append(party)
+        self.parties.append(party)
         return party
 
     def worker(self, *arguments: str, module: str = "tests.chaos.worker_target:worker", **changes: Any) -> Party:
@@ -134,6 +137,7 @@ class Fleet:
             settings, ["glidemq_py.worker", module, "--log-level", "warning", *arguments], self._folder, self._ledger
         )
         self.workers.append(party)
+        self.parties.append(party)
         return party
 
     def replace_worker(self, old: Party) -> Party:
@@ -178,7 +182,7 @@ class Fleet:
                 raise AssertionError(f"{party.name} ended with code {code}: {party.lines()[-15:]}")
 
     def close(self) -> None:
-        for party in (*self.producers, *self.workers):
+        for party in self.parties:
             if party.alive:
                 party.send(signal.SIGKILL)
             party.process.wait()

@@ -347,6 +347,9 @@ class ChaosRun:
     def _finish_judging(self) -> Verdict:
         ledger, found = self.ledger, self.verdict
         found.problems += ledger.problems
+        for party in self.fleet.parties:
+            if any(line.strip() == _TRACEBACK for line in party.lines()):
+                found.problems.append(f"{party.name} logged a traceback (its log: --keep)")
         self._measure_killed()
         with self.queue() as queue:
             report = queue.check(repair=self.expects_findings, recheck_after=20)
@@ -420,6 +423,7 @@ class ChaosRun:
         self.close()
 
 
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _UNFINISHED: Final = ("waiting", "active", "delayed", "prioritized", "group_waiting", "waiting_children", "suspended")
 _MUST_FAIL: Final = frozenset({"failing", "poison", "endless"})
 

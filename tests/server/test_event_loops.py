@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents
+from glidemq_py import ClosedError, EventLoopError, Queue, QueueEvents, Worker
 from glidemq_py.testing import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -193,3 +193,18 @@ def test_events_that_their_ended_loop_closed_name_the_remedy(url: str, queue_nam
     assert asyncio.run(read()) == "added"
     with pytest.raises(EventLoopError, match="are closed; make another QueueEvents in each event loop"):
         asyncio.run(read())
+
+
+def test_worker_timer_that_is_due_at_once_under_uvloop(url: str, queue_name: str) -> None:
+    """For a time less than a millisecond away, uvloop returns a handle without `when`."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> str:
+        async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: "done", url) as worker:
+            fetching = worker._fetching
+            assert fetching is not None
+            for _ in range(3):
+                fetching.due_in(0)
+            return str(await queue.add_and_wait("n"))
+
+    assert uvloop.run(main()) == "done"
