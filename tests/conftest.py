@@ -1,5 +1,6 @@
 """Servers and queue names for the whole suite. tests/README.md lists the fixtures."""
 
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -91,9 +92,23 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 # -- the one server of most tests --------------------------------------------------------------------------
 
 
+_STARTED: list[GlideMQServer] = []
+"""Shared servers that only this process uses."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _empty_servers() -> None:
+    """Delete the keys that other modules have left: some tests list all keys of a server."""
+    for each in _STARTED:
+        with RespClient(each.host, each.port) as client:
+            client.execute_everywhere("FLUSHALL")
+
+
 @pytest.fixture(scope="session")
 def server(glidemq_server: GlideMQServer) -> GlideMQServer:
     """Return the shared server: Valkey 9.1, or GLIDEMQ_TEST_SERVER. Do not stop, flush or configure it."""
+    if not os.environ.get("GLIDEMQ_TEST_SERVER"):
+        _STARTED.append(glidemq_server)
     return glidemq_server
 
 
@@ -155,6 +170,7 @@ class _Servers:
             process.start()
             self._processes.append(process)
             self._running[name] = GlideMQServer(url=process.url, host=process.host, port=process.port)
+            _STARTED.append(self._running[name])
         return self._running[name]
 
     def close(self) -> None:
