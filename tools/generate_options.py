@@ -146,8 +146,8 @@ TABLES = (
     Options("glidemq_py.ConnectionOptions"),
     Options("glidemq_py.IamCredentials", {"username": "u", "cluster_name": "c", "region": "r"}),
     Options(
-        "glidemq_py.proxy.create_proxy_app",
-        same_as={"Queue": ("connection", "prefix", "compression", "events")},
+        "glidemq_py.proxy.ProxyOptions",
+        same_as={"Queue": ("prefix", "compression", "events")},
         links={"hosts": "../learn/proxy.md#requests-of-other-sites", "max_response": "../learn/proxy.md#pages"},
     ),
 )  # fmt: skip

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import time
-from collections.abc import AsyncGenerator, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, ParamSpec, Protocol, cast
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -14,52 +16,52 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
-from glidemq_py._core.times import Milliseconds
 from glidemq_py.proxy import flows, jobs, streams
 from glidemq_py.proxy import queues as queues_
 from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.guard import Guard
 from glidemq_py.proxy.responses import answer, refusal
 from glidemq_py.proxy.routing import EventStream, endpoints
-from glidemq_py.proxy.state import LOOPBACK_HOSTS, OnError, ProxyOptions, ProxyState
+from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
 __all__ = ["create_proxy_app"]
 
 _health_router = endpoints()
 
 
-def create_proxy_app(
-    connection: Connection = None,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    queues: Iterable[str] | None = None,
-    compression: Compression = "none",
-    events: bool = True,
-    tokens: Iterable[str] | None = None,
-    max_body: int = 1_048_576,
-    keep_alive: Milliseconds = 5_000,
-    on_error: OnError | None = None,
-    hosts: Iterable[str] = LOOPBACK_HOSTS,
-    body_timeout: Milliseconds = 30_000,
-    max_response: int = 4_194_304,
-) -> FastAPI:
+P = ParamSpec("P")
+
+
+class _CreateApp(Protocol[P]):
+    def __call__(self, connection: Connection = None, *args: P.args, **options: P.kwargs) -> FastAPI: ...
+
+
+def _with_options_of(
+    kind: Callable[P, ProxyOptions],
+) -> Callable[[Callable[[Connection, ProxyOptions], FastAPI]], _CreateApp[P]]:
+    """Return a decorator: the function takes the fields of ``kind`` as keyword arguments."""
+
+    def decorate(create: Callable[[Connection, ProxyOptions], FastAPI]) -> _CreateApp[P]:
+        @functools.wraps(create)
+        def create_app(connection: Connection = None, *args: P.args, **options: P.kwargs) -> FastAPI:
+            return create(connection, kind(*args, **options))
+
+        signature = inspect.signature(create)
+        first = signature.parameters["connection"].replace(default=None)
+        fields = inspect.signature(kind).parameters.values()
+        cast("Any", create_app).__signature__ = signature.replace(parameters=[first, *fields])
+        return create_app
+
+    return decorate
+
+
+@_with_options_of(ProxyOptions)
+def create_proxy_app(connection: Connection, options: ProxyOptions) -> FastAPI:
     """Create the ASGI application that serves queues over HTTP.
 
     Args:
         connection: as for `Queue`; one connection serves all queues.
-        prefix: first part of every key.
-        queues: names of the queues that clients may use; None = all.
-        compression: "gzip" stores job data compressed.
-        events: False leaves out the `added` events.
-        tokens: accepted bearer tokens; every request except ``GET /health`` needs one. None = no authentication.
-        max_body: maximum size of a request body, bytes.
-        keep_alive: interval of the comments on an idle stream, ms or timedelta.
-        on_error: called with each internal error (status 500, code ``internal``) and its request; it is also logged.
-        hosts: accepted names in the header Host, without port; "*" accepts any. Default: the names of this machine
-            (localhost, 127.0.0.1, [::1]).
-        body_timeout: maximum time to receive a request body, ms or timedelta.
-        max_response: maximum size of a page of a listing, bytes; a single job is returned whole.
+        options: the fields of `ProxyOptions`, as keyword arguments.
 
     Returns:
         The application. ``app.state.proxy.begin_closing()`` ends its streams, for servers that wait for open
@@ -68,10 +70,6 @@ def create_proxy_app(
     Raises:
         GlideMQValidationError: if an option is invalid.
     """
-    options = ProxyOptions(
-        prefix=prefix, queues=queues, compression=compression, events=events, tokens=tokens, max_body=max_body,
-        keep_alive=keep_alive, on_error=on_error, hosts=hosts, body_timeout=body_timeout, max_response=max_response,
-    )  # fmt: skip
     check_connection(connection)
     state = ProxyState(connection, options)
 

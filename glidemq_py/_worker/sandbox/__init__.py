@@ -1,8 +1,8 @@
 """Runs handlers in child processes: a crash, a memory leak or an endless loop affects one job, not the worker.
 
-Why not an existing pool such as pebble's ProcessPool: its functions cannot send messages to the parent before they end
-(progress, logs, new data), arguments and results are pickled, children import the parent's main module, and memory is
-not limited. This package needs only a process that runs one job at a time and a socket for messages.
+Why not a maintained pool: each one tried lost a guarantee (docs/design/decisions.md has the figures). A round trip
+takes 0.16 ms here and 0.32 ms with pebble; a crash breaks the whole pool of `concurrent.futures` and loky; none kills
+the programs that a handler has started, and all import the parent's main module and unpickle its exceptions.
 
 `target` parses the name of the handler, `child` is the child process, `template` forks it, `process` is the worker's
 side of it, `pool` reuses processes, `framing` defines the messages.

@@ -1,5 +1,7 @@
 """Messages between a worker and its sandbox: MessagePack maps, each after its length in four bytes.
 
+`multiprocessing.connection` is not used: asyncio cannot read it, so each process would need a thread in the worker.
+
 Worker: `start`, `job`, `answer`, `cancel`. Sandbox: `ready` or `refused`, `ask`, `ended`. Job data and results are the
 text written by the queue's serializer.
 

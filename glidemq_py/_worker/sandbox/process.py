@@ -1,7 +1,8 @@
 """The worker's side of one sandbox process: starts it, sends it jobs, makes the calls of its handler, stops it.
 
-`multiprocessing` is not used, because it would import the parent's main module in each process. Every process leads a
-process group, so that programs started by its handler are killed with it.
+`multiprocessing` and its fork server are not used, because they would import the parent's main module in each process
+and wait for ever for a fork server that is stopped. Every process leads a process group, so that programs started by
+its handler are killed with it.
 """
 
 from __future__ import annotations
