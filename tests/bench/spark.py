@@ -1,4 +1,4 @@
-"""Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write latency memory read]`.
+"""Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write options ...]`.
 
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
 interleaved rounds, and every ratio the median of what it was in each round: the machine drifts from round to round.
@@ -141,6 +141,13 @@ class Bench:
             text = " ".join(f"{ratio:.3f}" for ratio in ratios)
             print(f"  {one} / {other}: {statistics.median(ratios):.2f} (at least {least}); the rounds: {text}")
 
+    def options(self) -> None:
+        """CPU time of a task to pack a row, by its columns of options, all of whose values differ."""
+        for names in ((), *((name,) for name in VARIED), tuple(VARIED)):
+            for rows in (10_000, self.rows):
+                found = [packing_cost(names, rows) for _ in range(self.rounds)]
+                print(f"  {', '.join(names) or 'none':<46} {rows:>9,} rows {statistics.median(found):>7.2f} us a row")
+
     def rate(self, way: Callable[[], None]) -> float:
         """Rows a second of one way, into an empty server."""
         self.empty()
@@ -229,6 +236,34 @@ class Bench:
 # -- what runs in processes of its own -----------------------------------------------------------------------------
 
 
+VARIED: dict[str, Callable[[int], Any]] = {
+    "delay": lambda n: n + 1,
+    "orderingKey": lambda n: f"customer-{n % 50_000}",
+    "jobId": lambda n: f"order-{n}",
+    "priority": lambda n: n % 2_048,
+    "ttl": lambda n: 60_000 + n,
+}
+
+
+def packing_cost(names: Sequence[str], rows: int) -> float:
+    """CPU time to pack a row, microseconds."""
+    from glidemq_py.spark.api import pa
+    from glidemq_py.spark.encoding import RowEncoder
+    from glidemq_py.spark.options import WriteOptions
+    from glidemq_py.spark.write_schema import WritePlan
+
+    write = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "jobName": "n"}, streaming=False)
+    data = pa.array([json.dumps({"text": "x" * (BYTES - 11)})] * rows)
+    columns = [data, *(pa.array([VARIED[name](n) for n in range(rows)]) for name in names)]
+    batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
+    places = {name: n for n, name in enumerate(names, 1)}
+    encoder = RowEncoder(WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),)), write)
+    began = time.process_time()
+    packed = sum(len(part) for _, part in encoder.encode(batch))
+    assert packed == rows
+    return (time.process_time() - began) / rows * 1e6
+
+
 def raw_adds(url: str, rows: int) -> None:
     """Add rows as the writer does, from texts that are there; prints the seconds."""
     transport = ThreadTransport(config_of(ConnectionOptions.from_url(url)))
@@ -296,7 +331,7 @@ def processes(parent: int) -> list[tuple[str, int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["write", "latency", "memory", "read"])
+    parser.add_argument("what", nargs="*", default=["write", "options", "latency", "memory", "read"])
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--others", type=float, default=0.08, help="what others may take of a core; more: again")

@@ -179,3 +179,28 @@ def test_report_of_a_write_without_staging(full_server: ServerProcess, queue_nam
     report = last_report(queue_name, url=full_server.url)
     assert report is not None
     assert (report.jobs, report.rows, report.null_rows, report.repeated) == (20, 20, 1, False)
+
+
+def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
+    from glidemq_py.spark.columns import WRITE_COLUMNS
+    from glidemq_py.spark.options import ReadOptions
+    from glidemq_py.spark.reports import WritesReader
+
+    for _ in range(2):
+        writer = frame_writer(full_server.url, queue_name, writeId="monday")
+        writer.commit(write_rows(writer, 10))
+    frame_writer(full_server.url, queue_name, writeId="tuesday")
+    options = ReadOptions.parse({"url": full_server.url, "queue": queue_name, "view": "writes"}, streaming=False)
+    reader = WritesReader(options, tuple((name, kinds[0]) for name, kinds in WRITE_COLUMNS.items()))
+    (partition,) = reader.partitions()
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [(row["writeId"], row["state"], row["jobs"], row["rows"]) for row in rows] == [
+        ("tuesday", "open", None, None),
+        ("monday", "repeated", 0, 0),
+        ("monday", "done", 10, 10),
+    ]
+    assert [row["queues"] for row in rows] == [[], [(queue_name, "0")], [(queue_name, "10")]]
+    assert {row["home"] for row in rows} == {queue_name}
+    assert rows[0]["idle"] is not None
+    assert rows[0]["finishedAt"] is None
+    assert rows[1]["finishedAt"] >= rows[2]["finishedAt"]
