@@ -7,8 +7,8 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._api.administration import QueueAdministration
 from glidemq_py._api.bulk import AddCoalescer, Adder, BulkAdd, added_job
-from glidemq_py._api.control import QueueControl
 from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
@@ -41,8 +41,8 @@ from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers.queue_api import QueueSchedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.streams import QueueStreams
+from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._features.suspend.queue_api import QueueSuspension
-from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
 from glidemq_py._features.usage.queue_api import QueueUsageReading
 from glidemq_py._features.vectors.queue_api import QueueVectors
 from glidemq_py._job import Job, QueueLink, reading
@@ -63,7 +63,7 @@ _ADDS, _SWEEP = "adds", "sweep"
 
 
 class Queue(
-    QueueControl, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
+    QueueAdministration, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
     QueueUsageReading, QueueVectors, AsyncOnly,
     Generic[DataT, ResultT],
 ):  # fmt: skip

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final, Self
 
 from glidemq_py._api.queue import Queue
-from glidemq_py._features.schedulers.maintenance import SchedulerTask
+from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["Scheduler"]

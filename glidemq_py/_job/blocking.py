@@ -16,12 +16,12 @@ from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
 from glidemq_py._job.contents import LOG_LINES_KEPT
-from glidemq_py._job.control import RevokeOutcome
 from glidemq_py._job.job import Job
 from glidemq_py._job.steps import SAME
 

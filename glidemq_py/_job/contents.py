@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
@@ -159,7 +159,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         """
         check_line("log line", line)
         check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
-        await self._write(control.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
+        await self._write(administration.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
 
     async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
         """Store the job's progress and publish a `progress` event.
@@ -174,7 +174,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
             StaleAttemptError: If the job is now locked by another worker.
         """
         text = encode_json("progress", progress)
-        await self._write(control.update_job_progress(self._link.keys.meta, self.id, text, self._token))
+        await self._write(administration.update_job_progress(self._link.keys.meta, self.id, text, self._token))
         self._progress_text = text
 
     async def logs(self, start: int = 0, end: int = -1) -> list[str]:
@@ -196,7 +196,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
 
     @property
     def _token(self) -> tuple[int, int]:
-        return control.NO_TOKEN if self._attempt is None else self._attempt.token
+        return administration.NO_TOKEN if self._attempt is None else self._attempt.token
 
     async def _write(self, call: Any) -> None:
         self._check_status(await self._link.transport.call(call))

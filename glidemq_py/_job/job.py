@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.payload import decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.delays import JobDelay
 from glidemq_py._features.fallbacks import JobFallbacks
 from glidemq_py._features.flows.job_api import JobFamily
+from glidemq_py._features.priorities import JobPriority
+from glidemq_py._features.revoke import JobRevocation
 from glidemq_py._features.streams import JobStreams
 from glidemq_py._features.suspend.job_api import JobSuspension
 from glidemq_py._features.usage.calls import read_usage
@@ -22,7 +25,6 @@ from glidemq_py._features.usage.job_api import JobUsageReports
 from glidemq_py._features.vectors.job_api import JobVectors
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents
-from glidemq_py._job.control import JobControl
 from glidemq_py._job.details import JobDetails, JobReloading
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.steps import JobSteps
@@ -43,8 +45,8 @@ ContextT = TypeVar("ContextT", default=Any)
 
 
 class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
-    JobContents[DataT, ResultT, ContextT], JobControl, JobSteps, JobSuspension, JobFallbacks, JobFamily, JobDetails,
-    JobReloading, JobStreams, JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
+    JobContents[DataT, ResultT, ContextT], JobPriority, JobDelay, JobRevocation, JobSteps, JobSuspension, JobFallbacks,
+    JobFamily, JobDetails, JobReloading, JobStreams, JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
 ):  # fmt: skip
     """A job: one unit of work in a queue.
 
@@ -145,7 +147,7 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
             StaleAttemptError: If the job is now locked by another worker.
         """
         text = encode_data(data, self._link.serializer, self._link.compression)
-        await self._write(control.update_job_data(self._link.keys.meta, self.id, text, self._token))
+        await self._write(administration.update_job_data(self._link.keys.meta, self.id, text, self._token))
         self._data = data
         self._data_text = text
 
@@ -186,7 +188,7 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
             JobStateError: If the job has not failed.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(control.requeue_job(self._link.keys.meta, self.id))
+        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self.id))
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":
@@ -197,7 +199,7 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
 
         If the job is active, its worker notices at the next heartbeat and discards the result.
         """
-        return await self._link.transport.call(control.remove(self._link.keys.meta, self.id))
+        return await self._link.transport.call(administration.remove(self._link.keys.meta, self.id))
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> ResultT:
         """Wait until the job is completed and return its result.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Final, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import JobTransport, Transport
+from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER
 from glidemq_py._core.queue_options import Compression, Serializer
+from glidemq_py.errors import JobNotFoundError, JobStateError
 
-__all__ = ["Outcome", "QueueLink", "Waiter"]
+__all__ = ["Outcome", "QueueLink", "Waiter", "change_job"]
 
 TransportT = TypeVar("TransportT", bound=JobTransport, covariant=True, default=Transport)
 
@@ -70,3 +72,23 @@ class QueueLink(Generic[TransportT]):
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     no_continuations: str | None = None
     """Why this link's jobs do not support ``on_resume``; None if they do."""
+
+
+_REJECT_REASONS: Final = {
+    "held": "being fetched by a worker",
+    "lost": "missing from the structure of its state",
+}
+
+
+async def change_job(link: QueueLink[JobTransport], job_id: str, call: Call[str], action: str) -> None:
+    """Make a call that changes a job which has not started; ``action`` is what it does, for the error.
+
+    Raises:
+        JobNotFoundError: If the job does not exist.
+        JobStateError: If its state does not allow the change.
+    """
+    reply = await link.transport.call(call)
+    if reply == "gone":
+        raise JobNotFoundError(job_id)
+    if reply not in ("ok", "no_op"):
+        raise JobStateError(job_id, _REJECT_REASONS.get(reply, reply), action)

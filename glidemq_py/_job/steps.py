@@ -10,7 +10,7 @@ from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_choice, check_int, check_text
 from glidemq_py._core.payload import check_line
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
@@ -141,7 +141,7 @@ class AttemptSteps:
             StaleAttemptError: If the job is now locked by another worker.
         """
         attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-        await self._write(control.record_tokens(self._link.keys.meta, self.id, number, self._token))
+        await self._write(administration.record_tokens(self._link.keys.meta, self.id, number, self._token))
         attempt.tokens = number
 
 

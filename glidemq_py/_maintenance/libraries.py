@@ -16,8 +16,8 @@ from typing import Final
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.library_publishing import delete_everywhere, published
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core.calls import control
-from glidemq_py._core.calls.control import registry_touch
+from glidemq_py._core.calls import administration
+from glidemq_py._core.calls.administration import registry_touch
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import GlideMQError, LibraryError
@@ -127,12 +127,12 @@ class UnusedLibrariesTask(BackgroundTask):
             _registered[where] = time.monotonic()
         # The lock is not released: until it expires, no other worker deletes libraries.
         token = secrets.token_hex(8)
-        if not await transport.call(control.lock(LOCK_KEY, token, int(_EVERY_S * 800))):
+        if not await transport.call(administration.lock(LOCK_KEY, token, int(_EVERY_S * 800))):
             return []
         try:
             deleted = await delete_unused(transport)
         except LibraryError:
-            await transport.call(control.unlock(LOCK_KEY, token))  # another worker's user may have permission
+            await transport.call(administration.unlock(LOCK_KEY, token))  # another worker's user may have permission
             raise
         for name in deleted:
             _log.info("deleted function library %s (unused for a day)", name)

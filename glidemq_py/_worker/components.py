@@ -16,8 +16,8 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.schedulers.maintenance import SchedulerTask
-from glidemq_py._features.suspend.timeouts import SuspendTimeoutsTask
+from glidemq_py._features.schedulers.firing import SchedulerTask
+from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job import QueueLink
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.waiting import ResultWaiter

@@ -14,15 +14,15 @@ from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.control import registry_add, registry_set
+from glidemq_py._core.calls.administration import registry_add, registry_set
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys, flow_key
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
+from glidemq_py._features.revoke import revoke
 from glidemq_py._features.usage.queue_api import sum_usage
 from glidemq_py._job import Job
-from glidemq_py._job.control import revoke
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy import response_models as shown

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -246,7 +246,7 @@ def drain_first(write: WriteId, queues: Iterable[str]) -> Steps[int]:
         while True:
             if (yield staging.open_write(write, create=False)).state != "open":
                 return deleted + here
-            piece = yield control.drain(meta, False, cursor, _PIECE, here)
+            piece = yield administration.drain(meta, False, cursor, _PIECE, here)
             here, cursor = here + piece.deleted, piece.cursor
             if not cursor:
                 break

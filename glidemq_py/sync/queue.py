@@ -32,6 +32,7 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire
@@ -41,7 +42,6 @@ from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job import BlockingJob as Job
-from glidemq_py._job.control import RevokeOutcome
 from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
 
 __all__ = ["Queue"]

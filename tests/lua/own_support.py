@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from glidemq_py._client.library_source import Library, assemble
-from glidemq_py._core.calls import Call, control, declared_keys, working
+from glidemq_py._core.calls import Call, administration, declared_keys, working
 from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py.testing import RespClient
 
@@ -114,7 +114,7 @@ class OwnQueue:
         replies: list[tuple[str, int]] = []
         cursor = ""
         while not replies or replies[-1][0] == "more":
-            status, deleted, cursor = self.run(control.obliterate(self.meta, force, batch, cursor))
+            status, deleted, cursor = self.run(administration.obliterate(self.meta, force, batch, cursor))
             replies.append((status, deleted))
         return replies
 

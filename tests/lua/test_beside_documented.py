@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
@@ -189,10 +189,10 @@ class Fleet:
         if not self.rude and (h.get("state") == "active" or "lifo" in h or h.get("priority", "0") != "0"):
             return
         self.random.choice((
-            lambda: self.own.run(control.remove(self.own.meta, job_id)),
-            lambda: self.own.run(control.revoke(self.own.meta, job_id)),
-            lambda: self.own.run(control.change_priority(self.own.meta, job_id, 1)),
-            lambda: self.own.run(control.change_delay(self.own.meta, job_id, 20)),
+            lambda: self.own.run(administration.remove(self.own.meta, job_id)),
+            lambda: self.own.run(administration.revoke(self.own.meta, job_id)),
+            lambda: self.own.run(administration.change_priority(self.own.meta, job_id, 1)),
+            lambda: self.own.run(administration.change_delay(self.own.meta, job_id, 20)),
         ))()  # fmt: skip
         self.tainted.add(job_id)
 

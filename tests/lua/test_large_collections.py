@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from glidemq_py._core.calls import control, reading, working
+from glidemq_py._core.calls import administration, reading, working
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.outbox import outbox
@@ -73,7 +73,7 @@ def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
         q.redis("SADD", f"deps:{parent}", q.key("other"))
     q.finish(q.take_one().failed())
     q.run(flows.notify_parents(q.meta))
-    assert q.run(control.requeue_job(q.meta, child)) == "ok"
+    assert q.run(administration.requeue_job(q.meta, child)) == "ok"
     q.finish(q.take_one().completed("7"))
     notify_all(q)
     assert {q.redis("HGET", f"depvals:{parent}", q.key(child)) for parent in parents} == {"v7"}

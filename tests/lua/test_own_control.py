@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.reading import version
 from glidemq_py._core.calls.working import AttemptStatus as S
@@ -29,7 +29,13 @@ from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, l
 
 
 def test_pause_and_resume_return_whether_state_changed(q: OwnQueue) -> None:
-    calls = (control.resume, control.pause, control.pause, control.resume, control.resume)
+    calls = (
+        administration.resume,
+        administration.pause,
+        administration.pause,
+        administration.resume,
+        administration.resume,
+    )
     assert [q.run(call(q.meta)) for call in calls] == [False, True, False, True, False]
     assert [event["event"] for event in q.events("0")] == ["resumed", "paused", "paused", "resumed", "resumed"]
     assert q.redis("HGET", "meta", "paused") == "0"
@@ -55,23 +61,23 @@ def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
 
 
 def test_event_retention_can_be_raised(q: OwnQueue) -> None:
-    assert q.run(control.set_event_retention(q.meta, 3_000)) == 1
+    assert q.run(administration.set_event_retention(q.meta, 3_000)) == 1
     q.add(*[row("task", "{}", "{}") for _ in range(900)])
     work(q, 1_500)
     for _ in range(100):
         q.add_job(priority=1)
         q.finish(q.take_one().failed("boom"))
     assert 3_000 <= q.redis("XLEN", "events") <= 3_300
-    assert q.run(control.set_event_retention(q.meta, 0)) == 1
+    assert q.run(administration.set_event_retention(q.meta, 0)) == 1
     assert q.redis("HGET", "meta", "maxLenEvents") is None
-    q.run(control.pause(q.meta))
+    q.run(administration.pause(q.meta))
     assert q.redis("XLEN", "events") <= 1_100
 
 
 @pytest.mark.parametrize("junk", ["many", "-5", "1e3", ""])
 def test_invalid_events_limit_uses_default(q: OwnQueue, junk: str) -> None:
     q.redis("HSET", "meta", "maxLenEvents", junk)
-    q.run(control.pause(q.meta))
+    q.run(administration.pause(q.meta))
     assert [event["event"] for event in q.events("0")] == ["paused"]
 
 
@@ -123,13 +129,13 @@ STATES = (waiting, lifo, delayed, prioritized, in_nodes_priority_list, promoted,
 def test_remove_deletes_every_key_of_a_job(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
     give_satellites(q, [job_id])
-    assert q.run(control.remove(q.meta, job_id)) is True
+    assert q.run(administration.remove(q.meta, job_id)) is True
     assert q.key_names() <= BOOKKEEPING
     assert q.entries() == []
     assert q.redis("GET", "list-active") in (None, "0")
     assert q.counts() == dict.fromkeys(q.counts(), 0)
     assert q.event_names(job_id)[-1] == "removed"
-    assert q.run(control.remove(q.meta, job_id)) is False
+    assert q.run(administration.remove(q.meta, job_id)) is False
     assert q.exchange(5).jobs == []
 
 
@@ -139,28 +145,28 @@ def test_remove_keeps_other_jobs(q: OwnQueue, arrange: object) -> None:
     before = q.counts()
     second = arrange(q)  # type: ignore[operator]
     assert first != second
-    q.run(control.remove(q.meta, second))
+    q.run(administration.remove(q.meta, second))
     assert q.counts() == before
     assert q.state(first) is not None
 
 
 def test_removing_a_job_that_node_added(q: OwnQueue) -> None:
     q.push_entry(q.put_job("7"))
-    assert q.run(control.remove(q.meta, "7")) is True
+    assert q.run(administration.remove(q.meta, "7")) is True
     assert q.entries() == []
     assert q.exchange(1).dropped == []
 
 
 def test_removing_a_suspended_job(q: OwnQueue) -> None:
     q.redis("ZADD", "suspended", START, q.put_job("7", state="suspended"))
-    assert q.run(control.remove(q.meta, "7")) is True
+    assert q.run(administration.remove(q.meta, "7")) is True
     assert q.key_names() == {"events"}
 
 
 def test_remove_of_missing_job(q: OwnQueue) -> None:
     q.redis("SET", "job:7", "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
-        q.run(control.remove(q.meta, "7"))
+        q.run(administration.remove(q.meta, "7"))
     assert q.key_names() == {"job:7"}
 
 
@@ -170,7 +176,7 @@ def test_remove_of_missing_job(q: OwnQueue) -> None:
 def test_a_failed_job_runs_again_with_all_its_attempts(q: OwnQueue) -> None:
     job_id = failed(q)
     q.redis("HSET", f"job:{job_id}", "revoked", "1", "stalledCount", "1")
-    assert q.run(control.requeue_job(q.meta, job_id)) == "ok"
+    assert q.run(administration.requeue_job(q.meta, job_id)) == "ok"
     record = q.job(job_id)
     assert (record["state"], record["attemptsMade"], record["failedReason"]) == ("waiting", "0", "")
     assert record.keys().isdisjoint({"revoked", "stalledCount", "failedType", "stacktrace", "processedOn"})
@@ -188,7 +194,7 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any
     job_id = q.add_job(**options)
     q.advance(5)
     q.finish(q.take_one().failed())
-    assert q.run(control.requeue_job(q.meta, job_id)) == "ok"
+    assert q.run(administration.requeue_job(q.meta, job_id)) == "ok"
     assert q.state(job_id) == state
     assert q.take_one().id == job_id
 
@@ -197,12 +203,12 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any
 def test_only_failed_jobs_are_requeued(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]
     before = q.job(job_id)
-    assert q.run(control.requeue_job(q.meta, job_id)) == before["state"]
+    assert q.run(administration.requeue_job(q.meta, job_id)) == before["state"]
     assert q.job(job_id) == before
 
 
 def test_retry_of_missing_job(q: OwnQueue) -> None:
-    assert q.run(control.requeue_job(q.meta, "7")) == "gone"
+    assert q.run(administration.requeue_job(q.meta, "7")) == "gone"
     assert q.key_names() == set()
 
 
@@ -211,7 +217,7 @@ def test_job_that_cannot_be_requeued_stays_failed(q: OwnQueue) -> None:
     q.redis("DEL", "stream")
     q.redis("SET", "stream", "foreign")
     with pytest.raises(RespError, match="WRONGTYPE"):
-        q.run(control.requeue_job(q.meta, job_id))
+        q.run(administration.requeue_job(q.meta, job_id))
     assert (q.state(job_id), q.redis("ZRANGE", "failed", 0, -1)) == ("failed", [job_id])
 
 
@@ -222,9 +228,9 @@ def test_updates_of_current_worker_are_accepted(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one()
     token = (job.fence, job.processed_on)
-    assert q.run(control.update_job_progress(q.meta, "1", '{"at":5}', token)) == S.OK
-    assert q.run(control.update_job_data(q.meta, "1", '{"new":1}', token)) == S.OK
-    assert q.run(control.append_job_log(q.meta, "1", "line", 0, token)) == S.OK
+    assert q.run(administration.update_job_progress(q.meta, "1", '{"at":5}', token)) == S.OK
+    assert q.run(administration.update_job_data(q.meta, "1", '{"new":1}', token)) == S.OK
+    assert q.run(administration.append_job_log(q.meta, "1", "line", 0, token)) == S.OK
     record = q.job("1")
     assert (record["progress"], record["data"]) == ('{"at":5}', '{"new":1}')
     assert q.redis("LRANGE", "log:1", 0, -1) == ["line"]
@@ -236,24 +242,24 @@ def test_updates_of_stale_worker_are_rejected(q: OwnQueue) -> None:
     job = q.take_one()
     q.finish(job.released())
     before = q.job("1")
-    assert q.run(control.update_job_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
-    assert q.run(control.append_job_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
+    assert q.run(administration.update_job_progress(q.meta, "1", "5", (job.fence, job.processed_on))) == S.STALE
+    assert q.run(administration.append_job_log(q.meta, "1", "5", 0, (job.fence, job.processed_on))) == S.STALE
     assert q.job("1") == before
     assert not q.redis("EXISTS", "log:1")
 
 
 def test_updates_without_token_need_only_the_job(q: OwnQueue) -> None:
     q.add_job()
-    assert q.run(control.update_job_data(q.meta, "1", "2")) == S.OK
-    assert q.run(control.append_job_log(q.meta, "7", "x", 5)) == S.GONE
-    assert q.run(control.update_job_progress(q.meta, "7", "x")) == S.GONE
+    assert q.run(administration.update_job_data(q.meta, "1", "2")) == S.OK
+    assert q.run(administration.append_job_log(q.meta, "7", "x", 5)) == S.GONE
+    assert q.run(administration.update_job_progress(q.meta, "7", "x")) == S.GONE
     assert {key for key in q.key_names() if key.endswith(":7")} == set()
 
 
 def test_the_newest_log_lines_stay(q: OwnQueue) -> None:
     q.add_job()
     for i in range(5):
-        q.run(control.append_job_log(q.meta, "1", str(i), 3))
+        q.run(administration.append_job_log(q.meta, "1", str(i), 3))
     assert q.redis("LRANGE", "log:1", 0, -1) == ["2", "3", "4"]
 
 
@@ -262,15 +268,15 @@ def test_the_newest_log_lines_stay(q: OwnQueue) -> None:
 
 def test_a_lock(q: OwnQueue) -> None:
     key = q.key("lock:x")
-    assert q.run(control.lock(key, "a", 60_000)) is True
-    assert q.run(control.lock(key, "b", 60_000)) is False
-    assert q.run(control.renew(key, "b", 90_000)) is False
-    assert q.run(control.renew(key, "a", 90_000)) is True
+    assert q.run(administration.lock(key, "a", 60_000)) is True
+    assert q.run(administration.lock(key, "b", 60_000)) is False
+    assert q.run(administration.renew(key, "b", 90_000)) is False
+    assert q.run(administration.renew(key, "a", 90_000)) is True
     assert 60_000 < q.redis("PTTL", "lock:x") <= 90_000
-    assert q.run(control.unlock(key, "b")) is False
-    assert q.run(control.unlock(key, "a")) is True
-    assert q.run(control.unlock(key, "a")) is False
-    assert q.run(control.lock(key, "b", 60_000)) is True
+    assert q.run(administration.unlock(key, "b")) is False
+    assert q.run(administration.unlock(key, "a")) is True
+    assert q.run(administration.unlock(key, "a")) is False
+    assert q.run(administration.lock(key, "b", 60_000)) is True
 
 
 def test_version(q: OwnQueue) -> None:
@@ -289,8 +295,8 @@ def test_obliterate_leaves_no_key(q: OwnQueue) -> None:
     give_satellites(q, range(1, 9))
     q.run(heartbeat(q.meta, "py-1", "{}", 60_000, []))
     q.run(recover_stalled(q.meta, "py-1", 60_000, 30_000, 1, False, ""))
-    q.run(control.pause(q.meta))
-    q.run(control.resume(q.meta))
+    q.run(administration.pause(q.meta))
+    q.run(administration.resume(q.meta))
     replies = q.obliterate(batch=3)
     assert replies[-1] == ("done", 0)
     assert all(deleted <= 3 for _, deleted in replies)
@@ -382,7 +388,7 @@ def test_priority_above_our_maximum(q: OwnQueue) -> None:
     q.redis("ZADD", "scheduled", 2048 * BAND, "7")
     assert q.take_one().id == "7"
     q.add(row("a", "", "{}"))
-    assert q.run(control.remove(q.meta, "7")) is True
+    assert q.run(administration.remove(q.meta, "7")) is True
 
 
 def test_removed_grouped_job_leaves_list_active(q: OwnQueue) -> None:
@@ -394,5 +400,5 @@ def test_removed_grouped_job_leaves_list_active(q: OwnQueue) -> None:
     (second,) = (Taken(job, q.now) for job in q.exchange(1, [first.completed()]).jobs)
     assert second.entry == ""
     assert q.redis("GET", "list-active") == "1"
-    assert q.run(control.remove(q.meta, second.id)) == 1
+    assert q.run(administration.remove(q.meta, second.id)) == 1
     assert q.redis("GET", "list-active") == "0"

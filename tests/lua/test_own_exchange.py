@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import pause, resume
+from glidemq_py._core.calls.administration import pause, resume
 from glidemq_py._core.calls.working import ExchangeFlags
 from glidemq_py.testing import RespError
 from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue

@@ -3,7 +3,7 @@
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import remove
+from glidemq_py._core.calls.administration import remove
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import completed, failed
 from glidemq_py.testing import RespError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import heartbeat, leave, reattach, recover_stalled
 from glidemq_py.testing import RespError, ServerProcess
@@ -29,7 +29,7 @@ def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
         with pytest.raises(RespError, match="OOM"):
             full.add_job(**options)
     with pytest.raises(RespError, match="OOM"):
-        full.run(control.requeue_job(full.meta, "1"))
+        full.run(administration.requeue_job(full.meta, "1"))
     assert full.key_names() == before
     assert full.redis("GET", "id") == "21"
     assert full.state("1") == "failed"
@@ -52,11 +52,11 @@ def test_everything_but_adding_works(full: OwnQueue) -> None:
     assert full.run(recover_stalled(full.meta, "py-1", 60_000, 30_000, 1, False, "")).recovered == [job.id]
     full.take_one()
     assert len(full.run(reattach(full.meta, "py-1", [], 5, False, "", [])).jobs) == 1
-    full.run(control.pause(full.meta))
-    full.run(control.resume(full.meta))
-    assert full.run(control.lock(full.key("lock:x"), "a", 1_000)) is True
-    assert full.run(control.unlock(full.key("lock:x"), "a")) is True
+    full.run(administration.pause(full.meta))
+    full.run(administration.resume(full.meta))
+    assert full.run(administration.lock(full.key("lock:x"), "a", 1_000)) is True
+    assert full.run(administration.unlock(full.key("lock:x"), "a")) is True
     assert full.run(leave(full.meta, "py-1")) is False
-    assert full.run(control.remove(full.meta, job.id)) is True
+    assert full.run(administration.remove(full.meta, job.id)) is True
     assert full.obliterate(force=True)[-1] == ("done", 0)
     assert full.key_names() == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_py._core.calls import Call, control, pack, unpack, working
+from glidemq_py._core.calls import Call, administration, pack, unpack, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.limits import queue_api as limiting
 from tests.lua.own_support import OwnQueue, Taken
@@ -83,7 +83,7 @@ def test_released_job_is_first_in_its_group(q: OwnQueue) -> None:
 
 
 def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
-    from glidemq_py._core.calls.control import remove
+    from glidemq_py._core.calls.administration import remove
 
     add(q, *[member("k") for _ in range(4)])
     q.redis("HSET", "job:3", "expireAt", "1")
@@ -95,7 +95,7 @@ def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
 
 
 def test_removing_a_running_job_frees_its_slot(q: OwnQueue) -> None:
-    from glidemq_py._core.calls.control import remove
+    from glidemq_py._core.calls.administration import remove
 
     add(q, member("k"), member("k"))
     take(q, 5)
@@ -227,9 +227,9 @@ def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(3)))
     first = q.take_one()
-    assert q.run(control.revoke(q.meta, "3")) == "revoked"
+    assert q.run(administration.revoke(q.meta, "3")) == "revoked"
     assert q.redis("HGET", "group:k", "skip:3") == "1"
-    assert q.run(control.requeue_job(q.meta, "3")) == "ok"
+    assert q.run(administration.requeue_job(q.meta, "3")) == "ok"
     ran = []
     taken = q.exchange(1, [first.completed()]).jobs
     while taken:
@@ -295,8 +295,8 @@ def test_a_failed_job_that_outlived_its_group_is_retried_in_order(q: OwnQueue) -
         sweep(q)
         q.advance(DAY)
     assert not q.redis("EXISTS", "group:k")
-    assert q.run(control.requeue_job(q.meta, "3")) == "ok"
-    assert q.run(control.requeue_job(q.meta, "2")) == "ok"
+    assert q.run(administration.requeue_job(q.meta, "3")) == "ok"
+    assert q.run(administration.requeue_job(q.meta, "2")) == "ok"
     new = add_one()
     ran: list[str] = []
     while taken := q.take(4):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import Call, control, pack, unpack, working
+from glidemq_py._core.calls import Call, administration, pack, unpack, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from glidemq_py._features.limits import queue_api as limiting
@@ -349,7 +349,7 @@ def test_parked_job_with_slot_can_be_removed(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
     (first,), _ = take(q, 5)
     take(q, 5, limited(first, 100))
-    q.run(control.remove(q.meta, "1"))
+    q.run(administration.remove(q.meta, "1"))
     assert group(q)[:2] == (0, 1)
     q.advance(100)
     assert ids(take(q, 5)[0]) == ["2"]
@@ -404,10 +404,10 @@ def test_repeated_report_counts_tokens_once(q: OwnQueue) -> None:
 def test_reported_tokens_are_written_to_the_job(q: OwnQueue) -> None:
     plain(q, 1)
     job = q.take_one()
-    assert q.run(control.record_tokens(q.meta, "1", 42, job.token[2:])) == AttemptStatus.OK
+    assert q.run(administration.record_tokens(q.meta, "1", 42, job.token[2:])) == AttemptStatus.OK
     assert q.job("1")["tpmTokens"] == "42"
     q.finish(job.completed())
-    assert q.run(control.record_tokens(q.meta, "1", 43, job.token[2:])) == AttemptStatus.STALE
+    assert q.run(administration.record_tokens(q.meta, "1", 43, job.token[2:])) == AttemptStatus.STALE
 
 
 # -- adding --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import remove, update_job_progress
+from glidemq_py._core.calls.administration import remove, update_job_progress
 from glidemq_py._core.calls.working import recover_stalled
 from tests.lua.own_support import START, OwnQueue, Taken
 

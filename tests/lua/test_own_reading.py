@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import pause, remove
+from glidemq_py._core.calls.administration import pause, remove
 from glidemq_py._core.calls.reading import count_delayed, count_parked, page
 from glidemq_py._features.ordering_groups import Ordering
 from glidemq_py.testing import RespError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import pause, remove
+from glidemq_py._core.calls.administration import pause, remove
 from glidemq_py._core.calls.reading import workers
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import RecoverStalledReply, heartbeat, leave, reattach, recover_stalled

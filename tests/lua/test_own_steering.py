@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, reading
+from glidemq_py._core.calls import administration, reading
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import requeue_job
+from glidemq_py._core.calls.administration import requeue_job
 from glidemq_py._core.calls.working import heartbeat, recover_stalled
 from glidemq_py.testing import RespError
 from tests.lua import job_places
@@ -39,7 +39,7 @@ def member(key: str = "k", concurrency: int = 1, *, delay: int | bool = False, j
 def drain(q: OwnQueue, *, delayed: bool = False, batch: int = 250) -> int:
     deleted, cursor = 0, ""
     for _ in range(1000):
-        piece = q.run(control.drain(q.meta, delayed, cursor, batch, deleted))
+        piece = q.run(administration.drain(q.meta, delayed, cursor, batch, deleted))
         assert piece.deleted <= batch
         deleted, cursor = deleted + piece.deleted, piece.cursor
         if not cursor:
@@ -51,7 +51,7 @@ def clean(q: OwnQueue, state: str, grace: int = 0, limit: int = 1000, batch: int
     ids: list[str] = []
     cutoff, more = -1, True
     while more:
-        piece = q.run(control.clean(q.meta, state, grace, cutoff, batch, limit - len(ids), len(ids)))
+        piece = q.run(administration.clean(q.meta, state, grace, cutoff, batch, limit - len(ids), len(ids)))
         cutoff, more = piece.cutoff, piece.more
         ids += piece.ids
     return ids
@@ -60,13 +60,13 @@ def clean(q: OwnQueue, state: str, grace: int = 0, limit: int = 1000, batch: int
 def retry_all(q: OwnQueue, want: int = 0, batch: int = 250) -> int:
     retried, left = 0, -1
     while left:
-        piece = q.run(control.requeue_jobs(q.meta, batch, want and want - retried, left, retried))
+        piece = q.run(administration.requeue_jobs(q.meta, batch, want and want - retried, left, retried))
         retried, left = retried + piece.retried, piece.left
     return retried
 
 
 def revoke(q: OwnQueue, job_id: str) -> str:
-    return str(q.run(control.revoke(q.meta, job_id)))
+    return str(q.run(administration.revoke(q.meta, job_id)))
 
 
 def fail_jobs(q: OwnQueue, count: int) -> list[str]:
@@ -125,7 +125,7 @@ def test_drain_of_the_delayed_too(q: OwnQueue, batch: int) -> None:
 
 
 def test_drain_of_nothing(q: OwnQueue) -> None:
-    assert q.run(control.drain(q.meta, True, "", 250, 0)) == (0, "")
+    assert q.run(administration.drain(q.meta, True, "", 250, 0)) == (0, "")
     assert q.key_names() == set()
 
 
@@ -164,7 +164,7 @@ def test_group_continues_after_next_job_is_drained(q: OwnQueue) -> None:
     assert q.take(10) == []
     assert q.redis("ZCARD", "groupq:k") == 2
     q.redis("ZREM", "groupq:k", "3")  # as if it stood elsewhere
-    piece = q.run(control.drain(q.meta, True, "scheduled:1", 250, 0))
+    piece = q.run(administration.drain(q.meta, True, "scheduled:1", 250, 0))
     assert piece.deleted == 1
     assert q.take_one().id == "2"
 
@@ -212,7 +212,7 @@ def test_a_drain_ends_beside_a_producer(q: OwnQueue) -> None:
     cursor, pieces = "", 0
     q.add(*[row("a", "1", "{}") for _ in range(5)])
     while True:
-        piece = q.run(control.drain(q.meta, False, cursor, 2, 0))
+        piece = q.run(administration.drain(q.meta, False, cursor, 2, 0))
         cursor, pieces = piece.cursor, pieces + 1
         if not cursor:
             break
@@ -265,11 +265,11 @@ def test_clean_keeps_requeued_jobs(q: OwnQueue) -> None:
 
 def test_clean_uses_cutoff_of_first_call(q: OwnQueue) -> None:
     fail_jobs(q, 2)
-    piece = q.run(control.clean(q.meta, "failed", 0, -1, 1, 100, 0))
+    piece = q.run(administration.clean(q.meta, "failed", 0, -1, 1, 100, 0))
     assert (piece.ids, piece.more, piece.cutoff) == (["1"], True, q.now)
     q.advance(10)
     fail_jobs(q, 1)
-    assert q.run(control.clean(q.meta, "failed", 0, piece.cutoff, 10, 99, 1)).ids == ["2"]
+    assert q.run(administration.clean(q.meta, "failed", 0, piece.cutoff, 10, 99, 1)).ids == ["2"]
 
 
 def test_clean_of_another_state(q: OwnQueue) -> None:
@@ -316,11 +316,11 @@ def test_ids_without_a_failed_job_leave_the_index(q: OwnQueue) -> None:
 
 def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     fail_jobs(q, 3)
-    left = q.run(control.requeue_jobs(q.meta, 2, 0, -1, 0)).left
+    left = q.run(administration.requeue_jobs(q.meta, 2, 0, -1, 0)).left
     assert left == 1
     for job in q.take(2):
         q.finish(job.failed())
-    assert q.run(control.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
+    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
     assert q.redis("ZCARD", "failed") == 2
 
 
@@ -447,15 +447,15 @@ def test_revoking_waiting_job_starts_parked_jobs(q: OwnQueue) -> None:
 
 
 def change_priority(q: OwnQueue, job_id: str, priority: int) -> str:
-    return str(q.run(control.change_priority(q.meta, job_id, priority)))
+    return str(q.run(administration.change_priority(q.meta, job_id, priority)))
 
 
 def change_delay(q: OwnQueue, job_id: str, delay: int) -> str:
-    return str(q.run(control.change_delay(q.meta, job_id, delay)))
+    return str(q.run(administration.change_delay(q.meta, job_id, delay)))
 
 
 def promote(q: OwnQueue, job_id: str) -> str:
-    return str(q.run(control.promote(q.meta, job_id)))
+    return str(q.run(administration.promote(q.meta, job_id)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._core.calls import control, reading, working
+from glidemq_py._core.calls import administration, reading, working
 from glidemq_py._core.calls.adding import row
 from tests.lua.check_support import check
 from tests.lua.own_support import NODE_CONSUMER, OwnQueue, Taken
@@ -155,7 +155,7 @@ def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_sta
 
 def test_the_last_suspect_runs_alone_for_a_minute(q: OwnQueue) -> None:
     alone, other = suspects(q, 2)
-    q.run(control.remove(q.meta, other))
+    q.run(administration.remove(q.meta, other))
     q.add_job()
     assert [job.id for job in fetch(q, 10)] == [alone]
     assert fetch(q, 9, (1, 1, 1)) == []
@@ -266,13 +266,13 @@ def test_suspects_are_listed_as_waiting(q: OwnQueue) -> None:
 
 def test_operations_apply_to_suspects(q: OwnQueue) -> None:
     removed, revoked, moved, kept = suspects(q, 4)
-    assert q.run(control.remove(q.meta, removed)) == 1
-    assert q.run(control.revoke(q.meta, revoked)) == "revoked"
-    assert q.run(control.change_priority(q.meta, moved, 3)) == "ok"
+    assert q.run(administration.remove(q.meta, removed)) == 1
+    assert q.run(administration.revoke(q.meta, revoked)) == "revoked"
+    assert q.run(administration.change_priority(q.meta, moved, 3)) == "ok"
     assert list(limits(q)) == [kept]
     assert q.state(moved) == "prioritized"
     is_clean(q)
-    deleted, _ = q.run(control.drain(q.meta, True, "", 100, 0))
+    deleted, _ = q.run(administration.drain(q.meta, True, "", 100, 0))
     assert deleted == 1
     assert limits(q) == {}
     assert q.state(kept) is None
@@ -286,9 +286,9 @@ def test_obliterate_deletes_suspects(q: OwnQueue) -> None:
 
 def test_pause_applies_to_suspects(q: OwnQueue) -> None:
     suspects(q, 4)
-    q.run(control.pause(q.meta))
+    q.run(administration.pause(q.meta))
     assert fetch(q, 4) == []
-    q.run(control.resume(q.meta))
+    q.run(administration.resume(q.meta))
     assert len(fetch(q, 4)) == 2
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
-from glidemq_py._core.calls.control import remove, revoke
+from glidemq_py._core.calls.administration import remove, revoke
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.outbox import outbox
 from glidemq_py._features.suspend import job_api as suspending

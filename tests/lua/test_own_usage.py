@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Budget
-from glidemq_py._core.calls.control import drain, remove
+from glidemq_py._core.calls.administration import drain, remove
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
 from glidemq_py._features.usage.calls import charge_budget, create_budget, report_usage, usage_minutes, usages

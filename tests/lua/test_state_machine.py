@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from glidemq_py._core.calls import control, working
+from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.limits import queue_api as limiting
 from glidemq_py._features.outbox import dead_letter_queue
@@ -421,7 +421,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @rule()
     def pause_or_resume(self) -> None:
         self.model.paused = not self.model.paused
-        assert self.run((control.pause if self.model.paused else control.resume)(self.q.meta))
+        assert self.run((administration.pause if self.model.paused else administration.resume)(self.q.meta))
 
     @rule(limit=st.sampled_from((0, 0, 1, 3)))
     def limit_queue(self, limit: int) -> None:
@@ -447,7 +447,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @rule(pick=PICK)
     def remove(self, pick: int) -> None:
         job = self._any_job(pick)
-        assert self.run(control.remove(self.q.meta, job.id)) == (job.state != "gone")
+        assert self.run(administration.remove(self.q.meta, job.id)) == (job.state != "gone")
         self._let_go(job)
         if job.state == "failed":
             self.model.tell(job, "removed", job.policy or "fail_parent")
@@ -463,7 +463,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @rule(pick=PICK)
     def revoke(self, pick: int) -> None:
         job = self._any_job(pick)
-        outcome = self.run(control.revoke(self.q.meta, job.id))
+        outcome = self.run(administration.revoke(self.q.meta, job.id))
         if job.state == "gone":
             assert outcome == "not_found"
         elif job.state == "ready":
@@ -485,10 +485,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             jobs = [self.model.jobs[job_id] for job_id in self.q.redis("ZRANGE", "failed", 0, -1)]
             left = -1
             while left:
-                _, left = self.run(control.requeue_jobs(self.q.meta, 5, 0, left, 0))
+                _, left = self.run(administration.requeue_jobs(self.q.meta, 5, 0, left, 0))
         else:
             jobs = [jobs[pick % len(jobs)]]
-            assert self.run(control.requeue_job(self.q.meta, jobs[0].id)) == "ok"
+            assert self.run(administration.requeue_job(self.q.meta, jobs[0].id)) == "ok"
         for job in jobs:
             job.due, job.revoked, job.exempt, job.deaths = 0, False, True, 0
             job.holds = False
@@ -498,7 +498,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @rule(pick=PICK, priority=st.sampled_from((0, 1, 5)))
     def change_priority(self, pick: int, priority: int) -> None:
         job = self._any_job(pick)
-        outcome = self.run(control.change_priority(self.q.meta, job.id, priority))
+        outcome = self.run(administration.change_priority(self.q.meta, job.id, priority))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
         job.fresh = ""
@@ -507,7 +507,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     @rule(pick=PICK, delay=st.sampled_from((0, 55)))
     def change_delay(self, pick: int, delay: int) -> None:
         job = self._any_job(pick)
-        outcome = self.run(control.change_delay(self.q.meta, job.id, delay))
+        outcome = self.run(administration.change_delay(self.q.meta, job.id, delay))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
         job.fresh = ""
@@ -520,7 +520,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         jobs = self.model.of("ready")
         job = jobs[pick % len(jobs)]
         job.fresh = ""
-        if self.run(control.promote(self.q.meta, job.id)) == "ok":
+        if self.run(administration.promote(self.q.meta, job.id)) == "ok":
             job.due = 0
 
     @rule(delayed=st.booleans())
@@ -528,7 +528,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         before = {job.id: self.q.state(job.id) for job in self.model.of("ready")}
         cursor, total = "", 0
         while True:
-            deleted, cursor = self.run(control.drain(self.q.meta, delayed, cursor, 3, total))
+            deleted, cursor = self.run(administration.drain(self.q.meta, delayed, cursor, 3, total))
             total += deleted
             if not cursor:
                 break
@@ -549,7 +549,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         expected = {job.id for job in self.model.of(state)}
         cutoff, ids, more = -1, list[str](), True
         while more:
-            cutoff, found, more = self.run(control.clean(self.q.meta, state, 0, cutoff, 3, 1_000, len(ids)))
+            cutoff, found, more = self.run(administration.clean(self.q.meta, state, 0, cutoff, 3, 1_000, len(ids)))
             ids += found
         assert set(ids) == expected
         for job_id in ids:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from typing_extensions import TypeVar
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.streams import JobStreams
@@ -58,7 +58,7 @@ class Message(
     @property
     def _token(self) -> tuple[int, int]:
         # Fencing tokens are per subscription; the shared record has none.
-        return control.NO_TOKEN
+        return administration.NO_TOKEN
 
     def _apply(self, record: JobRecord) -> None:
         # The fields of the attempt stay: the shared record has none of this subscription.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
@@ -216,7 +216,7 @@ async def remove_dead_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
     """Delete a dead-letter entry and its stream entry, whose id Node clients do not store: it is searched then."""
     entry = await letters.transport.command("HGET", letters.keys.job(letter.id), "eid")
     position = await _entry_of(letters, letter.id) if entry is None and letter.state is JobState.WAITING else ""
-    removed = await letters.transport.call(control.remove(letters.keys.meta, letter.id))
+    removed = await letters.transport.call(administration.remove(letters.keys.meta, letter.id))
     if position:
         await letters.transport.command("XDEL", letters.keys.stream, position)
     return removed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core.calls import Call, pack, unpack
-from glidemq_py._core.calls.control import NO_TOKEN
+from glidemq_py._core.calls.administration import NO_TOKEN
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.control import registry_add
+from glidemq_py._core.calls.administration import registry_add
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key

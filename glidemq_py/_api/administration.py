@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from glidemq_py._core.calls import control
+from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features import delays, priorities, revoke
+from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job import QueueLink
-from glidemq_py._job import control as of_job
-from glidemq_py._job.control import RevokeOutcome
 from glidemq_py.errors import JobStateError
 
 __all__ = [
-    "QueueControl",
+    "QueueAdministration",
     "obliterate",
 ]
 
@@ -29,7 +29,7 @@ _PIECE: Final = 100
 """Jobs per call: one or two milliseconds of server time."""
 
 
-class QueueControl:
+class QueueAdministration:
     """The administrative methods of `Queue`."""
 
     async def _connected(self) -> QueueLink:
@@ -40,12 +40,12 @@ class QueueControl:
     async def pause(self) -> None:
         """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
         link = await self._connected()
-        await link.transport.call(control.pause(link.keys.meta))
+        await link.transport.call(administration.pause(link.keys.meta))
 
     async def resume(self) -> None:
         """Resume a paused queue. Idempotent."""
         link = await self._connected()
-        await link.transport.call(control.resume(link.keys.meta))
+        await link.transport.call(administration.resume(link.keys.meta))
 
     async def is_paused(self) -> bool:
         """Return True if the queue is paused."""
@@ -66,7 +66,7 @@ class QueueControl:
         """
         number = check_int("count", count, 0, _MOST_EVENTS)
         link = await self._connected()
-        await link.transport.call(control.set_event_retention(link.keys.meta, number))
+        await link.transport.call(administration.set_event_retention(link.keys.meta, number))
 
     async def get_event_retention(self) -> int:
         """Return the approximate number of events that the queue keeps; the default is 1000."""
@@ -102,7 +102,7 @@ class QueueControl:
         link = await self._connected()
         deleted, cursor = 0, ""
         while True:
-            piece = await link.transport.call(control.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
+            piece = await link.transport.call(administration.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
             deleted, cursor = deleted + piece.deleted, piece.cursor
             if not cursor:
                 return deleted
@@ -132,7 +132,7 @@ class QueueControl:
         ids: list[str] = []
         cutoff, more = -1, most > 0
         while more:
-            call = control.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
+            call = administration.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
             cutoff, found, more = await link.transport.call(call)
             ids += found
         return ids
@@ -153,7 +153,7 @@ class QueueControl:
         link = await self._connected()
         retried, left = 0, -1
         while left:
-            call = control.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
+            call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
             done, left = await link.transport.call(call)
             retried += done
         return retried
@@ -182,7 +182,7 @@ class QueueControl:
         If the job is active, its worker notices at the next heartbeat and discards the result.
         """
         link = await self._connected()
-        return await link.transport.call(control.remove(link.keys.meta, _id(job_id)))
+        return await link.transport.call(administration.remove(link.keys.meta, _id(job_id)))
 
     async def revoke(self, job_id: str) -> RevokeOutcome:
         """Cancel a job: it does not start, or stops running.
@@ -195,7 +195,7 @@ class QueueControl:
               fetches it. A job that has ended is not affected.
             - "not_found": there is no such job.
         """
-        return await of_job.revoke(await self._connected(), _id(job_id))
+        return await revoke.revoke(await self._connected(), _id(job_id))
 
     async def change_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that has not started.
@@ -209,7 +209,7 @@ class QueueControl:
             JobStateError: If the job is active, has ended, or waits in its ordering group.
             JobNotFoundError: If the job does not exist.
         """
-        await of_job.change_priority(await self._connected(), _id(job_id), priority)
+        await priorities.change_priority(await self._connected(), _id(job_id), priority)
 
     async def change_delay(self, job_id: str, delay: Milliseconds) -> None:
         """Change when a job that has not started becomes due.
@@ -223,7 +223,7 @@ class QueueControl:
             JobStateError: If the job is active, has ended, or waits in its ordering group.
             JobNotFoundError: If the job does not exist.
         """
-        await of_job.change_delay(await self._connected(), _id(job_id), delay)
+        await delays.change_delay(await self._connected(), _id(job_id), delay)
 
     async def promote(self, job_id: str) -> None:
         """Make a delayed job ready to run now.
@@ -232,7 +232,7 @@ class QueueControl:
             JobStateError: If the job is not delayed.
             JobNotFoundError: If the job does not exist.
         """
-        await of_job.promote(await self._connected(), _id(job_id))
+        await delays.promote(await self._connected(), _id(job_id))
 
 
 def _id(job_id: str) -> str:
@@ -255,7 +255,7 @@ async def obliterate(link: QueueLink, *, force: bool, scan: bool) -> int:
     has_usage = bool(await link.transport.command("SISMEMBER", registry, name))
     deleted, status, cursor = 0, "more", ""
     while status == "more":
-        call = control.obliterate(link.keys.meta, force or deleted > 0, _BATCH, cursor, has_usage)
+        call = administration.obliterate(link.keys.meta, force or deleted > 0, _BATCH, cursor, has_usage)
         status, step, cursor = await link.transport.call(call)
         if status == "active":
             raise _jobs_active_error(name, step)

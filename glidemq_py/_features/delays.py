@@ -1,0 +1,56 @@
+"""Delays: changing when a job that has not started becomes due.
+
+The job options `delay` and `run_at` are in `glidemq_py._core.job_options`.
+"""
+
+from __future__ import annotations
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.calls import administration
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.link import QueueLink, change_job
+
+__all__ = ["JobDelay", "change_delay", "promote"]
+
+
+async def change_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:
+    """Change the delay of a job that has not started, and return it in ms."""
+    value = to_ms("delay", delay)
+    await change_job(link, job_id, administration.change_delay(link.keys.meta, job_id, value), "change the delay of")
+    return value
+
+
+async def promote(link: QueueLink[JobTransport], job_id: str) -> None:
+    """Make a delayed job ready to run."""
+    await change_job(link, job_id, administration.promote(link.keys.meta, job_id), "promote")
+
+
+class JobDelay:
+    """The methods of `Job` that change when it becomes due."""
+
+    id: str
+    _delay: int | None
+    _link: QueueLink[JobTransport]
+
+    async def change_delay(self, delay: Milliseconds) -> None:
+        """Change when the job becomes due, if it has not started.
+
+        Args:
+            delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
+
+        Raises:
+            GlideMQValidationError: If ``delay`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
+        """
+        self._delay = await change_delay(self._link, self.id, delay)
+
+    async def promote(self) -> None:
+        """Make the job ready to run now.
+
+        Raises:
+            JobStateError: If the job is not delayed.
+            JobNotFoundError: If the job does not exist.
+        """
+        await promote(self._link, self.id)
+        self._delay = 0

@@ -1,0 +1,46 @@
+"""Priorities: changing the priority of a job that has not started.
+
+The job options `priority` and `lifo` are in `glidemq_py._core.job_options`; the order is docs/learn/order.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.calls import administration
+from glidemq_py._core.checks import check_int
+from glidemq_py._job.link import QueueLink, change_job
+
+__all__ = ["JobPriority", "change_priority"]
+
+MAX_PRIORITY: Final = 2_047
+
+
+async def change_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
+    """Change the priority of a job that has not started, and return the validated value."""
+    value = check_int("priority", priority, 0, MAX_PRIORITY)
+    call = administration.change_priority(link.keys.meta, job_id, value)
+    await change_job(link, job_id, call, "change the priority of")
+    return value
+
+
+class JobPriority:
+    """The method of `Job` that changes its priority."""
+
+    id: str
+    priority: int
+    _link: QueueLink[JobTransport]
+
+    async def change_priority(self, priority: int) -> None:
+        """Change the priority of the job, if it has not started.
+
+        Args:
+            priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
+
+        Raises:
+            GlideMQValidationError: If ``priority`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
+        """
+        self.priority = await change_priority(self._link, self.id, priority)
