@@ -13,8 +13,8 @@ from collections import defaultdict
 from typing import Any
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
-from tests.bench.gauge import Gauge
 from tests.bench.server import BenchServer
+from tests.bench.server_time import Gauge
 
 CHILDREN = 10_000
 TURNS = 5

@@ -84,21 +84,21 @@ def _python_peer(
     module: str,
     environment: dict[str, str] | None = None,
 ) -> Peer:
-    ask = f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    asked = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
-    if asked.returncode != 0 and key != "glidemq":  # ours may be run from the source tree, not installed
+    script = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    result = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    if result.returncode != 0 and key != "glidemq":  # ours may be run from the source tree, not installed
         raise PeerMissingError(f"{distribution} is not installed for {python}")
     return Peer(
         key=key,
-        label=label.format(asked.stdout.strip()).replace("  ", " ").strip(),
+        label=label.format(result.stdout.strip()).replace("  ", " ").strip(),
         command=(python, "-m", f"tests.bench.peers.{module}"),
         environment=environment or {},
     )
 
 
 def _on_uvloop(peer: Peer) -> Peer:
-    asked = subprocess.run([peer.command[0], "-c", "import uvloop"], capture_output=True, check=False)
-    if asked.returncode != 0:
+    result = subprocess.run([peer.command[0], "-c", "import uvloop"], capture_output=True, check=False)
+    if result.returncode != 0:
         raise PeerMissingError(f"uvloop is not installed for {peer.command[0]}")
     return Peer(
         key=f"{peer.key}-uvloop",

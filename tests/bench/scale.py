@@ -30,8 +30,8 @@ from glidemq_py import Queue
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import Row, add
 from tests.bench.flow_scale import flows
-from tests.bench.gauge import DATA, JOBS, Gauge
 from tests.bench.server import BenchServer, running_server
+from tests.bench.server_time import DATA, JOBS, Gauge
 
 TURNS = 8
 OPERATIONS = 3

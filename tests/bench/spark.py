@@ -24,7 +24,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.calls.adding import add
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
-from tests.bench.alone import Alone
+from tests.bench.contention import Alone
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200

@@ -13,7 +13,7 @@ from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 async def double(job: Job) -> Any:
     if job.data == "fail":
-        raise ValueError("as told")
+        raise ValueError("on purpose")
     return job.data * 2
 
 
@@ -22,7 +22,7 @@ async def test_add_work_wait(core_url: str, queue_name: str):
         recorded = EventRecorder(worker)
         results = await asyncio.gather(*(queue.add_and_wait("n", i) for i in range(100)))
         assert results == [i * 2 for i in range(100)]
-        with pytest.raises(JobFailedError, match="as told"):
+        with pytest.raises(JobFailedError, match="on purpose"):
             await queue.add_and_wait("n", "fail", attempts=2, backoff=5)
         assert recorded.count["retrying"] == 1
 

@@ -59,12 +59,12 @@ async def test_crash_between_child_completion_and_parent_notification(
 ) -> None:
     """The result is delivered again after each of two crashes, and counted once."""
     child_queue = f"{queue_name}-c"
-    told = 0
+    calls = 0
     delivered = asyncio.Event()
 
     async def lose(*_: Any) -> None:
-        nonlocal told
-        told += 1
+        nonlocal calls
+        calls += 1
         delivered.set()
         raise GlideMQConnectionError("lost after it was carried over")
 
@@ -86,7 +86,7 @@ async def test_crash_between_child_completion_and_parent_notification(
         monkeypatch.setitem(outbox_module._DELIVERIES, "child", deliver)
         async with Worker(child_queue, add_up, core_url), Worker(queue_name, add_up, core_url):
             assert await with_timeout(node.job.wait_until_finished()) == 2
-        assert told >= 1
+        assert calls >= 1
         assert Raw(core_resp, queue_name).run("HGET", f"job:{node.job.id}", "depsCompleted") == "2"
 
 

@@ -31,7 +31,7 @@ class Node(WireQueue):
 
     def work(self, *, fail: bool = False) -> str:
         """Fetch one job and end it as a Node worker does: with the parent's keys from the job's record."""
-        job_id, entry, fields = self.take()
+        job_id, entry, fields = self.fetch()
         assert isinstance(fields, dict), fields
         if fail:
             assert self.fail(job_id, entry, "in Node") == "failed"

@@ -166,19 +166,19 @@ async def test_timeout_ends_the_attempt(place: Place, queue: Queue) -> None:
 
 
 async def test_all_events_are_published(place: Place, queue: Queue) -> None:
-    told: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     async with QueueEvents(queue.name, place) as events, Worker(queue.name, echo, place) as worker:
         over = asyncio.Event()
 
         def listen(event: Any) -> None:
-            told.append((event.event, event.job_id))
+            received.append((event.event, event.job_id))
             if event.event == "completed":
                 over.set()
 
         events.on("*", listen)
         job = await queue.add("n", 5)
         await asyncio.wait_for(over.wait(), 30)
-        assert [name for name, job_id in told if job_id == job.id] == ["added", "completed"]
+        assert [name for name, job_id in received if job_id == job.id] == ["added", "completed"]
         await worker.close()
 
 

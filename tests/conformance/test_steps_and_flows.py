@@ -49,13 +49,13 @@ async def test_graph_runs_in_order(place: Place, queue: Queue) -> None:
         assert await with_timeout(jobs["d"].wait_until_finished()) == 5
 
 
-@pytest.mark.parametrize(("policy", "says"), [("fail_parent", "failed: bad"), ("ignore", ""), ("remove", "")])
-async def test_failed_child_follows_its_policy(place: Place, queue: Queue, policy: str, says: str) -> None:
+@pytest.mark.parametrize(("policy", "expected"), [("fail_parent", "failed: bad"), ("ignore", ""), ("remove", "")])
+async def test_failed_child_follows_its_policy(place: Place, queue: Queue, policy: str, expected: str) -> None:
     children = [FlowJob("leaf", queue.name, "bad", {"on_failure": policy}), FlowJob("leaf", queue.name, 7)]
     async with FlowProducer(place) as flows, Worker(queue.name, summed, place):
         node = await flows.add(FlowJob("root", queue.name, 1, children=children))
-        if says:
-            with pytest.raises(JobFailedError, match=says):
+        if expected:
+            with pytest.raises(JobFailedError, match=expected):
                 await with_timeout(node.job.wait_until_finished())
         else:
             assert await with_timeout(node.job.wait_until_finished()) == 8

@@ -48,7 +48,7 @@ def findings(found: CheckReport) -> list[tuple[FindingKind, str]]:
     return sorted((finding.kind, finding.subject) for finding in found.findings)
 
 
-def assert_mends(q: OwnQueue, *expected: tuple[FindingKind, str]) -> None:
+def assert_repairs(q: OwnQueue, *expected: tuple[FindingKind, str]) -> None:
     """The check finds this and nothing else, changes nothing, repairs it, and is content afterwards."""
     before = q.key_names()
     assert findings(check(q)) == sorted(expected)

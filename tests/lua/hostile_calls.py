@@ -24,7 +24,7 @@ class Scene:
     base: str
     now: int
     ids: Sequence[str]
-    taken: Sequence[tuple[str, str, int, int]]
+    fetched: Sequence[tuple[str, str, int, int]]
     messages: Sequence[tuple[str, str, int, int]]
 
     @property
@@ -33,7 +33,7 @@ class Scene:
 
     @property
     def token(self) -> tuple[str, str, int, int]:
-        return self.random.choice(self.taken)
+        return self.random.choice(self.fetched)
 
     def key(self, suffix: str) -> str:
         return f"{self.base}:{suffix}"
@@ -131,8 +131,8 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "dead_letter_queue": packed(lambda _: ["letters", "failed", ""]),
         "drain": packed(lambda s: [True, s.random.choice(("", "due:", "groups:", "scheduled:", "lifo:")), 50, 0]),
         "event_slice": packed(lambda _: ["0-0", 50, 0]),
-        "exchange": packed(lambda s: ["py-1", s.random.choice((0, 5)), finished(s, s.taken, 7), False, False,
-                                      s.random.choice((False, [5, 1000])), [5, 1000, [1] * len(s.taken)]]),
+        "exchange": packed(lambda s: ["py-1", s.random.choice((0, 5)), finished(s, s.fetched, 7), False, False,
+                                      s.random.choice((False, [5, 1000])), [5, 1000, [1] * len(s.fetched)]]),
         "flow_nodes": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "child_outcomes": packed(lambda s: list(s.ids)),
         "flow_add": packed(lambda s: ["", 1, [[*_full(), [1, 0, []]], [*_full(), [0, 0, [1]]]], [], [], False,
@@ -143,7 +143,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "flows_due": packed(lambda _: [0, 5]),
         "gauges": none,
         "group_info": lambda _: ["g"],
-        "heartbeat": packed(lambda s: ["py-1", '{"lockDuration":30000}', 60_000, list(s.taken)]),
+        "heartbeat": packed(lambda s: ["py-1", '{"lockDuration":30000}', 60_000, list(s.fetched)]),
         "rate_limit_group": packed(lambda _: ["g", 100, 0]),
         "set_event_retention": packed(lambda _: [100]),
         "leave": lambda _: ["py-1"],

@@ -33,14 +33,14 @@ class LimitRules:
     def _pick(self, among: dict[str, Any], pick: int) -> str:
         raise NotImplementedError
 
-    def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, int]) -> None:
+    def _added_to_group(self, job_id: str, key: str, concurrency: int, timed: dict[str, int]) -> None:
         raise NotImplementedError
 
     @rule(cost=st.sampled_from((0, 0, 500, 2_000, 9_000)), count=st.integers(1, 3), delay=st.sampled_from((0, 0, 20)))
     def add_paid(self, cost: int, count: int, delay: int) -> None:
         """Add jobs with a cost; a job that costs more than the bucket holds is not added."""
         if cost <= CAPACITY:
-            self.model.group(PAID).fill(CAPACITY, REFILL)
+            self.model.group(PAID).set_bucket(CAPACITY, REFILL)
         ordering: list[object] = [PAID, 2, 0, 0, CAPACITY, REFILL, cost]
         for result in self.q.add(*(row("task", "{}", "{}", ordering=ordering, delay=delay) for _ in range(count))):
             if cost > CAPACITY:
@@ -59,9 +59,9 @@ class LimitRules:
         group = self.model.groups[key]
         # Limits first: what the call lets go on goes by the new ones.
         if rate is not False:
-            group.runtime(*(rate if isinstance(rate, tuple) else (0, 0)))
+            group.set_rate_limit(*(rate if isinstance(rate, tuple) else (0, 0)))
         if bucket is not False:
-            group.fill(*(bucket if isinstance(bucket, tuple) else (0, 0)))
+            group.set_bucket(*(bucket if isinstance(bucket, tuple) else (0, 0)))
         self.run(limiting.limit_group(self.q.meta, key, False, rate, bucket))
 
     @precondition(lambda self: self.model.groups)
@@ -71,7 +71,7 @@ class LimitRules:
         key = self._pick(self.model.groups, pick)
         at = self.run(limiting.block_group(self.q.meta, key, ms, True))
         assert at == self.q.now + ms
-        self.model.groups[key].held_until = at
+        self.model.groups[key].limited_until = at
 
     @rule(most=st.sampled_from((0, 0, 2, 5)))
     def limit_rate_of_queue(self, most: int) -> None:

@@ -97,13 +97,13 @@ class OwnQueue:
         assert isinstance(reply, working.ExchangeReply)
         return reply
 
-    def take(self, want: int = 1, consumer: str = "py-1") -> list["Taken"]:
+    def fetch(self, want: int = 1, consumer: str = "py-1") -> list["Fetched"]:
         """Take jobs; each with the token that its later calls carry."""
         reply = self.exchange(want, consumer=consumer)
-        return [Taken(job, reply.now) for job in reply.jobs]
+        return [Fetched(job, reply.now) for job in reply.jobs]
 
-    def take_one(self, consumer: str = "py-1") -> "Taken":
-        (job,) = self.take(1, consumer)
+    def take_one(self, consumer: str = "py-1") -> "Fetched":
+        (job,) = self.fetch(1, consumer)
         return job
 
     def finish(self, *finished: working.Finished) -> list[int]:
@@ -196,11 +196,11 @@ class OwnQueue:
             self.redis("UNLINK", suffix)
 
 
-class Taken:
+class Fetched:
     """A job as `exchange` and `reattach` hand it out."""
 
     def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
-        self.fields = dict(zip(TAKEN_FIELDS, fields, strict=False))
+        self.fields = dict(zip(FETCHED_FIELDS, fields, strict=False))
         self.id = str(fields[0])
         self.entry = str(fields[1])
         self.fence = int(fields[2])
@@ -223,7 +223,7 @@ class Taken:
         return working.released(*self.token)
 
 
-TAKEN_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
+FETCHED_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
                 "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex", "failedReason", "failedType",
                 "suspectLimit")  # fmt: skip
 

@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 from tests.lua.wire_support import GROUP, WireQueue
 
 LOCK = 30_000
 MAX_STALLED = 1
-PATIENCE = 45
+SUSPEND_TIMEOUT = 45
 SKEW = 3_600_000
 """The peer's clock is so far behind."""
 PICK = st.integers(0, 10_000)
@@ -25,8 +25,8 @@ class PeerRules:
     q: OwnQueue
     wire: WireQueue
     model: Model
-    hands: dict[str, Taken]
-    dead: dict[str, Taken]
+    active_jobs: dict[str, Fetched]
+    dead: dict[str, Fetched]
     peer: dict[str, str]
     """Jobs it works on, and their entries."""
     unread: dict[str, str]
@@ -61,7 +61,7 @@ class PeerRules:
                 self._peer_begins(job_id, entry)
             else:
                 self.unread[job_id] = entry
-                self.model.jobs[job_id].fresh = ""
+                self.model.jobs[job_id].untouched = ""
         self._notice_failures()
         self.model.by_peer = False
 
@@ -146,7 +146,7 @@ class PeerRules:
             assert self.wire.call("moveActiveToDelayed", keys, job_id, entry, now, now + 35, GROUP, "", 0) == "ok"
             job.state, job.due = "ready", self.q.now + 35
         elif step in ("suspend", "patient"):
-            self._peer_suspends(job, entry, 0 if step == "suspend" else PATIENCE)
+            self._peer_suspends(job, entry, 0 if step == "suspend" else SUSPEND_TIMEOUT)
         elif step == "wait":
             keys = [key, "stream", "events"]
             answer = self.wire.call("moveToWaitingChildren", keys, job_id, entry, GROUP, now, 0)
@@ -170,7 +170,7 @@ class PeerRules:
         arguments = (job.id, entry, GROUP, 20, self.wire.now, 0, word, place, "max")
         at = int(self.wire.call("rateLimitGroup", [f"job:{job.id}", "stream"], *arguments))
         assert job.key is not None
-        self.model.groups[job.key].held_until = at
+        self.model.groups[job.key].limited_until = at
         self.model.by_peer = True
         if word == "fail":
             job.state = "failed"
@@ -191,7 +191,7 @@ class PeerRules:
             self.wire.redis("HSET", f"job:{job_id}", "lastActive", at)
 
     @rule()
-    def peer_reclaims(self) -> None:
+    def peer_recovers_stalled(self) -> None:
         """Recover stalled jobs as a peer: those of dead workers, including ours, and no others."""
         self.q.advance(LOCK)
         self.wire.now = self.q.now
@@ -199,12 +199,12 @@ class PeerRules:
         self._peer_beats(self.wire.now)
         self.q.make_group()
         for entry, consumer in self.q.pending():
-            beaten = any(job.entry == entry for job in self.hands.values())
+            beaten = any(job.entry == entry for job in self.active_jobs.values())
             self.q.let_idle(entry, 0 if beaten else LOCK + 1, consumer)
         self.model.by_peer = True
         self._notice_failures()
         self.wire.recover_stalled(LOCK, MAX_STALLED)
-        self.wire.reclaim_lists(LOCK, MAX_STALLED)
+        self.wire.recover_list_jobs(LOCK, MAX_STALLED)
         for job_id in [job_id for job_id in self.peer if self.q.state(job_id) == "failed"]:
             # Who looks for stalled jobs ends what has expired, at work or not: so it is documented.
             assert self.model.jobs[job_id].may_have_failed(self.q.now)
@@ -219,8 +219,8 @@ class PeerRules:
             else:
                 job.state, job.due = "ready", 0
         self.model.by_peer = False
-        for job_id, taken in self.dead.items():
-            refused = self.q.finish(taken.completed())
+        for job_id, fetched in self.dead.items():
+            refused = self.q.finish(fetched.completed())
             assert refused == [3 if self.q.state(job_id) else 2], f"the dead worker's result for {job_id} counted"
         self.dead.clear()
         self.lost.clear()
@@ -273,7 +273,7 @@ class PeerRules:
     def peer_changes(self, pick: int, delay: int, priority: int | None) -> None:
         job = self._any_job(pick)
         keys = [f"job:{job.id}", "stream", "scheduled", "events"]
-        job.fresh = ""
+        job.untouched = ""
         if priority is not None:
             self.wire.call("changePriority", keys, job.id, priority, GROUP)
         elif self.wire.call("changeDelay", keys, job.id, delay, self.wire.now, GROUP) == "ok":
@@ -284,7 +284,7 @@ class PeerRules:
     def peer_promotes_one(self, pick: int) -> None:
         jobs = self.model.of("ready")
         job = jobs[pick % len(jobs)]
-        job.fresh = ""
+        job.untouched = ""
         if self.wire.call("promoteJob", [f"job:{job.id}", "stream", "scheduled", "events"], job.id) == "ok":
             job.due = 0
 
@@ -317,8 +317,8 @@ class PeerRules:
     @rule()
     def peer_promotes(self) -> None:
         for job in self.model.of("ready"):
-            if job.fresh == "priority":
-                job.fresh = ""  # from now on it stands in the peer's list
+            if job.untouched == "priority":
+                job.untouched = ""  # from now on it existing in the peer's list
         self.model.by_peer = True
         self.wire.promote()
         self._notice_failures()

@@ -36,15 +36,15 @@ class Job:
     parent: Job | None = None
     policy: str | None = None
     """Policy for its parent if it fails; empty if not set."""
-    family: dict[str, str] = field(default_factory=dict[str, str])
+    children: dict[str, str] = field(default_factory=dict[str, str])
     """Its children: open, completed, failed, forgotten."""
-    doomed: bool = False
+    child_failed: bool = False
     """A child has failed that takes it along."""
     group: Group | None = field(default=None, repr=False)
     cost: int = 1_000
     """Millitokens that its beginning costs a group with a bucket."""
-    fresh: str = ""
-    """plain, lifo or priority: nobody has touched it since it was added, so it stands where it was put."""
+    untouched: str = ""
+    """plain, lifo or priority: nobody has touched it since it was added, so it existing where it was put."""
     order: int = 0
     """It was added as the so-many-th of all."""
     removes: bool = False
@@ -62,7 +62,7 @@ class Job:
 
     def open_children(self) -> list[str]:
         """Those that it still waits for."""
-        return [child for child, how in self.family.items() if how == "open"]
+        return [child for child, how in self.children.items() if how == "open"]
 
     def is_overdue(self, now: int) -> bool:
         """Whether it has been suspended for too long."""
@@ -101,7 +101,7 @@ class Window:
 class Group:
     """A group, configured by its members' options, its peers and its operators."""
 
-    width: int = 1
+    concurrency: int = 1
     window: Window = field(default_factory=Window)
     capacity: int = 0
     refill: int = 0
@@ -109,35 +109,35 @@ class Group:
     filled_at: int = 0
     fastest: int = 0
     """A change of the bucket counts from when it was filled last, so it may have filled at the fastest of its rates."""
-    held_until: int = 0
+    limited_until: int = 0
     added: int = 0
 
-    def runtime(self, most: int, duration: int) -> None:
+    def set_rate_limit(self, most: int, duration: int) -> None:
         if not most:
             self.window.start = self.window.count = 0
         self.window.most, self.window.duration = most, duration
 
-    def fill(self, capacity: int, refill: int) -> None:
+    def set_bucket(self, capacity: int, refill: int) -> None:
         if not capacity:
             self.tokens = None
         elif self.tokens is None:
             self.tokens, self.fastest = capacity, refill
         self.capacity, self.refill, self.fastest = capacity, refill, max(self.fastest, refill)
 
-    def tokens_at(self, now: int) -> float:
+    def max_tokens_at(self, now: int) -> float:
         """Return the maximum number of tokens in the bucket."""
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * self.fastest / 1_000)
 
-    def surely_at(self, now: int) -> float:
+    def min_tokens_at(self, now: int) -> float:
         """The least."""
         slowest = min(self.fastest, self.refill)
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * slowest / 1_000) - 1
 
-    def pay(self, cost: int, now: int) -> None:
+    def charge(self, cost: int, now: int) -> None:
         self.window.spend(now)
         if not self.capacity:
             return
-        self.tokens = self.tokens_at(now)
+        self.tokens = self.max_tokens_at(now)
         self.filled_at, self.fastest = now, self.refill
         assert self.tokens >= cost, f"{cost} were paid out of {self.tokens}"
         self.tokens -= cost
@@ -152,7 +152,7 @@ class Model:
         self.paused = False
         self.by_peer = False
         """True if a peer's library executes the current operation."""
-        self.letters: list[str] | None = None
+        self.dead_letters: list[str] | None = None
         """Pending dead-letter entries of our jobs, if the queue has a dead letter queue."""
         self.added = 0
 
@@ -181,46 +181,46 @@ class Model:
 
     # -- families -----------------------------------------------------------------------------------------
 
-    def generation(self, job: Job) -> int:
+    def depth(self, job: Job) -> int:
         """Of how many parents in a row it is the last."""
-        return 1 + self.generation(job.parent) if job.parent else 0
+        return 1 + self.depth(job.parent) if job.parent else 0
 
     def _changed(self, job: Job, before: str) -> None:
         if job.state != "ready":
-            job.fresh = ""
-        if job.state == "failed" and self.letters is not None and not self.by_peer:
-            self.letters.append(job.id)
+            job.untouched = ""
+        if job.state == "failed" and self.dead_letters is not None and not self.by_peer:
+            self.dead_letters.append(job.id)
         policy = job.policy or ("" if self.by_peer else "fail_parent")
         if job.state == "gone" and before not in ENDED:
-            self.tell(job, "removed", policy)
+            self.notify_parent(job, "removed", policy)
         elif job.state in ENDED:
-            self.tell(job, job.state, policy)
+            self.notify_parent(job, job.state, policy)
             if job.state == "failed" and job.removes and not self.by_peer:
                 job.state = "gone"
         elif before == "failed" and job.state == "ready" and not self.by_peer:
-            self.tell(job, "again", policy)
-            job.doomed = False
+            self.notify_parent(job, "again", policy)
+            job.child_failed = False
             if job.open_children():
                 job.state = "waiting"
 
-    def tell(self, child: Job, how: str, policy: str) -> None:
+    def notify_parent(self, child: Job, how: str, policy: str) -> None:
         """The child's parent hears how it ended."""
         parent = child.parent
         if parent is None or parent.state == "gone":
             return
-        family = parent.family
+        children = parent.children
         if how == "again":
-            if family[child.id] == "failed":
-                family[child.id] = "open"
+            if children[child.id] == "failed":
+                children[child.id] = "open"
             return
-        if (how != "completed" and not policy) or family[child.id] != "open":
+        if (how != "completed" and not policy) or children[child.id] != "open":
             return
-        family[child.id] = "completed" if how == "completed" else "forgotten" if policy == "remove" else "failed"
+        children[child.id] = "completed" if how == "completed" else "forgotten" if policy == "remove" else "failed"
         if how != "completed" and policy == "fail_parent":
             if parent.state == "waiting":
                 parent.state = "failed"
             elif parent.state not in ENDED:
-                parent.doomed = True
+                parent.child_failed = True
         elif parent.state == "waiting" and not parent.open_children():
             parent.state, parent.due = "ready", 0
 
@@ -231,14 +231,16 @@ class Model:
         assert job.due <= now, f"{job} was handed out {job.due - now} ms early"
         assert not job.may_have_failed(now), f"{job} was handed out though it was revoked or had expired"
         if not self.by_peer:
-            self._stood_first(job, now)
+            self._check_order(job, now)
         job.state = "active"
         if job.group is None:
             return
         group, key = job.group, str(job.key)
-        assert group.held_until <= now, f"{job} began while its group was held until {group.held_until} (now {now})"
+        assert group.limited_until <= now, (
+            f"{job} began while its group was limited until {group.limited_until}, at {now}"
+        )
         if not job.holds:
-            assert self.holders(key, now) < group.width, f"{job} makes {key} wider than {group.width}"
+            assert self.holders(key, now) < group.concurrency, f"{job} makes {key} wider than {group.concurrency}"
         job.holds = True
         if not job.begun and not job.exempt:
             late = [o for o in self.jobs.values() if o.key == key and o.number < job.number]
@@ -247,33 +249,33 @@ class Model:
             ]
             assert not late, f"{job} began before {late}"
         job.begun = True
-        group.pay(job.cost, now)
+        group.charge(job.cost, now)
 
-    def _stood_first(self, job: Job, now: int) -> None:
+    def _check_order(self, job: Job, now: int) -> None:
         """Priorities before LIFO jobs, the newest first, before all others, the oldest first."""
-        if not job.fresh:
+        if not job.untouched:
             return
         ranks = {"priority": (0, 1), "lifo": (1, -1), "plain": (2, 1)}
-        rank, sign = ranks[job.fresh]
+        rank, sign = ranks[job.untouched]
         for other in self.of("ready"):
-            if not other.fresh or other.may_have_failed(now):
+            if not other.untouched or other.may_have_failed(now):
                 continue
-            mine, its = (rank, sign * job.order), (ranks[other.fresh][0], sign * other.order)
+            mine, its = (rank, sign * job.order), (ranks[other.untouched][0], sign * other.order)
             assert mine <= its, f"{job} began before {other}"
 
-    def takeable(self, job: Job, now: int) -> bool:
+    def must_be_fetched(self, job: Job, now: int) -> bool:
         """Return True if a worker with a free slot must get the job; False if that is uncertain."""
         if job.limit or job.state != "ready" or job.due > now or job.may_have_failed(now):
             return False
         if job.group is None:
             return True
-        return job.group.held_until <= now and self._can_pay(job, now) and self._has_its_turn(job)
+        return job.group.limited_until <= now and self._has_tokens(job, now) and self._has_its_turn(job)
 
-    def _can_pay(self, job: Job, now: int) -> bool:
+    def _has_tokens(self, job: Job, now: int) -> bool:
         group = job.group
         assert group is not None
         left = group.window.left(now)
-        return left != 0 and (not group.capacity or group.surely_at(now) >= job.cost)
+        return left != 0 and (not group.capacity or group.min_tokens_at(now) >= job.cost)
 
     def _has_its_turn(self, job: Job) -> bool:
         if job.begun:
@@ -283,7 +285,7 @@ class Model:
         if job.exempt or any(other.exempt or other.begun or other.number < job.number for other in ready):
             return False
         assert job.group is not None
-        return sum(other.holds for other in members) < job.group.width
+        return sum(other.holds for other in members) < job.group.concurrency
 
     def reconcile(self, job: Job, state: str | None, now: int) -> None:
         """Compare with the state on the server, ready jobs may have failed by themselves."""

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from glidemq_py._features.suspend import job_api as suspending
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
 SUSPENDED, FAILED = 11, 5
-PATIENCE = 45
+SUSPEND_TIMEOUT = 45
 PICK = st.integers(0, 10_000)
 
 
@@ -24,8 +24,8 @@ class SuspensionRules:
     def _any_job(self, pick: int) -> Job:
         raise NotImplementedError
 
-    def _suspend(self, taken: Taken, job: Job, timeout: int) -> tuple[Any, int]:
-        row = suspending.suspended(*taken.token, "", timeout)
+    def _suspend(self, fetched: Fetched, job: Job, timeout: int) -> tuple[Any, int]:
+        row = suspending.suspended(*fetched.token, "", timeout)
         if job.revoked:
             job.state = "failed"
             return row, FAILED

@@ -17,7 +17,7 @@ from glidemq_py._core.calls.adding import row
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.lua.check_support import check
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.wire_support import GROUP, WireQueue
 
 SOURCE = (Path(__file__).parent / "documented.lua").read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ class Fleet:
         self.own, self.peer = OwnQueue(resp, name), Peer(resp, name)
         self.random, self.rude = random.Random(seed), rude
         self.jobs: list[str] = []
-        self.ours: dict[str, Taken] = {}
+        self.ours: dict[str, Fetched] = {}
         self.theirs: dict[str, str] = {}
         self.ended: list[str] = []
         self.tainted: set[str] = set()
@@ -66,13 +66,13 @@ class Fleet:
 
     # -- workers ------------------------------------------------------------------------------------------
 
-    def take(self) -> None:
+    def fetch(self) -> None:
         reply = self.own.exchange(self.random.randrange(4))
         for job in reply.jobs:
-            taken = Taken(job, reply.now)
-            assert taken.id not in self.ours
-            assert taken.id not in self.theirs, "two workers have one job"
-            self.ours[taken.id] = taken
+            fetched = Fetched(job, reply.now)
+            assert fetched.id not in self.ours
+            assert fetched.id not in self.theirs, "two workers have one job"
+            self.ours[fetched.id] = fetched
 
     def finish(self) -> None:
         if not self.ours:
@@ -155,12 +155,12 @@ class Fleet:
         ):
             look()
         for job_id in living - self.tainted:
-            assert self.own.state(job_id) == "active", "a healthy job was taken from its worker"
+            assert self.own.state(job_id) == "active", "a healthy job was fetched from its worker"
         self.peer.call("healListActive", ["id"])
 
     def _they_look(self) -> None:
         self.peer.recover_stalled(LOCK, 1000)
-        self.peer.reclaim_lists(LOCK, 1000)
+        self.peer.recover_list_jobs(LOCK, 1000)
 
     def _we_look(self) -> None:
         cursor = ""
@@ -226,7 +226,7 @@ class Fleet:
         for _ in range(200):
             self.beat()
             reply = self.own.exchange(50, [job.completed() for job in self.ours.values()])
-            self.ours = {taken.id: taken for taken in (Taken(job, reply.now) for job in reply.jobs)}
+            self.ours = {fetched.id: fetched for fetched in (Fetched(job, reply.now) for job in reply.jobs)}
             if not self.ours and not self.open():
                 return
             self.set_time(20)
@@ -248,7 +248,7 @@ def test_random_operations_of_both_libraries(resp: RespClient, queue_name: str, 
     resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
     fleet = Fleet(resp, queue_name, seed, rude)
     steps: tuple[Callable[[], None], ...] = (
-        fleet.add, fleet.take, fleet.finish, fleet.peer_takes, fleet.peer_finishes, fleet.tick, fleet.beat,
+        fleet.add, fleet.fetch, fleet.finish, fleet.peer_takes, fleet.peer_finishes, fleet.tick, fleet.beat,
         fleet.recover, fleet.die, fleet.operate, fleet.be_rude,
     )  # fmt: skip
     weights = (5, 5, 5, 4, 4, 3, 1, 1, 1, 1, 1)

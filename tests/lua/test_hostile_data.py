@@ -50,7 +50,7 @@ class HostileQueue:
         self.client = client
         wire_support.load(client)
         self.q = OwnQueue(client, "hostile")
-        self.taken: list[tuple[str, str, int, int]] = []
+        self.fetched: list[tuple[str, str, int, int]] = []
         self.messages: list[tuple[str, str, int, int]] = []
         self._populate()
         self.suffixes = sorted(self.q.key_names())
@@ -68,14 +68,14 @@ class HostileQueue:
         q.add(*[job_row("a", "1", "{}", ordering=["h", 1, 0, 0, 0, 0, 0]) for _ in range(3)])
         q.add(job_row("a", "1", "{}", lifo=True), job_row("a", "1", "{}", lifo=True))
         q.add(job_row("a", "1", "{}", deduplication=["d", 1000, "throttle"]))
-        taken = q.take(12)
-        ends = [taken[0].completed(), taken[1].failed(), taken[2].failed(limit=3, backoff=50)]
-        ends += [[7, *taken[3].token, "why", 100], [4, *taken[4].token, 50, 0]]
+        fetched = q.fetch(12)
+        ends = [fetched[0].completed(), fetched[1].failed(), fetched[2].failed(limit=3, backoff=50)]
+        ends += [[7, *fetched[3].token, "why", 100], [4, *fetched[4].token, 50, 0]]
         q.finish(*ends)
-        self.taken = [job.token for job in taken[5:]]
+        self.fetched = [job.token for job in fetched[5:]]
         q.add(*[job_row("a", "1", "{}", priority=p, delay=d) for p in (1, 3, 5) for d in (0, 100)])
         q.add(job_row("a", "1", "{}", delay=100, ttl=50), job_row("a", "1", "{}", lifo=True))
-        self.taken += [job.token for job in q.take(2)]
+        self.fetched += [job.token for job in q.fetch(2)]
         q.redis("LPUSH", "priority", q.put_job("50", priority=1))
         q.redis("ZADD", "list-popped", q.now, "50")
         q.redis("ZADD", "suspects", 2, "50")
@@ -96,12 +96,12 @@ class HostileQueue:
         q.redis("HSET", "schedulers", "s", '{"nextRun":1,"every":1000}', "t", '{"repeatAfterComplete":100}')
         q.redis("HSET", "schedulers-own", "u", '{"nextRun":1}')
         q.redis("ZADD", "schedulers-due", 1, "s", 2, "t", q.now + 1000, "")
-        q.redis("HSET", "stall-watch", self.taken[0][0], f"5|{q.now}")
+        q.redis("HSET", "stall-watch", self.fetched[0][0], f"5|{q.now}")
         q.redis("HSET", "budget:flow", "usedTokens", 5, "maxTotalTokens", 10, "exceeded", 0, "maxTokens", '{"in":4}')
         q.redis("XADD", "outbox", "*", "kind", "child", "to", "glide:{other}:", "parent", "9")
         q.redis("SADD", "deps:parent", q.key("1"), "glide:{other}:9")
         q.redis("HSET", "usage:" + str(q.now - q.now % 60_000), "jobCount", 1, "totalTokens", 5, "tokens:in", 5)
-        q.redis("RPUSH", f"signals:{self.taken[0][0]}", '{"name":"go","data":"1","receivedAt":1}')
+        q.redis("RPUSH", f"signals:{self.fetched[0][0]}", '{"name":"go","data":"1","receivedAt":1}')
         q.redis("HSET", "flows", "token", q.now)
         q.redis("HSET", "group-watch", "h", f"{q.now}|0|junk")
         q.redis("ZADD", "remote-children", q.now, "glide:{other}:")
@@ -123,8 +123,8 @@ class HostileQueue:
         return self.q.redis("DUMP", suffix)
 
     def scene(self, rng: random.Random, ids: Sequence[str] | None = None) -> Scene:
-        taken = self.taken or [("1", "", 1, self.q.now)]
-        return Scene(rng, self.q.base, self.q.now, ids or self.ids, taken, self.messages)
+        fetched = self.fetched or [("1", "", 1, self.q.now)]
+        return Scene(rng, self.q.base, self.q.now, ids or self.ids, fetched, self.messages)
 
     def restore(self) -> None:
         for suffix in self.q.key_names() - self.dumps.keys():

@@ -11,7 +11,7 @@ from glidemq_py._features.outbox import outbox
 from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py._features.usage.calls import usage_minutes
 from tests.lua import wire_support
-from tests.lua.own_support import START, OwnQueue, Taken
+from tests.lua.own_support import START, Fetched, OwnQueue
 from tests.lua.wire_support import GROUP, WireQueue
 
 wire = wire_support.wire_fixture
@@ -63,7 +63,7 @@ def test_parents_of_a_completed_child_are_notified_by_later_calls(q: OwnQueue, k
     assert q.redis("HGET", f"depvals:{parents[0]}", q.key(child)) == "v7"
     assert (q.redis("EXISTS", f"parents-left:{child}"), q.redis("EXISTS", "parents-left")) == (0, 0)
     assert q.redis("SCARD", f"parents:{child}") == (0 if keep else PARENTS)
-    assert sorted(job.id for job in [*q.take(1000), *q.take(1000)]) == sorted(parents)
+    assert sorted(job.id for job in [*q.fetch(1000), *q.fetch(1000)]) == sorted(parents)
 
 
 def test_results_of_a_retried_child_stay_in_order(q: OwnQueue) -> None:
@@ -95,8 +95,8 @@ def test_foreign_type_at_the_parents_to_be_notified_is_replaced(q: OwnQueue) -> 
     child, other = q.add_job(), q.add_job()
     q.redis("SET", f"parents-left:{child}", "junk")
     parents = add_parents(q, child)
-    for taken in q.take(2):
-        q.finish(taken.completed())
+    for fetched in q.fetch(2):
+        q.finish(fetched.completed())
     assert other != child
     notify_all(q)
     assert states(q, parents) == {"waiting"}
@@ -152,7 +152,7 @@ def test_unusable_child_counter_is_counted_again(q: OwnQueue, junk: str) -> None
     q.put_job("parent", state="waiting-children", depsCompleted=0)
     queue = q.base.removeprefix("glide:{").removesuffix("}")
     children = [q.add_job(parent=["parent", queue]) for _ in range(3)]
-    first, second, third = q.take(3)
+    first, second, third = q.fetch(3)
     q.finish(first.completed())
     q.redis("HSET", "job:parent", "depsCompleted", junk)
     q.finish(second.completed())
@@ -180,7 +180,7 @@ def stalled_list_jobs(wire: WireQueue, count: int) -> list[str]:
 def test_all_stalled_list_jobs_are_recovered_in_several_calls(wire: WireQueue) -> None:
     ids = stalled_list_jobs(wire, 900)
     wire.now += 60_000
-    handled = [wire.reclaim_lists() for _ in range(12)]
+    handled = [wire.recover_list_jobs() for _ in range(12)]
     assert sum(handled) == 900
     assert max(handled) <= 600
     assert sorted(wire.redis("LRANGE", "lifo", 0, -1)) == sorted(ids)
@@ -316,11 +316,11 @@ def test_number_of_subscriptions_is_limited(q: OwnQueue) -> None:
 def test_pending_jobs_are_counted_beside_too_many_groups(q: OwnQueue) -> None:
     for _ in range(3):
         q.add_job()
-    taken: list[Taken] = q.take(3)
+    fetched: list[Fetched] = q.fetch(3)
     for number in range(1_001):
         q.resp.execute("XGROUP", "CREATE", q.key("stream"), f"s{number}", "$", "MKSTREAM")
     assert q.counts()["active"] == 3
-    assert q.finish(*(job.completed() for job in taken)) == [working.AttemptStatus.OK] * 3
+    assert q.finish(*(job.completed() for job in fetched)) == [working.AttemptStatus.OK] * 3
 
 
 def test_page_of_a_list_finds_a_job_that_has_moved(q: OwnQueue) -> None:

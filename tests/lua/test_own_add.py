@@ -117,7 +117,7 @@ def test_a_delayed_priority_job(q: OwnQueue) -> None:
 def test_priorities_keep_their_order_within_a_bulk(q: OwnQueue) -> None:
     ids = q.add(*[row("a", "", "{}", priority=2) for _ in range(25)])
     assert q.job("1")["state"] == "prioritized"
-    assert [job.id for job in q.take(25)] == ids
+    assert [job.id for job in q.fetch(25)] == ids
 
 
 def test_priority_jobs_are_due_however_many_there_are(q: OwnQueue) -> None:
@@ -161,7 +161,7 @@ def test_lifo(q: OwnQueue) -> None:
     ids = q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
     assert q.job("1")["lifo"] == "1"
     assert q.redis("LRANGE", "lifo", 0, -1) == ids
-    assert [job.id for job in q.take(3)] == ids[::-1]
+    assert [job.id for job in q.fetch(3)] == ids[::-1]
 
 
 def test_ttl(q: OwnQueue) -> None:

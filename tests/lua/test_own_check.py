@@ -7,7 +7,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import FindingKind as Kind
-from tests.lua.check_support import assert_mends, check, findings
+from tests.lua.check_support import assert_repairs, check, findings
 from tests.lua.own_support import BAND, START, OwnQueue
 
 DAY = 86_400_000
@@ -27,7 +27,7 @@ def one_of_each(q: OwnQueue) -> None:
         q.add_job(**options)
     add_ordered(q, 4)
     add_ordered(q, 4, "wide", 2)
-    done, failing, retrying, *_ = q.take(7)
+    done, failing, retrying, *_ = q.fetch(7)
     q.finish(done.completed(), failing.failed(), retrying.failed(limit=3, backoff=60_000))
     for _ in range(3):
         q.add_job()
@@ -74,7 +74,7 @@ def _trim(q: OwnQueue) -> None:
 def test_lost_job_is_repaired(q: OwnQueue, options: Any, lose: Any, state: str) -> None:
     job = q.add_job(**options)
     lose(q)
-    assert_mends(q, (Kind.LOST_JOB, job))
+    assert_repairs(q, (Kind.LOST_JOB, job))
     assert q.state(job) == state
     q.advance(5_000)
     assert q.take_one().id == job
@@ -83,36 +83,36 @@ def test_lost_job_is_repaired(q: OwnQueue, options: Any, lose: Any, state: str) 
 def test_lost_delayed_job_keeps_its_due_time(q: OwnQueue) -> None:
     job = q.add_job(delay=5_000, priority=2)
     q.redis("ZREM", "scheduled", job)
-    assert_mends(q, (Kind.LOST_JOB, job))
+    assert_repairs(q, (Kind.LOST_JOB, job))
     assert float(q.redis("ZSCORE", "scheduled", job)) == 2 * BAND + START + 5_000
 
 
 @pytest.mark.parametrize("end", ["completed", "failed"])
 def test_finished_job_missing_from_index(q: OwnQueue, end: str) -> None:
     job = q.add_job()
-    taken = q.take_one()
-    q.finish(taken.completed() if end == "completed" else taken.failed())
+    fetched = q.take_one()
+    q.finish(fetched.completed() if end == "completed" else fetched.failed())
     q.redis("ZREM", end, job)
-    assert_mends(q, (Kind.LOST_JOB, job))
+    assert_repairs(q, (Kind.LOST_JOB, job))
     assert float(q.redis("ZSCORE", end, job)) == START
 
 
 @pytest.mark.parametrize("options", [{}, {"lifo": True}, {"priority": 1}])
 def test_active_job_in_no_place_becomes_ready(q: OwnQueue, options: Any) -> None:
     job = q.add_job(**options)
-    taken = q.take_one()
-    if taken.entry:
-        q.resp.execute("XACK", q.key("stream"), "workers", taken.entry)
-        q.redis("XDEL", "stream", taken.entry)
+    fetched = q.take_one()
+    if fetched.entry:
+        q.resp.execute("XACK", q.key("stream"), "workers", fetched.entry)
+        q.redis("XDEL", "stream", fetched.entry)
         expected = [(Kind.LOST_JOB, job)]
     else:
         q.redis("ZREM", "list-active-ids", job)
         q.advance(400_000)  # a peer's job would have had a heartbeat in this time
         expected = [(Kind.LOST_JOB, job), (Kind.COUNTER, "list-active")]
-    assert_mends(q, *expected)
-    assert q.finish(taken.completed()) == [3]
+    assert_repairs(q, *expected)
+    assert q.finish(fetched.completed()) == [3]
     again = q.take_one()
-    assert (again.id, again.fence) == (job, taken.fence + 2)
+    assert (again.id, again.fence) == (job, fetched.fence + 2)
 
 
 def test_peer_list_job_with_heartbeat_is_unchanged(q: OwnQueue) -> None:
@@ -125,12 +125,12 @@ def test_peer_list_job_with_heartbeat_is_unchanged(q: OwnQueue) -> None:
 
 def test_parked_job_missing_from_group(q: OwnQueue) -> None:
     _, second = add_ordered(q, 2)
-    taken = q.take_one()
-    q.take(1)
+    fetched = q.take_one()
+    q.fetch(1)
     assert q.state(second) == "group-waiting"
     q.redis("DEL", "groupq:k")
-    assert_mends(q, (Kind.LOST_JOB, second))
-    q.finish(taken.completed())
+    assert_repairs(q, (Kind.LOST_JOB, second))
+    q.finish(fetched.completed())
     assert q.take_one().id == second
 
 
@@ -143,33 +143,33 @@ def test_set_member_without_job(q: OwnQueue, place: str) -> None:
     expected = [(Kind.DANGLING, "nobody")]
     if place.startswith("list-"):
         expected.append((Kind.COUNTER, "list-active"))
-    assert_mends(q, *expected)
+    assert_repairs(q, *expected)
 
 
 @pytest.mark.parametrize("place", ["lifo", "priority"])
 def test_list_member_without_job(q: OwnQueue, place: str) -> None:
     kept = q.add_job(lifo=True)
     q.redis("RPUSH", place, "nobody")
-    assert_mends(q, (Kind.DANGLING, "nobody"))
+    assert_repairs(q, (Kind.DANGLING, "nobody"))
     assert q.redis("LRANGE", "lifo", 0, -1) == [kept]
 
 
 def test_stream_entry_without_job(q: OwnQueue) -> None:
     kept = q.add_job()
     q.push_entry("nobody")
-    assert_mends(q, (Kind.DANGLING, "nobody"))
+    assert_repairs(q, (Kind.DANGLING, "nobody"))
     assert [entry["jobId"] for entry in q.entries()] == [kept]
 
 
 def test_pending_entries_of_missing_or_inactive_jobs(q: OwnQueue) -> None:
     gone, ended, trimmed = (q.add_job() for _ in range(3))
-    taken = q.take(3)
+    fetched = q.fetch(3)
     q.redis("DEL", f"job:{gone}")
     q.redis("HSET", f"job:{ended}", "state", "completed")
     q.redis("ZADD", "completed", START, ended)
-    q.redis("XDEL", "stream", taken[2].entry)
-    expected = [(Kind.DANGLING, gone), (Kind.MISPLACED, ended), (Kind.DANGLING, taken[2].entry)]
-    assert_mends(q, *expected, (Kind.LOST_JOB, trimmed))
+    q.redis("XDEL", "stream", fetched[2].entry)
+    expected = [(Kind.DANGLING, gone), (Kind.MISPLACED, ended), (Kind.DANGLING, fetched[2].entry)]
+    assert_repairs(q, *expected, (Kind.LOST_JOB, trimmed))
     assert q.pending() == []
 
 
@@ -177,14 +177,14 @@ def test_pending_entries_of_missing_or_inactive_jobs(q: OwnQueue) -> None:
 def test_set_member_in_another_state(q: OwnQueue, place: str) -> None:
     job = q.add_job()
     q.redis("ZADD", place, START, job)
-    assert_mends(q, (Kind.MISPLACED, job))
+    assert_repairs(q, (Kind.MISPLACED, job))
     assert q.take_one().id == job
 
 
 def test_two_entries_of_one_job(q: OwnQueue) -> None:
     job = q.add_job()
     q.push_entry(job)
-    assert_mends(q, (Kind.TWICE, job))
+    assert_repairs(q, (Kind.TWICE, job))
     assert len(q.entries()) == 1
     assert q.take_one().id == job
 
@@ -192,14 +192,14 @@ def test_two_entries_of_one_job(q: OwnQueue) -> None:
 def test_a_job_in_the_stream_and_in_a_list(q: OwnQueue) -> None:
     job = q.add_job()
     q.redis("RPUSH", "lifo", job)
-    assert_mends(q, (Kind.TWICE, job))
+    assert_repairs(q, (Kind.TWICE, job))
     assert len(q.entries()) + q.redis("LLEN", "lifo") == 1
 
 
 def test_prioritized_job_also_in_list(q: OwnQueue) -> None:
     job = q.add_job(priority=3)
     q.redis("RPUSH", "priority", job)
-    assert_mends(q, (Kind.TWICE, job))
+    assert_repairs(q, (Kind.TWICE, job))
     assert q.redis("ZSCORE", "scheduled", job) is not None
 
 
@@ -208,7 +208,7 @@ def test_a_watched_job_that_ended_is_left_to_recovery_for_a_day(q: OwnQueue) -> 
     q.redis("HSET", "stall-watch", "nobody", f"1|{START}", q.add_job(), f"2|{START}")
     assert check(q).ok
     q.advance(2 * 86_400_000)
-    assert_mends(q, (Kind.DANGLING, "nobody"))
+    assert_repairs(q, (Kind.DANGLING, "nobody"))
 
 
 # -- keys --------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_watched_job_that_ended_is_left_to_recovery_for_a_day(q: OwnQueue) -> 
 def test_a_ghost_is_deleted(q: OwnQueue) -> None:
     q.redis("HSET", "job:77", "lastActive", START)
     before = q.add_job(job_id="99")
-    assert_mends(q, (Kind.GHOST, "77"))
+    assert_repairs(q, (Kind.GHOST, "77"))
     assert not q.redis("EXISTS", "job:77")
     assert q.take_one().id == before
 
@@ -240,7 +240,7 @@ def test_orphans(q: OwnQueue) -> None:
     q.redis("SADD", "parents:gone", "x")
     q.redis("XADD", "jstream:gone", "*", "a", "b")
     kinds = ("log", "signals", "deps", "depvals", "parents", "jstream")
-    assert_mends(q, *((Kind.ORPHAN_KEY, q.key(f"{kind}:gone")) for kind in kinds))
+    assert_repairs(q, *((Kind.ORPHAN_KEY, q.key(f"{kind}:gone")) for kind in kinds))
     assert q.redis("EXISTS", f"log:{job}") == 1
 
 
@@ -262,7 +262,7 @@ def test_stale_deduplication_entry_is_repaired(q: OwnQueue) -> None:
         q.add(row("task", "{}", "{}", deduplication=[name, 1_000, "simple"]))
     q.finish(q.take_one().completed())
     q.advance(3 * DAY)
-    assert_mends(q, (Kind.STALE_DEDUPLICATION, "old"))
+    assert_repairs(q, (Kind.STALE_DEDUPLICATION, "old"))
     assert q.redis("HKEYS", "dedup") == ["held"]
 
 
@@ -273,9 +273,9 @@ def test_stale_deduplication_entry_is_repaired(q: OwnQueue) -> None:
 def test_the_count_of_active_list_jobs(q: OwnQueue, drift: int) -> None:
     for _ in range(2):
         q.add_job(lifo=True)
-    q.take(2)
+    q.fetch(2)
     q.redis("INCRBY", "list-active", drift)
-    assert_mends(q, (Kind.COUNTER, "list-active"))
+    assert_repairs(q, (Kind.COUNTER, "list-active"))
     assert q.redis("GET", "list-active") == "2"
 
 
@@ -291,7 +291,7 @@ def test_id_counter_too_low(q: OwnQueue) -> None:
     for _ in range(3):
         q.add_job()
     q.redis("DEL", "id")
-    assert_mends(q, (Kind.COUNTER, "id"))
+    assert_repairs(q, (Kind.COUNTER, "id"))
     assert q.add_job() == "4"
 
 
@@ -307,19 +307,19 @@ def test_ids_ignored_by_the_counter(q: OwnQueue) -> None:
 @pytest.mark.parametrize("drift", [-1, 1, 5])
 def test_slots_of_a_group(q: OwnQueue, drift: int) -> None:
     add_ordered(q, 5, width=3)
-    taken = q.take(2)
+    fetched = q.fetch(2)
     q.redis("HINCRBY", "group:k", "active", drift)
-    assert_mends(q, (Kind.GROUP_SLOTS, "k"))
+    assert_repairs(q, (Kind.GROUP_SLOTS, "k"))
     assert q.redis("HGET", "group:k", "active") == "2"
-    q.finish(*(job.completed() for job in taken))
-    assert len(q.take(5)) == 3
+    q.finish(*(job.completed() for job in fetched))
+    assert len(q.fetch(5)) == 3
 
 
 def test_a_leaked_slot_of_a_group_without_jobs(q: OwnQueue) -> None:
     add_ordered(q, 1)
     q.finish(q.take_one().completed())
     q.redis("HSET", "group:k", "active", 1)
-    assert_mends(q, (Kind.GROUP_SLOTS, "k"))
+    assert_repairs(q, (Kind.GROUP_SLOTS, "k"))
     assert q.redis("HGET", "group:k", "active") == "0"
 
 
@@ -334,12 +334,12 @@ def test_missing_sequence_is_repaired(q: OwnQueue) -> None:
     first, *others = add_ordered(q, 4)
     q.redis("DEL", f"job:{first}")
     q.redis("DEL", f"job:{others[1]}")
-    assert q.take(4) == []
-    assert_mends(q, (Kind.GROUP_SEQUENCE, "k"))
+    assert q.fetch(4) == []
+    assert_repairs(q, (Kind.GROUP_SEQUENCE, "k"))
     ran = []
-    while taken := q.take(4):
-        ran += [job.id for job in taken]
-        q.finish(*(job.completed() for job in taken))
+    while fetched := q.fetch(4):
+        ran += [job.id for job in fetched]
+        q.finish(*(job.completed() for job in fetched))
     assert ran == [others[0], others[2]]
     assert check(q).findings == ()
 
@@ -360,29 +360,29 @@ def test_a_group_that_was_deleted(q: OwnQueue) -> None:
 def test_ordering_counter_too_low(q: OwnQueue) -> None:
     add_ordered(q, 3)
     q.redis("HSET", "ordering", "k", 1)
-    assert_mends(q, (Kind.COUNTER, "k"))
+    assert_repairs(q, (Kind.COUNTER, "k"))
     assert q.redis("HGET", "ordering", "k") == "3"
     q.redis("HDEL", "ordering", "k")
-    assert_mends(q, (Kind.COUNTER, "k"))
+    assert_repairs(q, (Kind.COUNTER, "k"))
 
 
 def test_stuck_parked_jobs_are_repaired(q: OwnQueue) -> None:
     add_ordered(q, 3)
-    taken = q.take_one()
-    q.take(3)
-    q.redis("HSET", f"job:{taken.id}", "state", "completed")  # it ended without telling its group
-    q.resp.execute("XACK", q.key("stream"), "workers", taken.entry)
-    q.redis("XDEL", "stream", taken.entry)
-    q.redis("ZADD", "completed", START, taken.id)
+    fetched = q.take_one()
+    q.fetch(3)
+    q.redis("HSET", f"job:{fetched.id}", "state", "completed")  # it ended without telling its group
+    q.resp.execute("XACK", q.key("stream"), "workers", fetched.entry)
+    q.redis("XDEL", "stream", fetched.entry)
+    q.redis("ZADD", "completed", START, fetched.id)
     q.redis("HSET", "group:k", "active", 0)
-    assert_mends(q, (Kind.GROUP_PARKED, "k"))
+    assert_repairs(q, (Kind.GROUP_PARKED, "k"))
     assert q.take_one().id
 
 
 def test_limited_group_has_no_findings(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=["k", 1, 1, 60_000, 0, 0, 0]) for _ in range(3)))
     q.finish(q.take_one().completed())
-    q.take(3)
+    q.fetch(3)
     assert q.redis("ZSCORE", "ratelimited", "k")
     assert check(q).findings == ()
 
@@ -420,7 +420,7 @@ def test_check_of_many_jobs_is_bounded_per_call(q: OwnQueue) -> None:
 def test_retrying_job_has_no_findings(q: OwnQueue) -> None:
     one_of_each(q)
     for _ in range(6):
-        jobs = q.take(3)
+        jobs = q.fetch(3)
         q.finish(*(job.released() for job in jobs[:1]), *(job.completed() for job in jobs[1:]))
         found = check(q, looks=1)
         assert found.findings == (), str(found)

@@ -65,7 +65,7 @@ def test_sources_are_read_in_order(q: OwnQueue) -> None:
 def test_list_jobs_are_announced_as_active(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.add_job()
-    q.take(2)
+    q.fetch(2)
     assert q.event_names("1") == ["added", "active"]
     assert q.event_names("2") == ["added"]
 
@@ -214,7 +214,7 @@ def test_promotion_follows_due_times(q: OwnQueue) -> None:
     for delay in (30, 10, 20):
         q.add_job(delay=delay)
     q.advance(30)
-    assert [job.id for job in q.take(3)] == ["2", "3", "1"]
+    assert [job.id for job in q.fetch(3)] == ["2", "3", "1"]
 
 
 def test_a_delayed_lifo_job_returns_to_its_list(q: OwnQueue) -> None:
@@ -380,7 +380,7 @@ def test_bookkeeping_of_a_foreign_type_does_not_stop_the_work(q: OwnQueue, suffi
     q.redis("SET", suffix, "foreign")
     q.add_job(lifo=True)
     q.add_job()
-    jobs = q.take(2)
+    jobs = q.fetch(2)
     assert [job.id for job in jobs] == ["1", "2"]
     assert q.finish(*[job.completed() for job in jobs]) == [0, 0]
 

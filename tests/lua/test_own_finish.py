@@ -54,7 +54,7 @@ def test_retried_until_the_limit(q: OwnQueue) -> None:
         "event": "retrying", "jobId": "1", "failedReason": "boom", "attemptsMade": "1", "delay": "1000",
     }  # fmt: skip
     q.advance(999)
-    assert q.take() == []
+    assert q.fetch() == []
     q.advance(1)
     assert q.finish(q.take_one().failed(limit=3, backoff=0)) == [S.RETRYING]
     last = q.take_one()
@@ -86,13 +86,13 @@ def test_priority_job_is_retried_with_its_priority(q: OwnQueue) -> None:
 
 def test_release_does_not_count_an_attempt(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}", lifo=True), row("c", "", "{}", priority=3))
-    jobs = q.take(3)
+    jobs = q.fetch(3)
     assert q.finish(*[job.released() for job in jobs]) == [S.RELEASED] * 3
     assert [q.state(job_id) for job_id in "123"] == ["waiting", "waiting", "prioritized"]
     assert [q.job(job_id)["attemptsMade"] for job_id in "123"] == ["0"] * 3
     assert all("processedOn" not in q.job(job_id) for job_id in "123")
     assert q.redis("GET", "list-active") == "0"
-    again = q.take(3)
+    again = q.fetch(3)
     assert [job.id for job in again] == [job.id for job in jobs]
     assert [job.fence for job in again] == [3, 3, 3]
     assert q.finish(*[job.completed() for job in jobs]) == [S.STALE] * 3
@@ -103,7 +103,7 @@ def test_release_does_not_count_an_attempt(q: OwnQueue) -> None:
 
 def test_a_call_repeated_after_a_lost_reply_is_a_success(q: OwnQueue) -> None:
     add_many(q, 3)
-    one, two, three = q.take(3)
+    one, two, three = q.fetch(3)
     rows = [one.completed("1"), two.failed(), three.failed(limit=2, backoff=50)]
     assert q.finish(*rows) == [S.OK, S.FAILED, S.RETRYING]
     before = [q.job(job_id) for job_id in "123"]
@@ -164,7 +164,7 @@ def test_report_of_a_removed_job_returns_missing(q: OwnQueue) -> None:
 
 def test_job_key_of_other_type_counts_as_missing(q: OwnQueue) -> None:
     add_many(q, 2)
-    one, two = q.take(2)
+    one, two = q.fetch(2)
     q.redis("SET", "job:1", "foreign")
     assert q.finish(one.completed(), two.completed()) == [S.GONE, S.OK]
 
@@ -249,7 +249,7 @@ def test_retention_is_bounded_per_call(q: OwnQueue) -> None:
 
 def test_mixed_batch_returns_statuses_in_order(q: OwnQueue) -> None:
     add_many(q, 200)
-    jobs = q.take(200)
+    jobs = q.fetch(200)
     q.run(remove(q.meta, jobs[5].id))
     rows = [job.failed() if i % 3 == 0 else job.completed() for i, job in enumerate(jobs)]
     expected = [S.FAILED if i % 3 == 0 else S.OK for i in range(200)]
@@ -269,7 +269,7 @@ def test_too_many_rows_are_rejected_before_writing(q: OwnQueue) -> None:
 
 def test_no_metrics_and_quiet(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), row("b", "", "{}"), quiet=True)
-    one, two = q.take(2)
+    one, two = q.fetch(2)
     reply = q.exchange(0, [one.completed(), two.failed()], quiet=True, no_metrics=True)
     assert reply.statuses == [S.OK, S.FAILED]
     assert q.key_names().isdisjoint({"events", "metrics:completed", "metrics:failed"})
@@ -281,7 +281,7 @@ def test_old_metrics_are_trimmed(q: OwnQueue) -> None:
     q.redis("HSET", "metrics:completed", f"m:{minute - day - 60_000}:c", 5, f"m:{minute - day - 60_000}:d", 50,
             f"m:{minute - day}:c", 7, "junk", "x")  # fmt: skip
     add_many(q, 2)
-    one, two = q.take(2)
+    one, two = q.fetch(2)
     q.finish(one.completed())
     q.finish(two.completed())
     assert q.resp.hash(q.key("metrics:completed")) == {f"m:{minute - day}:c": "7", "junk": "x", f"m:{minute}:c": "2"}
@@ -293,7 +293,7 @@ def test_old_metrics_are_trimmed(q: OwnQueue) -> None:
 @pytest.mark.parametrize(("suffix", "fail"), [("completed", False), ("failed", True), ("scheduled", True)])
 def test_job_stays_active_if_its_new_source_cannot_be_written(q: OwnQueue, suffix: str, fail: bool) -> None:
     add_many(q, 2)
-    good, bad = q.take(2)
+    good, bad = q.fetch(2)
     q.redis("SET", suffix, "foreign")
     limit = 2 if suffix == "scheduled" else 0
     good_row = good.completed() if fail else good.failed()

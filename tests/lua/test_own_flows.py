@@ -21,7 +21,7 @@ def parent_of(q: OwnQueue) -> str:
 
 def test_child_is_counted_in_the_same_step(q: OwnQueue) -> None:
     parent = parent_of(q)
-    one, two = q.take(2)
+    one, two = q.fetch(2)
     assert q.finish(one.completed('"x"')) == [S.OK]
     assert (q.state(parent), q.job(parent)["depsCompleted"]) == ("waiting-children", "1")
     # A lost reply: handed in again, counted once.
@@ -48,7 +48,7 @@ def test_parent_in_another_queue_is_notified_by_outbox(q: OwnQueue) -> None:
 @pytest.mark.parametrize("policy", ["fail_parent", "ignore", "remove"])
 def test_on_failure_policies(q: OwnQueue, policy: str) -> None:
     parent = parent_of(q)
-    one, two = q.take(2)
+    one, two = q.fetch(2)
     q.redis("HSET", f"job:{one.id}", "opts", f'{{"onFailure":"{policy}"}}')
     assert q.finish(one.failed("no"), two.completed()) == [S.FAILED, S.OK]
     assert q.state(parent) == ("failed" if policy == "fail_parent" else "waiting")

@@ -36,10 +36,10 @@ def test_full_server_rejects_adds_completely(full: OwnQueue) -> None:
 
 
 def test_the_backlog_drains(full: OwnQueue) -> None:
-    jobs = full.take(20)
+    jobs = full.fetch(20)
     assert len(jobs) == 20
     assert full.finish(*[job.completed() for job in jobs[:15]], *[job.failed(limit=2) for job in jobs[15:]])
-    again = full.take(5)
+    again = full.fetch(5)
     assert len(again) == 5
     assert full.finish(*[job.completed(keep=1) for job in again]) == [0] * 5
     assert full.counts()["completed"] == 15

@@ -7,7 +7,7 @@ from typing import Any
 from glidemq_py._core.calls import Call, administration, pack, unpack, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.limits import queue_api as limiting
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 
 
 def add(q: OwnQueue, *rows: list[Any]) -> list[Any]:
@@ -20,24 +20,24 @@ def member(key: str, concurrency: int = 1, *, rate: tuple[int, int] = (0, 0), bu
     return [name, "null", "{}", "", False, 0, False, 0, 0, False, ordering]
 
 
-def take(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Taken], Any]:
+def fetch(q: OwnQueue, want: int, *finished: Any, limiter: Any = False) -> tuple[list[Fetched], Any]:
     request = ("py-1", want, finished, False, False, limiter)
     reply = q.run(Call("exchange", q.meta, (pack(request),), unpack))
-    return [Taken(job, reply[0]) for job in reply[2]], reply
+    return [Fetched(job, reply[0]) for job in reply[2]], reply
 
 
-def ids(jobs: list[Taken]) -> list[str]:
+def ids(jobs: list[Fetched]) -> list[str]:
     return [job.id for job in jobs]
 
 
 def test_one_at_a_time_and_in_order(q: OwnQueue) -> None:
     assert add(q, *[member("k") for _ in range(5)]) == ["1", "2", "3", "4", "5"]
     done = []
-    jobs, _ = take(q, 10)
+    jobs, _ = fetch(q, 10)
     while jobs:
         assert len(jobs) == 1
         done += ids(jobs)
-        jobs, _ = take(q, 10, jobs[0].completed())
+        jobs, _ = fetch(q, 10, jobs[0].completed())
     assert done == ["1", "2", "3", "4", "5"]
     assert q.redis("HMGET", "group:k", "active", "nextSeq") == ["0", "6"]
     assert q.pending() == []
@@ -46,38 +46,38 @@ def test_one_at_a_time_and_in_order(q: OwnQueue) -> None:
 
 def test_groups_run_concurrently(q: OwnQueue) -> None:
     add(q, *[member(f"k{i % 3}") for i in range(9)])
-    jobs, _ = take(q, 100)
+    jobs, _ = fetch(q, 100)
     assert ids(jobs) == ["1", "2", "3"]
-    jobs, _ = take(q, 100, *[job.completed() for job in jobs])
+    jobs, _ = fetch(q, 100, *[job.completed() for job in jobs])
     assert sorted(ids(jobs)) == ["4", "5", "6"]
 
 
 def test_group_runs_up_to_its_concurrency(q: OwnQueue) -> None:
     add(q, *[member("k", 3) for _ in range(7)])
-    jobs, _ = take(q, 100)
+    jobs, _ = fetch(q, 100)
     assert ids(jobs) == ["1", "2", "3"]
-    jobs, _ = take(q, 100, jobs[1].completed())
+    jobs, _ = fetch(q, 100, jobs[1].completed())
     assert ids(jobs) == ["4"]
 
 
 def test_a_retried_job_keeps_its_turn(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    jobs, _ = take(q, 5, first.failed(limit=3, backoff=50))
+    (first,), _ = fetch(q, 5)
+    jobs, _ = fetch(q, 5, first.failed(limit=3, backoff=50))
     assert jobs == []
     q.advance(50)
-    (again,), _ = take(q, 5)
+    (again,), _ = fetch(q, 5)
     assert again.id == "1"
-    (second,), _ = take(q, 5, again.failed(limit=0))
+    (second,), _ = fetch(q, 5, again.failed(limit=0))
     assert second.id == "2"
-    take(q, 0, second.completed())
+    fetch(q, 0, second.completed())
     assert q.redis("HGET", "group:k", "active") == "0"
 
 
 def test_released_job_is_first_in_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    jobs, _ = take(q, 5, first.released())
+    (first,), _ = fetch(q, 5)
+    jobs, _ = fetch(q, 5, first.released())
     assert ids(jobs) == ["1"]
     assert q.redis("HGET", "group:k", "active") == "1"
 
@@ -88,8 +88,8 @@ def test_removed_and_expired_jobs_do_not_stop_the_group(q: OwnQueue) -> None:
     add(q, *[member("k") for _ in range(4)])
     q.redis("HSET", "job:3", "expireAt", "1")
     assert q.run(remove(q.meta, "2")) is True
-    (first,), _ = take(q, 5)
-    (last,), _ = take(q, 5, first.completed())
+    (first,), _ = fetch(q, 5)
+    (last,), _ = fetch(q, 5, first.completed())
     assert last.id == "4"
     assert q.state("3") == "failed"
 
@@ -98,31 +98,31 @@ def test_removing_a_running_job_frees_its_slot(q: OwnQueue) -> None:
     from glidemq_py._core.calls.administration import remove
 
     add(q, member("k"), member("k"))
-    take(q, 5)
+    fetch(q, 5)
     q.run(remove(q.meta, "1"))
-    jobs, _ = take(q, 5)
+    jobs, _ = fetch(q, 5)
     assert ids(jobs) == ["2"]
 
 
 def test_a_rate_window_stops_the_group_until_it_ends(q: OwnQueue) -> None:
     add(q, *[member("k", 10, rate=(2, 1000)) for _ in range(5)])
-    jobs, reply = take(q, 10)
+    jobs, reply = fetch(q, 10)
     assert ids(jobs) == ["1", "2"]
     assert reply[3] == 1000
-    jobs, _ = take(q, 10, *[job.completed() for job in jobs])
+    jobs, _ = fetch(q, 10, *[job.completed() for job in jobs])
     assert jobs == []
     q.advance(1000)
-    jobs, _ = take(q, 10)
+    jobs, _ = fetch(q, 10)
     assert ids(jobs) == ["3", "4"]
 
 
 def test_token_bucket_is_charged_by_cost(q: OwnQueue) -> None:
     add(q, *[member("k", 10, bucket=(3_000, 1_000), cost=2_000) for _ in range(3)])
-    jobs, reply = take(q, 10)
+    jobs, reply = fetch(q, 10)
     assert ids(jobs) == ["1"]
     assert reply[3] == 1000
     q.advance(1000)
-    jobs, _ = take(q, 10)
+    jobs, _ = fetch(q, 10)
     assert ids(jobs) == ["2"]
     assert add(q, member("k", 10, cost=4_000)) == [["cost", ""]]
 
@@ -130,37 +130,37 @@ def test_token_bucket_is_charged_by_cost(q: OwnQueue) -> None:
 def test_externally_limited_group_waits(q: OwnQueue) -> None:
     add(q, member("k"), member("j"))
     q.redis("ZADD", "ratelimited", str(q.now + 500), "k")
-    jobs, reply = take(q, 10)
+    jobs, reply = fetch(q, 10)
     assert ids(jobs) == ["2"]
     assert reply[3] == 500
     q.advance(500)
-    jobs, _ = take(q, 10)
+    jobs, _ = fetch(q, 10)
     assert ids(jobs) == ["1"]
 
 
 def test_global_concurrency_holds_in_every_batch(q: OwnQueue) -> None:
     q.redis("HSET", "meta", "globalConcurrency", "3")
     add(q, *[["a", "null", "{}"] for _ in range(5)], ["a", "null", "{}", "", False, 0, False, 1])
-    jobs, reply = take(q, 10)
+    jobs, reply = fetch(q, 10)
     assert len(jobs) == 3
-    more, reply = take(q, 10)
+    more, reply = fetch(q, 10)
     assert more == []
     assert reply[4] == 4
-    more, _ = take(q, 10, jobs[0].completed(), jobs[1].completed())
+    more, _ = fetch(q, 10, jobs[0].completed(), jobs[1].completed())
     assert len(more) == 2
 
 
 def test_rate_limit_is_consumed_by_fetched_jobs(q: OwnQueue) -> None:
     add(q, *[["a", "null", "{}"] for _ in range(5)])
-    jobs, _ = take(q, 2, limiter=(3, 1000))
+    jobs, _ = fetch(q, 2, limiter=(3, 1000))
     assert len(jobs) == 2
-    jobs, reply = take(q, 5, limiter=(3, 1000))
+    jobs, reply = fetch(q, 5, limiter=(3, 1000))
     assert len(jobs) == 1
-    jobs, reply = take(q, 5, limiter=(3, 1000))
+    jobs, reply = fetch(q, 5, limiter=(3, 1000))
     assert (jobs, reply[3], reply[4]) == ([], 1000, 4)
     q.redis("HSET", "meta", "rateLimitMax", "1", "rateLimitDuration", "100")
     q.advance(1000)
-    jobs, _ = take(q, 5, limiter=(3, 1000))
+    jobs, _ = fetch(q, 5, limiter=(3, 1000))
     assert len(jobs) == 1
 
 
@@ -170,8 +170,8 @@ def dedup(mode: str, ttl: int = 0, delay: int | bool = False) -> list[Any]:
 
 def test_simple_deduplication_lasts_as_long_as_the_job(q: OwnQueue) -> None:
     assert add(q, dedup("simple"), dedup("simple")) == ["1", ["skipped", "1"]]
-    (job,), _ = take(q, 1)
-    take(q, 0, job.completed())
+    (job,), _ = fetch(q, 1)
+    fetch(q, 0, job.completed())
     assert isinstance(add(q, dedup("simple"))[0], str)
 
 
@@ -207,10 +207,10 @@ def test_expired_parked_jobs_free_their_slot(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     for ttl in (50, 50, 0):
         q.add(row("task", "{}", "{}", ttl=ttl, ordering=ordering))
-    taken = q.take_one()
-    q.take(3)
+    fetched = q.take_one()
+    q.fetch(3)
     q.advance(30_000)
-    q.let_idle(taken.entry, 30_000)
+    q.let_idle(fetched.entry, 30_000)
     q.run(working.recover_stalled(q.meta, "py-2", 1, 30_000, 1, False, ""))
     assert [q.state(str(n)) for n in (1, 2, 3)] == ["failed", "failed", "waiting"]
     assert q.take_one().id == "3"
@@ -218,9 +218,9 @@ def test_expired_parked_jobs_free_their_slot(q: OwnQueue) -> None:
 
 def test_add_with_higher_concurrency_starts_parked_jobs(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]) for _ in range(3)))
-    assert [job.id for job in q.take(3)] == ["1"]
+    assert [job.id for job in q.fetch(3)] == ["1"]
     q.add(row("task", "{}", "{}", ordering=["k", 3, 0, 0, 0, 0, 0]))
-    assert [job.id for job in q.take(5)] == ["2", "3"]
+    assert [job.id for job in q.fetch(5)] == ["2", "3"]
 
 
 def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
@@ -231,10 +231,10 @@ def test_requeued_job_without_turn_gets_new_sequence(q: OwnQueue) -> None:
     assert q.redis("HGET", "group:k", "skip:3") == "1"
     assert q.run(administration.requeue_job(q.meta, "3")) == "ok"
     ran = []
-    taken = q.exchange(1, [first.completed()]).jobs
-    while taken:
-        ran.append(taken[0][0])
-        taken = q.exchange(1, [Taken(taken[0], q.now).completed()]).jobs
+    fetched = q.exchange(1, [first.completed()]).jobs
+    while fetched:
+        ran.append(fetched[0][0])
+        fetched = q.exchange(1, [Fetched(fetched[0], q.now).completed()]).jobs
     assert ran == ["2", "3"]
     assert not [field for field in q.resp.hash(q.key("group:k")) if field.startswith("skip:")]
 
@@ -248,7 +248,7 @@ def sweep(q: OwnQueue) -> None:
 
 def test_group_unused_for_a_day_is_deleted(q: OwnQueue) -> None:
     q.add(*(row("task", "{}", "{}", ordering=[key, 2, 0, 0, 0, 0, 0]) for key in ("idle", "busy", "held", "limited")))
-    q.finish(*(job.completed() for job in q.take(4)))
+    q.finish(*(job.completed() for job in q.fetch(4)))
     q.run(limiting.limit_group(q.meta, "limited", 5, False, False))
     q.run(limiting.block_group(q.meta, "held", 10 * DAY, False))
     q.add(row("task", "{}", "{}", ordering=["busy", 2, 0, 0, 0, 0, 0], delay=9 * DAY))
@@ -299,10 +299,10 @@ def test_a_failed_job_that_outlived_its_group_is_retried_in_order(q: OwnQueue) -
     assert q.run(administration.requeue_job(q.meta, "2")) == "ok"
     new = add_one()
     ran: list[str] = []
-    while taken := q.take(4):
-        assert len(taken) == 1
-        ran.append(taken[0].id)
-        q.finish(taken[0].completed())
+    while fetched := q.fetch(4):
+        assert len(fetched) == 1
+        ran.append(fetched[0].id)
+        q.finish(fetched[0].completed())
     assert sorted(ran) == ["2", "3", new]
     assert q.redis("HGET", "group:k", "active") == "0"
 
@@ -310,7 +310,7 @@ def test_a_failed_job_that_outlived_its_group_is_retried_in_order(q: OwnQueue) -
 def test_many_groups_are_swept_page_by_page(q: OwnQueue) -> None:
     for at in range(0, 1_500, 500):
         q.add(*(row("task", "{}", "{}", ordering=[f"k{at + n}", 1, 0, 0, 0, 0, 0]) for n in range(500)))
-    while jobs := q.take(500):
+    while jobs := q.fetch(500):
         q.finish(*(job.completed(keep=1) for job in jobs))
     for _ in range(20):
         sweep(q)
@@ -328,4 +328,4 @@ def test_successor_of_expired_job_is_fetched_in_same_call(q: OwnQueue) -> None:
     q.redis("HSET", "ordering", "k", 4)
     q.redis("LPUSH", "priority", last)
     q.advance(20)
-    assert [job.id for job in q.take(5)] == [last]
+    assert [job.id for job in q.fetch(5)] == [last]

@@ -10,19 +10,19 @@ from glidemq_py._core.calls import Call, administration, pack, unpack, working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import AttemptStatus, ExchangeFlags, ExchangeReply
 from glidemq_py._features.limits import queue_api as limiting
-from tests.lua.own_support import BAND, OwnQueue, Taken
-from tests.lua.test_own_groups import add, ids, member, take
+from tests.lua.own_support import BAND, Fetched, OwnQueue
+from tests.lua.test_own_groups import add, fetch, ids, member
 
 
 def exchange(q: OwnQueue, want: int, *finished: Any, tokens: Any = None, limiter: Any = None) -> ExchangeReply:
     return q.run(working.exchange(q.meta, "py-1", want, finished, False, False, limiter, tokens))
 
 
-def delayed(job: Taken, delay: int = 0, until: int = 0, data: str | None = None) -> working.Finished:
+def delayed(job: Fetched, delay: int = 0, until: int = 0, data: str | None = None) -> working.Finished:
     return working.delayed(*job.token, delay, until, data)
 
 
-def limited(job: Taken, ms: int = 1000, *, replace: bool = False, how: str = "front", keep: working.Keep = 0) -> Any:
+def limited(job: Fetched, ms: int = 1000, *, replace: bool = False, how: str = "front", keep: working.Keep = 0) -> Any:
     return working.group_limited(*job.token, ms, replace, how, keep)
 
 
@@ -50,19 +50,19 @@ def plain(q: OwnQueue, count: int) -> None:
 def test_global_concurrency_can_be_set_kept_and_removed(q: OwnQueue) -> None:
     q.run(limiting.limit_queue(q.meta, 2, False))
     plain(q, 5)
-    jobs, _ = take(q, 10)
+    jobs, _ = fetch(q, 10)
     assert len(jobs) == 2
     q.run(limiting.limit_queue(q.meta, False, (1, 1000)))
     assert q.redis("HMGET", "meta", "globalConcurrency", "rateLimitMax", "rateLimitDuration") == ["2", "1", "1000"]
     q.run(limiting.limit_queue(q.meta, 0, 0))
     assert q.redis("HMGET", "meta", "globalConcurrency", "rateLimitMax", "rateLimitDuration") == [None] * 3
-    assert len(take(q, 10)[0]) == 3
+    assert len(fetch(q, 10)[0]) == 3
 
 
 def test_higher_limit_wakes_idle_workers(q: OwnQueue) -> None:
     q.run(limiting.limit_queue(q.meta, 1, False))
     plain(q, 3)
-    take(q, 1)
+    fetch(q, 1)
     assert exchange(q, 1).flags & ExchangeFlags.LIMITED
     before = q.redis("XLEN", "wake")
     q.run(limiting.limit_queue(q.meta, 2, False))
@@ -89,7 +89,7 @@ def test_unknown_group_has_no_info(q: OwnQueue) -> None:
 
 def test_group_info_returns_state_and_limits(q: OwnQueue) -> None:
     add(q, *[member("k", 2, rate=(5, 1000), bucket=(7000, 500)) for _ in range(4)])
-    take(q, 10)
+    fetch(q, 10)
     assert group(q) == limiting.GroupReply(2, 2, 3, 2, 5, 1000, 7000, 500, 0)
     hold(q, 400)
     assert group(q).limited_until == q.now + 400
@@ -107,7 +107,7 @@ def test_group_limits_can_be_set_kept_and_removed(q: OwnQueue) -> None:
     assert q.redis("HGET", "group:k", "tbTokens") is None
     limit(q, concurrency=0)
     add(q, *[member("k", 0) for _ in range(3)])  # which say nothing themselves
-    assert len(take(q, 10)[0]) == 3
+    assert len(fetch(q, 10)[0]) == 3
 
 
 def test_new_group_has_concurrency_one_by_default(q: OwnQueue) -> None:
@@ -117,43 +117,43 @@ def test_new_group_has_concurrency_one_by_default(q: OwnQueue) -> None:
 
 def test_higher_group_concurrency_starts_parked_jobs(q: OwnQueue) -> None:
     add(q, *[member("k", 0) for _ in range(4)])
-    take(q, 1)
-    take(q, 10)
+    fetch(q, 1)
+    fetch(q, 10)
     assert group(q).parked == 3
     limit(q, concurrency=3)
-    assert len(take(q, 10)[0]) == 2
+    assert len(fetch(q, 10)[0]) == 2
     assert group(q).active == 3
 
 
 def test_removed_rate_limit_takes_effect_immediately(q: OwnQueue) -> None:
     add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
-    assert len(take(q, 10)[0]) == 1
+    assert len(fetch(q, 10)[0]) == 1
     limit(q, rate=0)
-    assert len(take(q, 10)[0]) == 2
+    assert len(fetch(q, 10)[0]) == 2
     assert q.redis("EXISTS", "ratelimited") == 0
 
 
 def test_hold_stays_when_limits_change(q: OwnQueue) -> None:
     add(q, *[member("k", 10, rate=(1, 60_000)) for _ in range(3)])
-    take(q, 10)
+    fetch(q, 10)
     hold(q, 5000, replace=True)
     limit(q, rate=0, concurrency=0)
-    assert take(q, 10)[0] == []
+    assert fetch(q, 10)[0] == []
     q.advance(5000)
-    assert len(take(q, 10)[0]) == 2
+    assert len(fetch(q, 10)[0]) == 2
 
 
 def test_hold_affects_only_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("j"), member("k"))
     assert hold(q, 500) == q.now + 500
-    jobs, reply = take(q, 10)
+    jobs, reply = fetch(q, 10)
     assert ids(jobs) == ["2"]
     assert reply[3] == 500
     assert q.events()[-1] == {
         "event": "group-rate-limited", "jobId": "", "groupKey": "k", "duration": "500", "resumeAt": str(q.now + 500),
     }  # fmt: skip
     q.advance(500)
-    assert ids(take(q, 10)[0]) == ["1"]
+    assert ids(fetch(q, 10)[0]) == ["1"]
 
 
 def test_later_hold_stays_unless_replaced(q: OwnQueue) -> None:
@@ -165,26 +165,26 @@ def test_later_hold_stays_unless_replaced(q: OwnQueue) -> None:
 
 def test_returning_job_waits_for_held_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    take(q, 5, first.failed(limit=3, backoff=10))
+    (first,), _ = fetch(q, 5)
+    fetch(q, 5, first.failed(limit=3, backoff=10))
     hold(q, 500)
     q.advance(10)
-    assert take(q, 5)[0] == []
+    assert fetch(q, 5)[0] == []
     assert group(q)[:2] == (1, 2)  # it keeps its slot
     q.advance(490)
-    assert ids(take(q, 5)[0]) == ["1"]
+    assert ids(fetch(q, 5)[0]) == ["1"]
     assert group(q)[:2] == (1, 1)
 
 
 def test_released_job_keeps_its_place_in_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"), member("k"))
-    (first,), _ = take(q, 1)
-    take(q, 0, first.released())  # by a worker that takes nothing any more
+    (first,), _ = fetch(q, 1)
+    fetch(q, 0, first.released())  # by a worker that takes nothing any more
     done = []
-    jobs, _ = take(q, 1)
+    jobs, _ = fetch(q, 1)
     while jobs:
         done += ids(jobs)
-        jobs, _ = take(q, 1, jobs[0].completed())
+        jobs, _ = fetch(q, 1, jobs[0].completed())
     assert done == ["1", "2", "3"]
     assert group(q)[:3] == (0, 0, 4)
 
@@ -192,17 +192,17 @@ def test_released_job_keeps_its_place_in_group(q: OwnQueue) -> None:
 def test_full_bucket_does_not_accumulate(q: OwnQueue) -> None:
     add(q, *[member("k", 10, bucket=(2000, 1000)) for _ in range(6)])
     q.advance(60_000)
-    assert len(take(q, 10)[0]) == 2
+    assert len(fetch(q, 10)[0]) == 2
     q.advance(1)
-    assert take(q, 10)[0] == []
+    assert fetch(q, 10)[0] == []
     q.advance(999)
-    assert len(take(q, 10)[0]) == 1
+    assert len(fetch(q, 10)[0]) == 1
 
 
 def test_too_costly_job_does_not_block_its_group(q: OwnQueue) -> None:
     add(q, *[member("k", 1, bucket=(5000, 1000), cost=4000), member("k", 1)])
     limit(q, bucket=(1000, 1000))
-    assert ids(take(q, 10)[0]) == ["2"]
+    assert ids(fetch(q, 10)[0]) == ["2"]
     assert q.job("1")["failedReason"] == "cost exceeds token bucket capacity"
     assert group(q)[:2] == (1, 0)
 
@@ -212,7 +212,7 @@ def test_too_costly_job_does_not_block_its_group(q: OwnQueue) -> None:
 
 def test_delay_does_not_count_an_attempt(q: OwnQueue) -> None:
     plain(q, 1)
-    (job,) = q.take(1)
+    (job,) = q.fetch(1)
     q.redis("HSET", "job:1", "stalledCount", "1")
     reply = exchange(q, 1, delayed(job, 300))
     assert reply.statuses == [AttemptStatus.DELAYED]
@@ -230,14 +230,14 @@ def test_delay_does_not_count_an_attempt(q: OwnQueue) -> None:
 @pytest.mark.parametrize("ahead", [5000, -5000])
 def test_delay_until_past_time_is_due_now(q: OwnQueue, ahead: int) -> None:
     plain(q, 1)
-    (job,) = q.take(1)
+    (job,) = q.fetch(1)
     q.finish(delayed(job, 0, q.now + ahead))
     assert q.job("1")["delay"] == str(max(0, ahead))
 
 
 def test_delay_can_replace_data(q: OwnQueue) -> None:
     plain(q, 1)
-    (job,) = q.take(1)
+    (job,) = q.fetch(1)
     q.finish(delayed(job, 0, 0, '{"step":"two"}'))
     assert q.take_one().fields["data"] == '{"step":"two"}'
 
@@ -256,7 +256,7 @@ def test_list_job_can_be_delayed(q: OwnQueue) -> None:
 
 def test_repeated_delay_is_already_and_late_one_is_stale(q: OwnQueue) -> None:
     plain(q, 1)
-    (job,) = q.take(1)
+    (job,) = q.fetch(1)
     q.finish(delayed(job, 50))
     assert q.finish(delayed(job, 50)) == [AttemptStatus.ALREADY]
     q.advance(50)
@@ -268,13 +268,13 @@ def test_repeated_delay_is_already_and_late_one_is_stale(q: OwnQueue) -> None:
 
 def test_delayed_ordered_job_keeps_its_slot(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    take(q, 5, delayed(first, 100))
-    assert take(q, 5)[0] == []
+    (first,), _ = fetch(q, 5)
+    fetch(q, 5, delayed(first, 100))
+    assert fetch(q, 5)[0] == []
     q.advance(100)
-    (first,), _ = take(q, 5)
+    (first,), _ = fetch(q, 5)
     assert first.id == "1"
-    assert ids(take(q, 5, first.completed())[0]) == ["2"]
+    assert ids(fetch(q, 5, first.completed())[0]) == ["2"]
 
 
 # -- the group later -----------------------------------------------------------------------------------------------
@@ -282,39 +282,39 @@ def test_delayed_ordered_job_keeps_its_slot(q: OwnQueue) -> None:
 
 def test_job_rate_limits_its_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"), member("j"))
-    (first, other), _ = take(q, 5)
+    (first, other), _ = fetch(q, 5)
     assert (first.id, other.id) == ("1", "3")
-    jobs, reply = take(q, 5, limited(first, 700))
+    jobs, reply = fetch(q, 5, limited(first, 700))
     assert (jobs, reply[1], reply[3]) == ([], [AttemptStatus.LIMITED], 700)
     assert q.state("1") == "group-waiting"
     assert group(q)[:2] == (1, 2)
     assert q.pending() == [(other.entry, "py-1")]
     assert q.events("1")[-1]["event"] == "group-rate-limited"
     q.advance(700)
-    (first,), _ = take(q, 5)
+    (first,), _ = fetch(q, 5)
     assert (first.id, q.job("1")["attemptsMade"]) == ("1", "0")
-    assert ids(take(q, 5, first.completed())[0]) == ["2"]
+    assert ids(fetch(q, 5, first.completed())[0]) == ["2"]
 
 
 def test_rate_limited_job_can_go_to_the_back(q: OwnQueue) -> None:
     add(q, *[member("k") for _ in range(3)])
-    (first,), _ = take(q, 5)
-    take(q, 5, limited(first, 100, how="back"))
+    (first,), _ = fetch(q, 5)
+    fetch(q, 5, limited(first, 100, how="back"))
     assert group(q).active == 0
     q.advance(100)
     done = []
-    jobs, _ = take(q, 5)
+    jobs, _ = fetch(q, 5)
     while jobs:
         done += ids(jobs)
-        jobs, _ = take(q, 5, jobs[0].completed())
+        jobs, _ = fetch(q, 5, jobs[0].completed())
     assert done == ["2", "3", "1"]
     assert group(q)[:3] == (0, 0, 4)
 
 
 def test_rate_limited_job_can_fail(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    jobs, reply = take(q, 5, limited(first, 100, how="fail"))
+    (first,), _ = fetch(q, 5)
+    jobs, reply = fetch(q, 5, limited(first, 100, how="fail"))
     assert (jobs, reply[1]) == ([], [AttemptStatus.FAILED])
     record = q.job("1")
     assert (record["failedReason"], record["failedType"]) == ("group rate limited", "GroupRateLimitError")
@@ -322,46 +322,46 @@ def test_rate_limited_job_can_fail(q: OwnQueue) -> None:
     assert q.metric("failed")["c"] == 1
     assert group(q)[:2] == (0, 1)
     q.advance(100)
-    assert ids(take(q, 5)[0]) == ["2"]
+    assert ids(fetch(q, 5)[0]) == ["2"]
 
 
 def test_rate_limited_job_that_fails_can_be_removed(q: OwnQueue) -> None:
     add(q, member("k"))
-    (first,), _ = take(q, 5)
+    (first,), _ = fetch(q, 5)
     q.finish(limited(first, 100, how="fail", keep=1))
     assert q.redis("EXISTS", "job:1", q.key("failed")) == 0
 
 
 def test_repeated_and_late_rate_limit_reports(q: OwnQueue) -> None:
     add(q, member("k"))
-    (first,), _ = take(q, 5)
+    (first,), _ = fetch(q, 5)
     assert q.finish(limited(first, 100)) == [AttemptStatus.LIMITED]
     at = group(q).limited_until
     q.advance(50)
     assert q.finish(limited(first, 100)) == [AttemptStatus.ALREADY]
     assert group(q).limited_until == at
     q.advance(50)
-    take(q, 5)
+    fetch(q, 5)
     assert q.finish(limited(first, 100)) == [AttemptStatus.STALE]
 
 
 def test_parked_job_with_slot_can_be_removed(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    take(q, 5, limited(first, 100))
+    (first,), _ = fetch(q, 5)
+    fetch(q, 5, limited(first, 100))
     q.run(administration.remove(q.meta, "1"))
     assert group(q)[:2] == (0, 1)
     q.advance(100)
-    assert ids(take(q, 5)[0]) == ["2"]
+    assert ids(fetch(q, 5)[0]) == ["2"]
 
 
 def test_parked_job_with_slot_can_expire(q: OwnQueue) -> None:
     add(q, member("k"), member("k"))
-    (first,), _ = take(q, 5)
-    take(q, 5, limited(first, 100))
+    (first,), _ = fetch(q, 5)
+    fetch(q, 5, limited(first, 100))
     q.redis("HSET", "job:1", "expireAt", "1")
     q.advance(100)
-    assert ids(take(q, 5)[0]) == ["2"]
+    assert ids(fetch(q, 5)[0]) == ["2"]
     assert q.state("1") == "failed"
 
 
@@ -374,12 +374,12 @@ def window(q: OwnQueue, duration: int) -> str:
 
 def test_tokens_are_counted_when_jobs_end(q: OwnQueue) -> None:
     plain(q, 4)
-    jobs = q.take(2)
+    jobs = q.fetch(2)
     reply = exchange(q, 1, jobs[0].completed(), jobs[1].failed(), tokens=(100, 1000, [30, 60]))
     assert len(reply.jobs) == 1
     assert q.redis("GET", window(q, 1000)) == "90"
     assert 0 < q.redis("PTTL", window(q, 1000)) <= 1000
-    last = Taken(reply.jobs[0], reply.now)
+    last = Fetched(reply.jobs[0], reply.now)
     reply = exchange(q, 1, last.completed(), tokens=(100, 1000, [10]))
     assert (reply.jobs, bool(reply.flags & ExchangeFlags.LIMITED)) == ([], True)
     assert reply.next_due == 1000 - q.now % 1000
@@ -446,6 +446,6 @@ def test_hold_of_missing_group_stays_when_limits_change(q: OwnQueue) -> None:
     for key in ("new", "theirs"):
         q.add(row("task", "{}", "{}", ordering=[key, 1, 0, 0, 0, 0, 0]))
         q.run(limiting.limit_group(q.meta, key, False, (5, 100), (9_000, 1_000)))
-    assert q.take(5) == []
+    assert q.fetch(5) == []
     q.advance(20_000)
-    assert len(q.take(5)) == 2
+    assert len(q.fetch(5)) == 2

@@ -9,7 +9,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.administration import remove, update_job_progress
 from glidemq_py._core.calls.working import recover_stalled
-from tests.lua.own_support import START, OwnQueue, Taken
+from tests.lua.own_support import START, Fetched, OwnQueue
 
 LOCK = 30_000
 
@@ -18,9 +18,9 @@ def grouped(concurrency: int = 1, rate: tuple[int, int] = (0, 0), **options: Any
     return row("a", "{}", "{}", ordering=["k", concurrency, *rate, 0, 0, 0], **options)
 
 
-def exchange(q: OwnQueue, want: int, *finished: Any) -> list[Taken]:
+def exchange(q: OwnQueue, want: int, *finished: Any) -> list[Fetched]:
     reply = q.exchange(want, finished)
-    return [Taken(job, reply.now) for job in reply.jobs]
+    return [Fetched(job, reply.now) for job in reply.jobs]
 
 
 def test_priority_jobs_respect_group_rate_window(q: OwnQueue) -> None:

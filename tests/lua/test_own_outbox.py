@@ -9,7 +9,7 @@ from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled
 from glidemq_py._features.outbox import OutboxEntry, OutboxReply, dead_letter_queue, outbox
 from glidemq_py.testing import RespError
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 
 ALL = "failed,stalled,expired,cost,revoked,malformed"
 HOLD = 10_000
@@ -25,16 +25,16 @@ def read(q: OwnQueue, holder: str = "h", cursor: str = "", delivered: tuple[str,
     return reply
 
 
-def owed(q: OwnQueue) -> list[dict[str, str]]:
+def outbox_entries(q: OwnQueue) -> list[dict[str, str]]:
     return [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in q.redis("XRANGE", "outbox", "-", "+")]
 
 
-def one_owed(q: OwnQueue) -> dict[str, str]:
-    (entry,) = owed(q)
+def only_outbox_entry(q: OwnQueue) -> dict[str, str]:
+    (entry,) = outbox_entries(q)
     return entry
 
 
-def take_with(q: OwnQueue, **options: Any) -> Taken:
+def take_with(q: OwnQueue, **options: Any) -> Fetched:
     q.add_job(**options)
     return q.take_one()
 
@@ -46,17 +46,17 @@ def test_final_failure_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     job = take_with(q, name="mail", data='{"to":1}')
     assert q.finish(job.failed(limit=2)) == [S.RETRYING]
-    assert owed(q) == []
+    assert outbox_entries(q) == []
     again = q.take_one()
     reply = q.exchange(0, [again.failed("no luck", limit=2)])
     assert (reply.statuses, reply.flags & ExchangeFlags.OUTBOX_PENDING) == ([S.FAILED], ExchangeFlags.OUTBOX_PENDING)
-    assert one_owed(q) == {
+    assert only_outbox_entry(q) == {
         "kind": "dead", "to": "dlq", "id": "1", "activation": "2", "why": "failed", "name": "mail",
         "data": '{"to":1}', "reason": "no luck", "attempts": "1",
     }  # fmt: skip
     # A lost reply: the attempt is handed in again, and owes nothing more.
     assert q.finish(again.failed("no luck", limit=2)) == [S.ALREADY]
-    assert len(owed(q)) == 1
+    assert len(outbox_entries(q)) == 1
 
 
 def test_no_outbox_entry_without_dead_letter_queue(q: OwnQueue) -> None:
@@ -70,7 +70,7 @@ def test_removed_failed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.finish(take_with(q, data='"kept"').failed(keep=1))
     assert q.job("1") == {}
-    assert one_owed(q)["data"] == '"kept"'
+    assert only_outbox_entry(q)["data"] == '"kept"'
 
 
 def test_expired_job_creates_dead_letter_entry(q: OwnQueue) -> None:
@@ -78,7 +78,7 @@ def test_expired_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.add_job(ttl=10)
     q.advance(11)
     assert q.exchange(1).flags & ExchangeFlags.OUTBOX_PENDING
-    assert (one_owed(q)["why"], one_owed(q)["reason"]) == ("expired", "expired")
+    assert (only_outbox_entry(q)["why"], only_outbox_entry(q)["reason"]) == ("expired", "expired")
 
 
 def test_expired_delayed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
@@ -86,7 +86,7 @@ def test_expired_delayed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.add_job(ttl=10, delay=50)
     q.advance(51)
     q.exchange(1)
-    assert one_owed(q)["why"] == "expired"
+    assert only_outbox_entry(q)["why"] == "expired"
 
 
 def test_stalled_job_creates_dead_letter_entry(q: OwnQueue) -> None:
@@ -95,7 +95,7 @@ def test_stalled_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.let_idle(job.entry, 40_000)
     reply = q.run(recover_stalled(q.meta, "py-2", 1_000, 30_000, 0, False, ""))
     assert reply.failed == ["1"]
-    entry = one_owed(q)
+    entry = only_outbox_entry(q)
     assert (entry["why"], entry["reason"]) == ("stalled", "job stalled more than maxStalledCount")
     assert (entry["attempts"], entry["data"]) == ("0", '"x"')
     assert int(entry["activation"]) > job.fence
@@ -105,7 +105,7 @@ def test_revoked_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     declare(q)
     q.add_job(delay=1_000)
     assert q.fcall("revoke", q.meta, "1") == "revoked"
-    assert one_owed(q)["why"] == "revoked"
+    assert only_outbox_entry(q)["why"] == "revoked"
 
 
 def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
@@ -115,7 +115,7 @@ def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
     by_revocation[6] = "JobRevokedError"
     # A handler can raise any message; the text alone does not mark a job as revoked.
     assert q.finish(by_revocation, other.failed("revoked")) == [S.FAILED, S.FAILED]
-    assert one_owed(q)["id"] == job.id
+    assert only_outbox_entry(q)["id"] == job.id
 
 
 def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue) -> None:
@@ -123,7 +123,7 @@ def test_too_costly_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.add(row("a", "{}", "{}", ordering=["g", 1, 0, 0, 5_000, 1_000, 3_000]))
     q.redis("HSET", "group:g", "tbCapacity", "1000")
     q.exchange(1)
-    assert (q.state("1"), one_owed(q)["why"]) == ("failed", "cost")
+    assert (q.state("1"), only_outbox_entry(q)["why"]) == ("failed", "cost")
 
 
 def test_malformed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
@@ -132,7 +132,7 @@ def test_malformed_job_creates_dead_letter_entry(q: OwnQueue) -> None:
     q.redis("HDEL", "job:m", "name")
     q.push_entry("m")
     q.exchange(1)
-    assert (one_owed(q)["why"], one_owed(q)["name"]) == ("malformed", "")
+    assert (only_outbox_entry(q)["why"], only_outbox_entry(q)["name"]) == ("malformed", "")
 
 
 def test_only_configured_kinds_create_entries(q: OwnQueue) -> None:
@@ -142,9 +142,9 @@ def test_only_configured_kinds_create_entries(q: OwnQueue) -> None:
     q.exchange(1)
     q.add_job(delay=1_000)
     q.fcall("revoke", q.meta, "2")
-    assert owed(q) == []
+    assert outbox_entries(q) == []
     q.finish(take_with(q).failed())
-    assert one_owed(q)["why"] == "failed"
+    assert only_outbox_entry(q)["why"] == "failed"
 
 
 def test_setting_of_node_peer_means_default_kinds(q: OwnQueue) -> None:
@@ -152,7 +152,7 @@ def test_setting_of_node_peer_means_default_kinds(q: OwnQueue) -> None:
     q.add_job(delay=1_000)
     q.fcall("revoke", q.meta, "1")
     q.finish(take_with(q).failed())
-    assert (one_owed(q)["to"], one_owed(q)["why"]) == ("theirs", "failed")
+    assert (only_outbox_entry(q)["to"], only_outbox_entry(q)["why"]) == ("theirs", "failed")
 
 
 def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
@@ -162,7 +162,7 @@ def test_each_failure_of_a_job_has_its_own_entry(q: OwnQueue) -> None:
     q.exchange(1)
     assert q.fcall("requeue_job", q.meta, "1") == "ok"
     q.exchange(1)
-    assert len({entry["activation"] for entry in owed(q)}) == len(owed(q)) == 2
+    assert len({entry["activation"] for entry in outbox_entries(q)}) == len(outbox_entries(q)) == 2
 
 
 # -- target queues -----------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_job_stays_active_if_its_dead_letter_entry_cannot_be_written(q: OwnQueue
     assert (q.state("1"), q.counts()["failed"]) == ("active", 0)
     q.redis("DEL", "outbox")
     assert q.finish(job.failed()) == [S.FAILED]
-    assert len(owed(q)) == 1
+    assert len(outbox_entries(q)) == 1
 
 
 def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
@@ -200,7 +200,7 @@ def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
         q.finish(job.failed())
     q.redis("DEL", "failed")
     assert q.finish(job.failed()) == [S.FAILED]
-    assert [entry["activation"] for entry in owed(q)] == ["1", "1"]
+    assert [entry["activation"] for entry in outbox_entries(q)] == ["1", "1"]
 
 
 # -- reading and crossing off ------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_entries_of_one_attempt_have_one_id(q: OwnQueue) -> None:
 def fill(q: OwnQueue, count: int, data: str = '"x"') -> None:
     declare(q)
     q.add(*[row("a", data, "{}") for _ in range(count)], quiet=True)
-    q.finish(*[job.failed() for job in q.take(count)])
+    q.finish(*[job.failed() for job in q.fetch(count)])
 
 
 def test_entries_are_read_and_deleted(q: OwnQueue) -> None:
@@ -222,7 +222,7 @@ def test_entries_are_read_and_deleted(q: OwnQueue) -> None:
     ids = tuple(entry.id for entry in reply.entries)
     # What could not be delivered stays, and does not keep the round from its end.
     assert read(q, cursor=ids[-1], delivered=ids[:1] + ids[2:]).entries == []
-    assert [entry["id"] for entry in owed(q)] == ["2"]
+    assert [entry["id"] for entry in outbox_entries(q)] == ["2"]
     assert not q.redis("EXISTS", "lock:outbox")
 
 

@@ -31,7 +31,7 @@ def fill(q: OwnQueue, count: int = 40) -> None:
     """Jobs in every state, the times of some equal and of some not."""
     for state in ("completed", "failed"):
         q.add(*[row("a", "", "{}") for _ in range(count)], quiet=True)
-        jobs = q.take(count)
+        jobs = q.fetch(count)
         finished = [job.completed() if state == "completed" else job.failed() for job in jobs]
         q.finish(*finished[: count // 2])
         for one in finished[count // 2 :]:
@@ -48,7 +48,7 @@ def test_counts(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=i % 2 == 1) for i in range(6)])
     q.redis("LPUSH", "priority", q.put_job("x", priority=1))
     q.redis("DEL", "scheduled")
-    q.take(2)  # the priority list, then LIFO
+    q.fetch(2)  # the priority list, then LIFO
     q.add_job(delay=9)
     q.add_job(delay=9, priority=1)
     q.add_job(priority=1)
@@ -88,7 +88,7 @@ def test_many_priorities_are_counted_in_pages(q: OwnQueue) -> None:
 def park(q: OwnQueue, groups: int, jobs: int) -> None:
     for n in range(groups):
         q.add(*[row("a", "", "{}", ordering=Ordering(f"g{n}").to_row(None)) for _ in range(jobs + 1)], quiet=True)
-    q.take(1_000)
+    q.fetch(1_000)
 
 
 def test_parked_jobs_of_few_groups_are_counted_in_one_call(q: OwnQueue) -> None:
@@ -136,7 +136,7 @@ def test_rows_have_requested_fields(q: OwnQueue) -> None:
 
 def test_jobs_that_keep_their_state_are_visited_while_others_leave(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(60)], quiet=True)
-    q.finish(*[job.completed() for job in q.take(60)])  # all at one moment
+    q.finish(*[job.completed() for job in q.fetch(60)])  # all at one moment
     gone: set[str] = set()
 
     def leave(found: list[str]) -> None:
@@ -166,9 +166,9 @@ def test_waiting_excludes_active_jobs(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(10)], quiet=True)
     for i in range(10):
         q.redis("LPUSH", "priority", q.put_job(f"p{i}", priority=1))
-    assert len(q.take(10)) == 10  # the whole priority list
-    assert len(q.take(10)) == 10  # LIFO
-    assert len(q.take(9)) == 9
+    assert len(q.fetch(10)) == 10  # the whole priority list
+    assert len(q.fetch(10)) == 10  # LIFO
+    assert len(q.fetch(9)) == 9
     q.read_as(NODE_CONSUMER)
     q.add_job(lifo=True)
     q.redis("LPUSH", "priority", "p1", "p2")

@@ -10,7 +10,7 @@ from glidemq_py._core.calls.administration import pause, remove
 from glidemq_py._core.calls.reading import workers
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import RecoverStalledReply, heartbeat, leave, reattach, recover_stalled
-from tests.lua.own_support import NODE_CONSUMER, START, OwnQueue, Taken
+from tests.lua.own_support import NODE_CONSUMER, START, Fetched, OwnQueue
 
 LOCK = 30_000
 
@@ -33,7 +33,7 @@ def looks(q: OwnQueue, max_stalled: int = 1) -> Iterator[RecoverStalledReply]:
             return
 
 
-def beat(q: OwnQueue, *jobs: Taken, consumer: str = "py-1", info: str = "", ttl: int = 60_000) -> list[int]:
+def beat(q: OwnQueue, *jobs: Fetched, consumer: str = "py-1", info: str = "", ttl: int = 60_000) -> list[int]:
     return list(q.run(heartbeat(q.meta, consumer, info, ttl, [job.token for job in jobs])).statuses)
 
 
@@ -74,7 +74,7 @@ def test_a_heartbeat_takes_an_entry_back_from_a_peers_claim(q: OwnQueue) -> None
 
 def test_heartbeat_returns_job_status(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(4)])
-    ours, gone, stale, revoked = q.take(4)
+    ours, gone, stale, revoked = q.fetch(4)
     q.run(remove(q.meta, gone.id))
     q.finish(stale.released())
     q.redis("HSET", f"job:{revoked.id}", "revoked", "1")
@@ -243,7 +243,7 @@ def test_invalid_record_does_not_block_recovery(q: OwnQueue, junk: str) -> None:
         q.let_idle(job.entry, LOCK, consumer)
     assert look(q).recovered == ["1", "2"]
     assert q.job("1")["stalledCount"] == "1"
-    assert len(q.take(2)) == 2
+    assert len(q.fetch(2)) == 2
 
 
 def test_stalled_job_of_a_node_peer_returns_to_its_group(q: OwnQueue) -> None:
@@ -262,7 +262,7 @@ def test_stalled_job_of_a_node_peer_returns_to_its_group(q: OwnQueue) -> None:
 
 def test_recovery_reads_one_page_per_call(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
-    jobs = q.take(250)
+    jobs = q.fetch(250)
     for job in jobs:
         if int(job.id) % 2:
             q.let_idle(job.entry, LOCK)
@@ -324,7 +324,7 @@ def test_a_list_jobs_own_lock(q: OwnQueue) -> None:
 
 def test_all_list_jobs_of_a_dead_worker_in_one_round(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(250)], quiet=True)
-    q.take(250)
+    q.fetch(250)
     q.advance(LOCK)
     assert sum(len(page.recovered) for page in looks(q)) == 250
     assert q.counts()["waiting"] == 250
@@ -390,12 +390,12 @@ def test_finished_jobs_are_not_watched(q: OwnQueue) -> None:
 # -- regain ------------------------------------------------------------------------------------------------
 
 
-def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> list[Taken]:
-    found: list[Taken] = []
+def reattach_jobs(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> list[Fetched]:
+    found: list[Fetched] = []
     cursor = ""
     while True:
         reply = q.run(reattach(q.meta, consumer, known, want - len(found), False, cursor, []))
-        found += [Taken(job, reply.now) for job in reply.jobs]
+        found += [Fetched(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         if not cursor:
             return found
@@ -403,10 +403,10 @@ def ask(q: OwnQueue, *known: str, want: int = 100, consumer: str = "py-1") -> li
 
 def test_reattach_returns_jobs_of_lost_reply(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(3)])
-    known, *lost = q.take(3)
-    q.take(1, "py-2")
+    known, *lost = q.fetch(3)
+    q.fetch(1, "py-2")
     q.advance(5)
-    back = ask(q, known.entry)
+    back = reattach_jobs(q, known.entry)
     assert [(job.id, job.entry) for job in back] == [(job.id, job.entry) for job in lost]
     assert [job.fence for job in back] == [2, 2]
     assert q.finish(lost[0].completed()) == [S.STALE]
@@ -418,19 +418,19 @@ def test_reattach_returns_jobs_of_lost_reply(q: OwnQueue) -> None:
 def test_reattach_ignores_jobs_of_other_consumers(q: OwnQueue) -> None:
     q.add_job()
     job = q.take_one("py-2")
-    assert ask(q) == []
+    assert reattach_jobs(q) == []
     assert q.finish(job.completed()) == [S.OK]
 
 
 def test_reattach_respects_want(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(3)])
-    q.take(3)
-    assert [job.id for job in ask(q, want=2)] == ["1", "2"]
+    q.fetch(3)
+    assert [job.id for job in reattach_jobs(q, want=2)] == ["1", "2"]
 
 
 def test_reattach_acknowledges_jobs_that_cannot_run(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(4)])
-    jobs = q.take(4)
+    jobs = q.fetch(4)
     q.redis("DEL", "job:1")
     q.redis("HSET", "job:2", "state", "completed")
     q.redis("HSET", "job:3", "revoked", "1")
@@ -445,7 +445,7 @@ def test_reattach_acknowledges_jobs_that_cannot_run(q: OwnQueue) -> None:
 
 def test_reattach_is_paged(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(250)], quiet=True)
-    q.take(250)
+    q.fetch(250)
     found, cursor = [], ""
     while True:
         reply = q.run(reattach(q.meta, "py-1", [], 1_000, True, cursor, []))
@@ -458,29 +458,29 @@ def test_reattach_is_paged(q: OwnQueue) -> None:
 @pytest.mark.parametrize("lifo", [False, True])
 def test_reattach_with_a_full_page_returns_a_cursor(q: OwnQueue, lifo: bool) -> None:
     q.add(*[row("a", "", "{}", lifo=lifo) for _ in range(250)], row("a", "", "{}", lifo=not lifo), quiet=True)
-    q.take(251)
+    q.fetch(251)
     q.advance(5)
-    found: list[Taken] = []
+    found: list[Fetched] = []
     cursor, sizes = "", list[int]()
     while cursor or not sizes:
         entries, ids = [job.entry for job in found], [job.id for job in found]
         reply = q.run(reattach(q.meta, "py-1", entries, 100, True, cursor, ids))
-        found += [Taken(job, reply.now) for job in reply.jobs]
+        found += [Fetched(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         sizes.append(len(reply.jobs))
     assert sorted(int(job.id) for job in found) == list(range(1, 252))
     assert max(sizes) == 100
 
 
-def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "py-1") -> list[Taken]:
+def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "py-1") -> list[Fetched]:
     """Everything that pends for a worker that knows its jobs without entries, too."""
-    found: list[Taken] = []
+    found: list[Fetched] = []
     cursor = ""
     while True:
         known = [*known_ids, *[job.id for job in found]]
         entries = [job.entry for job in found]
         reply = q.run(reattach(q.meta, consumer, entries, want - len(found), False, cursor, known))
-        found += [Taken(job, reply.now) for job in reply.jobs]
+        found += [Fetched(job, reply.now) for job in reply.jobs]
         cursor = reply.cursor
         if not cursor:
             return found
@@ -488,7 +488,7 @@ def ask_lists(q: OwnQueue, *known_ids: str, want: int = 1_000, consumer: str = "
 
 def test_reattach_returns_list_jobs(q: OwnQueue) -> None:
     q.add(row("a", "", "{}"), *[row("a", "", "{}", lifo=i < 2, priority=int(i >= 2)) for i in range(4)])
-    known, *lost = q.take(4)
+    known, *lost = q.fetch(4)
     q.add_job(lifo=True)
     others = q.take_one("py-2")
     q.advance(5)
@@ -505,8 +505,8 @@ def test_reattach_returns_list_jobs(q: OwnQueue) -> None:
 
 def test_reattach_of_list_jobs_is_paged(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(900)], quiet=True)
-    theirs = {job.id for i in range(9) for job in q.take(50, f"py-{i % 2 + 1}") if i % 2}
-    q.take(450)
+    theirs = {job.id for i in range(9) for job in q.fetch(50, f"py-{i % 2 + 1}") if i % 2}
+    q.fetch(450)
     q.advance(5)
     back = [job.id for job in ask_lists(q)]
     assert len(back) == len(set(back)) == 700
@@ -515,7 +515,7 @@ def test_reattach_of_list_jobs_is_paged(q: OwnQueue) -> None:
 
 def test_reattach_skips_list_jobs_that_cannot_run(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}", lifo=True) for _ in range(3)])
-    q.take(3)
+    q.fetch(3)
     q.redis("HSET", "job:1", "revoked", "1")
     q.redis("HSET", "job:2", "processedOn", START + 1, "lastActive", START + 1)  # a Node peer has it now
     q.redis("HSET", "job:3", "state", "waiting")
@@ -525,7 +525,7 @@ def test_reattach_skips_list_jobs_that_cannot_run(q: OwnQueue) -> None:
 
 
 def test_reattach_without_consumer_group(q: OwnQueue) -> None:
-    assert ask(q) == []
+    assert reattach_jobs(q) == []
     assert q.key_names() == set()
 
 
@@ -563,7 +563,7 @@ def test_stalled_list_jobs_behind_healthy_ones_are_found(q: OwnQueue) -> None:
     beat(q, consumer="slow", info='{"lockDuration": 60000}')
     for _ in range(250):
         q.add_job(lifo=True)
-    q.take(250, "slow")
+    q.fetch(250, "slow")
     q.advance(1)
     last = q.add_job(lifo=True)
     q.take_one("py-1")

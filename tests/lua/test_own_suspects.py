@@ -8,7 +8,7 @@ import pytest
 from glidemq_py._core.calls import administration, reading, working
 from glidemq_py._core.calls.adding import row
 from tests.lua.check_support import check
-from tests.lua.own_support import NODE_CONSUMER, OwnQueue, Taken
+from tests.lua.own_support import NODE_CONSUMER, Fetched, OwnQueue
 
 LOCK = 30_000
 MINUTE = 60_000
@@ -19,13 +19,13 @@ def register(q: OwnQueue, consumer: str = "py-1") -> None:
     q.run(working.heartbeat(q.meta, consumer, "{}", 86_400_000, []))
 
 
-def fetch(q: OwnQueue, want: int, held: working.Held | None = FREE, consumer: str = "py-1") -> list[Taken]:
+def fetch(q: OwnQueue, want: int, held: working.Held | None = FREE, consumer: str = "py-1") -> list[Fetched]:
     register(q, consumer)
     reply = q.exchange(want, consumer=consumer, held=held)
-    return [Taken(job, reply.now) for job in reply.jobs]
+    return [Fetched(job, reply.now) for job in reply.jobs]
 
 
-def die(q: OwnQueue, jobs: list[Taken], consumer: str = "py-1", max_stalled: int = 1) -> working.RecoverStalledReply:
+def die(q: OwnQueue, jobs: list[Fetched], consumer: str = "py-1", max_stalled: int = 1) -> working.RecoverStalledReply:
     """The process of `consumer` dies with these jobs, and recovery looks after its locks have run out."""
     for job in jobs:
         if job.entry:
@@ -96,9 +96,9 @@ def test_jobs_without_a_stream_entry(q: OwnQueue, kind: str) -> None:
     # Lists are recovered first.
     assert limits(q) == dict.fromkeys(ids, 2)
     assert q.redis("GET", "list-active") == "0"
-    taken = fetch(q, 5)
-    assert len(taken) == 2
-    q.finish(*(job.completed() for job in taken))
+    fetched = fetch(q, 5)
+    assert len(fetched) == 2
+    q.finish(*(job.completed() for job in fetched))
     is_clean(q)
 
 
@@ -135,16 +135,16 @@ def test_the_bound_on_the_deaths_of_a_poison_job(q: OwnQueue, size: int, max_sta
     ids = [q.add_job() for _ in range(size)]
     poison, deaths, completed = ids[size // 2], 0, set[str]()
     for _ in range(1_000):
-        taken = fetch(q, size)
-        if not taken:
+        fetched = fetch(q, size)
+        if not fetched:
             break
-        if poison in [job.id for job in taken]:
+        if poison in [job.id for job in fetched]:
             deaths += 1
-            reply = die(q, taken, max_stalled=max_stalled)
+            reply = die(q, fetched, max_stalled=max_stalled)
             assert set(reply.failed) <= {poison}
         else:
-            q.exchange(0, [job.completed() for job in taken])
-            completed |= {job.id for job in taken}
+            q.exchange(0, [job.completed() for job in fetched])
+            completed |= {job.id for job in fetched}
         q.advance(2 * MINUTE)
     assert completed == set(ids) - {poison}
     assert q.state(poison) == "failed"
@@ -185,11 +185,11 @@ def test_a_suspect_runs_beside_long_jobs_when_no_worker_is_emptied_in_time(q: Ow
     q.add_job()
     assert fetch(q, 5, (1, 0, 0)) == []
     q.advance(MINUTE)
-    taken = fetch(q, 5, (1, 0, 0))
-    assert [job.id for job in taken] == [ids[0], "4"]
+    fetched = fetch(q, 5, (1, 0, 0))
+    assert [job.id for job in fetched] == [ids[0], "4"]
     # A death there is charged to it, as it was the only suspect, and to no other.
-    die(q, taken)
-    assert [q.job(job.id).get("stalledCount") for job in taken] == ["1", None]
+    die(q, fetched)
+    assert [q.job(job.id).get("stalledCount") for job in fetched] == ["1", None]
 
 
 def test_a_dead_host_is_replaced(q: OwnQueue) -> None:
@@ -224,9 +224,9 @@ def test_suspect_keeps_its_slot_in_group(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     first, second = (str(job_id) for job_id in q.add(*[row("task", "{}", "{}", ordering=ordering)] * 2))
     other = q.add_job()
-    taken = fetch(q, 5)
-    assert sorted(job.id for job in taken) == sorted([first, other])
-    die(q, taken)
+    fetched = fetch(q, 5)
+    assert sorted(job.id for job in fetched) == sorted([first, other])
+    die(q, fetched)
     assert limits(q) == {first: 1, other: 1}
     is_clean(q)
     order = list[str]()

@@ -10,12 +10,12 @@ from glidemq_py._core.calls.administration import remove, revoke
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._features.outbox import outbox
 from glidemq_py._features.suspend import job_api as suspending
-from tests.lua.own_support import BAND, START, OwnQueue, Taken
+from tests.lua.own_support import BAND, START, Fetched, OwnQueue
 
 NEVER = 9_999_999_999_999
 
 
-def suspend(q: OwnQueue, job: Taken, reason: str = "", timeout: int = 0) -> int:
+def suspend(q: OwnQueue, job: Fetched, reason: str = "", timeout: int = 0) -> int:
     (status,) = q.finish(suspending.suspended(*job.token, reason, timeout))
     return status
 
@@ -145,7 +145,7 @@ def test_time_outs(q: OwnQueue) -> None:
     for _ in range(3):
         q.add_job(opts='{"removeOnFail":{"count":1,"age":0}}')
     q.advance(20)
-    for job, timeout in zip(q.take(3), (100, 50, 0), strict=True):
+    for job, timeout in zip(q.fetch(3), (100, 50, 0), strict=True):
         suspend(q, job, "", timeout)
     assert q.run(suspending.sweep(q.meta)) == ([], 50, 0, 1)
     q.advance(99)
@@ -182,7 +182,7 @@ def test_timeout_creates_dead_letter_entry(q: OwnQueue) -> None:
 
 def test_sweep_is_bounded_and_respects_peer_lock(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(150)], quiet=True)
-    q.finish(*[suspending.suspended(*job.token, "", 5) for job in q.take(150)])
+    q.finish(*[suspending.suspended(*job.token, "", 5) for job in q.fetch(150)])
     q.advance(5)
     q.redis("SET", "suspended:lock:__sweep__", "node", "PX", 60_000)
     assert q.run(suspending.sweep(q.meta)) == ([], 0, 0, 0)
@@ -224,7 +224,7 @@ def test_revoked_job_fails_instead_of_suspending(q: OwnQueue) -> None:
 def test_revoking_and_removing_a_suspended_job(q: OwnQueue) -> None:
     for _ in range(2):
         q.add_job()
-    for job in q.take(2):
+    for job in q.fetch(2):
         suspend(q, job)
     assert q.run(revoke(q.meta, "1")) == "revoked"
     assert (q.state("1"), list(deadlines(q))) == ("failed", ["2"])
@@ -244,15 +244,15 @@ def test_slot_is_freed_when_suspended_job_ends(q: OwnQueue, end: str) -> None:
     """W92: the job keeps its slot while it is suspended, and frees it when it ends."""
     for _ in range(2):
         q.add(row("a", "", "{}", ordering=["k", 1, 0, 0, 0, 0, 0]))
-    (job,) = q.take(2)
+    (job,) = q.fetch(2)
     suspend(q, job, "", 50)
-    assert q.take(1) == []
+    assert q.fetch(1) == []
     q.advance(50)
     if end == "timeout":
         q.run(suspending.sweep(q.meta))
     else:
         q.run((revoke if end == "revoke" else remove)(q.meta, "1"))
-    assert [each.id for each in q.take(1)] == ["2"]
+    assert [each.id for each in q.fetch(1)] == ["2"]
 
 
 def test_resumed_ordered_job_keeps_its_slot(q: OwnQueue) -> None:

@@ -11,7 +11,7 @@ from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import BudgetCharge, ExchangeFlags, ExchangeReply, exchange
 from glidemq_py._features.usage.calls import charge_budget, create_budget, report_usage, usage_minutes, usages
 from glidemq_py._features.usage.job_api import _checked, _row
-from tests.lua.own_support import START, OwnQueue, Taken
+from tests.lua.own_support import START, Fetched, OwnQueue
 
 MINUTE = START - START % 60_000
 
@@ -47,9 +47,9 @@ def test_report_is_stored_counted_and_announced(q: OwnQueue) -> None:
     }  # fmt: skip
     assert 2_591_900 < int(q.redis("TTL", f"usage:{MINUTE}")) <= 2_592_000
     _, event = q.redis("XREVRANGE", "events", "+", "-", "COUNT", 1)[0]
-    told = dict(zip(event[::2], event[1::2], strict=True))
-    assert (told["event"], told["jobId"]) == ("usage", job_id)
-    assert json.loads(told["data"])["tokens"] == {"input": 100, "output": 7}
+    fields = dict(zip(event[::2], event[1::2], strict=True))
+    assert (fields["event"], fields["jobId"]) == ("usage", job_id)
+    assert json.loads(fields["data"])["tokens"] == {"input": 100, "output": 7}
 
 
 def test_repeated_report_replaces_earlier_one(q: OwnQueue) -> None:
@@ -114,7 +114,7 @@ def test_budget_expires_when_root_ends_without_worker(q: OwnQueue) -> None:
     job_id = q.add_job(ttl=10)
     q.run(create_budget(q.meta, job_id, Budget(max_total_tokens=1).to_fields()))
     q.advance(11)
-    assert q.take() == []
+    assert q.fetch() == []
     assert q.state(job_id) == "failed"
     assert q.redis("TTL", f"budget:{job_id}") == 604_800
 
@@ -138,9 +138,9 @@ def create(q: OwnQueue, flow: str, **limits: Any) -> str:
     return str(q.run(create_budget(q.meta, flow, Budget(**limits).to_fields())))
 
 
-def take_all(q: OwnQueue, want: int = 10) -> tuple[list[Taken], Any]:
+def fetch_all(q: OwnQueue, want: int = 10) -> tuple[list[Fetched], Any]:
     reply = q.exchange(want)
-    return [Taken(job, reply.now) for job in reply.jobs], reply.budgets
+    return [Fetched(job, reply.now) for job in reply.jobs], reply.budgets
 
 
 def test_plain_jobs_have_no_budget_reply(q: OwnQueue) -> None:
@@ -152,10 +152,10 @@ def test_plain_jobs_have_no_budget_reply(q: OwnQueue) -> None:
 def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     key = create(q, "1", max_total_tokens=100, token_weights={"output": 2}, on_exceeded="pause")
     ids = [budgeted(q, "1") for _ in range(4)]
-    taken, told = take_all(q, 2)
-    assert told == [{job_id: [key, ""] for job_id in ids[:2]}, []]
+    fetched, decisions = fetch_all(q, 2)
+    assert decisions == [{job_id: [key, ""] for job_id in ids[:2]}, []]
     usage: tuple[Any, ...] = ({"input": 10, "output": 50}, {}, 60, 0)
-    row = taken[0].completed()
+    row = fetched[0].completed()
     reply = report_result(q, [(1, key, usage)], row, want=1)
     assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
     fields = q.resp.hash(key)
@@ -164,7 +164,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     assert report_result(q, [(1, key, usage)], row).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "110"
     # The usage of a failed attempt counts; the limit is exceeded only once.
-    assert report_result(q, [(1, key, usage)], taken[1].failed(limit=3)).budgets is None
+    assert report_result(q, [(1, key, usage)], fetched[1].failed(limit=3)).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "220"
     events = [dict(zip(e[::2], e[1::2], strict=True)) for _, e in q.redis("XRANGE", "events", "-", "+")]
     assert [(e["jobId"], e["flowId"]) for e in events if e["event"] == "budget-exceeded"] == [(ids[0], "1")]
@@ -185,7 +185,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
 def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -> None:
     key = create(q, "1", **limits)
     budgeted(q, "1")
-    (job,), _ = take_all(q)
+    (job,), _ = fetch_all(q)
     reply = report_result(q, [(1, key, usage)], job.completed())
     assert (q.resp.hash(key)["exceeded"] == "1") is passes
     assert (reply.budgets == [False, [1]]) is passes
@@ -194,10 +194,10 @@ def test_limits(q: OwnQueue, limits: dict[str, Any], usage: Any, passes: bool) -
 def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
     root = budgeted(q, "1")
     key = create(q, root, max_total_tokens=1)
-    (job,), _ = take_all(q)
+    (job,), _ = fetch_all(q)
     report_result(q, [(1, key, False)], job.failed(limit=2))
     assert q.resp.execute("TTL", key) == -1
-    (job,), _ = take_all(q)
+    (job,), _ = fetch_all(q)
     report_result(q, [(1, key, False)], job.completed())
     assert q.resp.execute("TTL", key) == 604_800
 
@@ -205,14 +205,19 @@ def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
 def test_charge_to_another_queue_goes_to_outbox(q: OwnQueue) -> None:
     key = "glide:{elsewhere}:budget:9"
     job_id = budgeted(q, "9", key=key)
-    (job,), told = take_all(q)
-    assert told == [{job_id: [key, "ask"]}, []]
+    (job,), decisions = fetch_all(q)
+    assert decisions == [{job_id: [key, "ask"]}, []]
     reply = report_result(q, [(1, key, ({"a": 1}, {}, 1, 0))], job.completed())
     assert reply.flags & ExchangeFlags.OUTBOX_PENDING
     ((_, flat),) = q.redis("XRANGE", "outbox", "-", "+")
-    owed = dict(zip(flat[::2], flat[1::2], strict=True))
-    assert (owed["kind"], owed["key"], owed["id"], owed["activation"]) == ("budget", key, job_id, "1")
-    assert json.loads(owed["usage"]) == [{"a": 1}, {}, 1, 0]
+    entry = dict(zip(flat[::2], flat[1::2], strict=True))
+    assert (entry["kind"], entry["key"], entry["id"], entry["activation"]) == (
+        "budget",
+        key,
+        job_id,
+        "1",
+    )
+    assert json.loads(entry["usage"]) == [{"a": 1}, {}, 1, 0]
 
 
 def test_a_charge_counts_once_for_its_mark(q: OwnQueue) -> None:

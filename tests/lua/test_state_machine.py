@@ -1,5 +1,5 @@
 """Everything that producers, workers, operators, Node peers and deaths may do to a queue, in any order that Hypothesis
-can think of, on a real server whose clock stands still between the steps. After every step the queue is what the model
+can think of, on a real server whose clock stops between the steps. After every step the queue is what the model
 says, and its consistency check finds nothing.
 
     python -m pytest tests/lua/test_state_machine.py                     the short form, the same steps each time
@@ -24,12 +24,12 @@ from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
 from tests.lua.check_support import check
-from tests.lua.family_rules import FamilyRules
+from tests.lua.flow_rules import FlowRules
 from tests.lua.limit_rules import PAID, QUEUE_WINDOW, TOKEN_MAX, TOKEN_WINDOW, LimitRules
-from tests.lua.own_support import OwnQueue, Taken, library
+from tests.lua.own_support import Fetched, OwnQueue, library
 from tests.lua.peer_rules import SKEW, PeerRules
 from tests.lua.queue_model import ENDED, Job, Model, Window
-from tests.lua.suspension_rules import PATIENCE, SuspensionRules
+from tests.lua.suspension_rules import SUSPEND_TIMEOUT, SuspensionRules
 from tests.lua.wire_support import WireQueue
 
 CHAOS = int(os.environ.get("GLIDEMQ_CHAOS", "0"))
@@ -48,7 +48,7 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBasedStateMachine):
+class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedStateMachine):
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:
@@ -57,9 +57,9 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self.q = OwnQueue(resp, name)
         self.wire = WireQueue(resp, name)
         self.model = Model()
-        self.hands: dict[str, Taken] = {}
+        self.active_jobs: dict[str, Fetched] = {}
         self.holder: dict[str, str] = {}
-        self.dead: dict[str, Taken] = {}
+        self.dead: dict[str, Fetched] = {}
         self.peer: dict[str, str] = {}
         self.unread: dict[str, str] = {}
         self.lost: dict[str, str] = {}
@@ -86,36 +86,36 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for job_id in self.q.add(*rows):
             due = self.q.now + int(options.get("delay", 0))
             job = self.model.add(job_id, due=due, expire_at=self.q.now + ttl if ttl else None)
-            job.removes, job.fresh = removes, kind if kind in ("plain", "lifo", "priority") else ""
+            job.removes, job.untouched = removes, kind if kind in ("plain", "lifo", "priority") else ""
 
     @rule(
-        key=st.sampled_from(KEYS), width=st.integers(1, 3), count=st.integers(1, 4),
+        key=st.sampled_from(KEYS), concurrency=st.integers(1, 3), count=st.integers(1, 4),
         timed=st.sampled_from(({}, {}, {"delay": 40}, {"priority": 1}, {"ttl": 70})),
     )  # fmt: skip
-    def add_ordered(self, key: str, width: int, count: int, timed: dict[str, Any]) -> None:
-        width = WIDTHS.get(key, width)
+    def add_ordered(self, key: str, concurrency: int, count: int, timed: dict[str, Any]) -> None:
+        concurrency = WIDTHS.get(key, concurrency)
         rate = (RATE, WINDOW) if key == RATED else (0, 0)
-        ordering: list[object] = [key, width, *rate, 0, 0, 0]
+        ordering: list[object] = [key, concurrency, *rate, 0, 0, 0]
         for job_id in self.q.add(*(row("task", "{}", "{}", ordering=ordering, **timed) for _ in range(count))):
-            self._added_to_group(job_id, key, width, timed)
+            self._added_to_group(job_id, key, concurrency, timed)
             if key == RATED:
-                self.model.group(key).runtime(RATE, WINDOW)
+                self.model.group(key).set_rate_limit(RATE, WINDOW)
 
-    def _added_to_group(self, job_id: str, key: str, width: int, timed: dict[str, Any]) -> None:
+    def _added_to_group(self, job_id: str, key: str, concurrency: int, timed: dict[str, Any]) -> None:
         now, ttl = self.q.now, timed.get("ttl")
         self.model.add(job_id, key, now + timed.get("delay", 0), now + ttl if ttl else None)
-        self.model.groups[key].width = width
+        self.model.groups[key].concurrency = concurrency
 
     @rule(name=st.sampled_from("ab"), mode=st.sampled_from(("simple", "throttle", "debounce")), delay=st.booleans())
     def add_deduplicated(self, name: str, mode: str, delay: bool) -> None:
         now, wait = self.q.now, 45 if delay else 0
-        stands, at = self.dedup.get(name, ("", 0))
-        job = self.model.jobs.get(stands)
+        existing, at = self.dedup.get(name, ("", 0))
+        job = self.model.jobs.get(existing)
         open_ = job is not None and job.state in ("ready", "active", "suspended", "waiting")
-        replaceable = open_ and self.q.state(stands) in ("delayed", "prioritized")
+        replaceable = open_ and self.q.state(existing) in ("delayed", "prioritized")
         (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode]))
         if mode == "throttle":
-            expected = "skipped" if stands and now - at < 80 else "added"
+            expected = "skipped" if existing and now - at < 80 else "added"
         elif mode == "debounce" and now - at >= 80:
             expected = "added"
         elif mode == "debounce" and replaceable:
@@ -125,7 +125,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         outcome, job_id = ("added", result) if isinstance(result, str) else result
         assert (outcome, expected) == (expected, outcome)
         if outcome == "skipped":
-            assert job_id == stands
+            assert job_id == existing
             return
         if outcome == "replaced":
             assert job is not None
@@ -139,10 +139,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         consumer=st.sampled_from(CONSUMERS), want=st.integers(1, 6), lost=st.sampled_from((False, False, False, True)),
         limiter=st.sampled_from((None, None, (3, QUEUE_WINDOW))), counts=st.booleans(),
     )  # fmt: skip
-    def take(self, consumer: str, want: int, lost: bool, limiter: tuple[int, int] | None, counts: bool) -> None:
+    def fetch(self, consumer: str, want: int, lost: bool, limiter: tuple[int, int] | None, counts: bool) -> None:
         self._exchange(consumer, want, [], limiter, [] if counts else None)
         if lost:
-            self._regain(consumer)
+            self._reattach(consumer)
 
     def _exchange(
         self, consumer: str, want: int, rows: list[Any], limiter: tuple[int, int] | None = None,
@@ -161,9 +161,9 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         active += sum(self.model.jobs[job_id].state == "ready" for job_id in (self.unread | self.lost))
         if self.limit and not rows:
             room = min(room, max(0, self.limit - active))
-        jobs = [Taken(job, reply.now) for job in reply.jobs]
-        assert len(jobs) <= room, f"{len(jobs)} taken where {room} may be"
-        self._taken(consumer, jobs)
+        jobs = [Fetched(job, reply.now) for job in reply.jobs]
+        assert len(jobs) <= room, f"{len(jobs)} fetched where {room} may be"
+        self._fetched(consumer, jobs)
         if self.window.most or limiter:
             self._spend(limiter, now, len(jobs))
         hosted |= self.q.redis("EXISTS", "suspect-host")
@@ -172,7 +172,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         return reply
 
     def _held(self, consumer: str) -> working.Held:
-        jobs = [self.model.jobs[job_id] for job_id in self.hands if self.holder[job_id] == consumer]
+        jobs = [self.model.jobs[job_id] for job_id in self.active_jobs if self.holder[job_id] == consumer]
         limits = [job.limit for job in jobs if job.limit]
         return len(jobs), len(limits), min(limits, default=0)
 
@@ -190,15 +190,15 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         used.spend(now, number)
         self.window.start, self.window.count = used.start, used.count
 
-    def _nothing_was_left(self, taken: list[Taken]) -> None:
+    def _nothing_was_left(self, fetched: list[Fetched]) -> None:
         """A worker that got less than it wanted has got all that could run."""
         held = self.unread | self.lost
         limited = {
             key for key in self.model.groups if float(self.q.redis("ZSCORE", "ratelimited", key) or 0) > self.q.now
         }
         for job in self.model.of("ready"):
-            if job.id not in held and job.key not in limited and self.model.takeable(job, self.q.now):
-                raise AssertionError(f"{job} was left behind: {self.q.job(job.id)}, {[each.id for each in taken]}")
+            if job.id not in held and job.key not in limited and self.model.must_be_fetched(job, self.q.now):
+                raise AssertionError(f"{job} was left behind: {self.q.job(job.id)}, {[each.id for each in fetched]}")
 
     def _notice_failures(self) -> None:
         """Record jobs that failed on the server, before their effects."""
@@ -206,28 +206,28 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             if job.may_have_failed(self.q.now) and self.q.state(job.id) in ("failed", None):
                 job.state = "failed"
 
-    def _taken(self, consumer: str, jobs: list[Taken]) -> None:
+    def _fetched(self, consumer: str, jobs: list[Fetched]) -> None:
         self._notice_failures()
         for job in jobs:
             self.model.begin(job.id, self.q.now)
-            self.hands[job.id] = job
+            self.active_jobs[job.id] = job
             self.holder[job.id] = consumer
         if any(self.model.jobs[job.id].limit and self.model.jobs[job.id].key is None for job in jobs):
-            mine = [self.model.jobs[job_id] for job_id in self.hands if self.holder[job_id] == consumer]
+            mine = [self.model.jobs[job_id] for job_id in self.active_jobs if self.holder[job_id] == consumer]
             limits = [job.limit for job in mine if job.limit]
             assert len(limits) <= min(limits) or any(job.key for job in mine if job.limit), mine
 
-    def _regain(self, consumer: str) -> None:
+    def _reattach(self, consumer: str) -> None:
         """The reply of the last exchange never came: everything that this worker does not know comes again."""
-        mine = [job for job_id, job in (self.hands | self.dead).items() if self.holder[job_id] == consumer]
+        mine = [job for job_id, job in (self.active_jobs | self.dead).items() if self.holder[job_id] == consumer]
         known = [job for job in mine if job.processed_on != self.q.now or int(job.id) % 2 or job.id in self.dead]
         missing = {job.id: job for job in mine if job not in known}
         entries, ids = [job.entry for job in known if job.entry], [job.id for job in known if not job.entry]
-        found: list[Taken] = []
+        found: list[Fetched] = []
         cursor = ""
         while True:
             reply = self.run(working.reattach(self.q.meta, consumer, entries, 100, False, cursor, ids))
-            found += [Taken(job, reply.now) for job in reply.jobs]
+            found += [Fetched(job, reply.now) for job in reply.jobs]
             cursor = reply.cursor
             if not cursor:
                 break
@@ -236,10 +236,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for job_id in refused:
             assert self.model.jobs[job_id].may_have_failed(self.q.now)
             self.model.jobs[job_id].state = "failed"
-            del self.hands[job_id]
+            del self.active_jobs[job_id]
         for job in found:
             assert self.q.finish(missing[job.id].completed()) == [3]
-            self.hands[job.id] = job
+            self.active_jobs[job.id] = job
 
     ENDS = st.sampled_from(
         (
@@ -248,20 +248,20 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         )
     )  # fmt: skip
 
-    @precondition(lambda self: self.hands)
+    @precondition(lambda self: self.active_jobs)
     @rule(
         pick=PICK, ends=st.lists(ENDS, min_size=1, max_size=3), want=st.integers(0, 3),
         tokens=st.sampled_from((None, None, 0, 20)),
     )  # fmt: skip
     def finish(self, pick: int, ends: list[str], want: int, tokens: int | None) -> None:
         """Make one exchange of one worker: report finished jobs and fetch the next ones."""
-        chosen = self._pick(self.hands, pick)
+        chosen = self._pick(self.active_jobs, pick)
         consumer = self.holder[chosen]
-        mine = [chosen, *(i for i in self.hands if self.holder[i] == consumer and i != chosen)]
+        mine = [chosen, *(i for i in self.active_jobs if self.holder[i] == consumer and i != chosen)]
         rows, expected = [], []
         for job_id, end in zip(mine, ends, strict=False):
-            taken, job = self.hands.pop(job_id), self.model.jobs[job_id]
-            finished, status = self._end(taken, job, end)
+            fetched, job = self.active_jobs.pop(job_id), self.model.jobs[job_id]
+            finished, status = self._end(fetched, job, end)
             rows.append(finished)
             expected.append(status)
         reported = None if tokens is None else [tokens] * len(rows)
@@ -280,7 +280,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             if job.id not in there:
                 job.state = "gone"
 
-    def _end(self, taken: Taken, job: Job, end: str) -> tuple[Any, int]:
+    def _end(self, fetched: Fetched, job: Job, end: str) -> tuple[Any, int]:
         now = self.q.now
         if end in ("front", "back", "limited") and job.key is None:
             end = "later"
@@ -288,32 +288,32 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             job.state = "completed"
             if end == "away":
                 job.state = "gone"
-            return taken.completed(keep=(KEPT, 0) if end == "kept" else int(end == "away")), 0
+            return fetched.completed(keep=(KEPT, 0) if end == "kept" else int(end == "away")), 0
         if end == "fail":
             job.state = "failed"
-            return taken.failed(keep=int(job.removes)), 5
+            return fetched.failed(keep=int(job.removes)), 5
         if end in ("suspend", "patient"):
-            return self._suspend(taken, job, 0 if end == "suspend" else PATIENCE)
+            return self._suspend(fetched, job, 0 if end == "suspend" else SUSPEND_TIMEOUT)
         if end == "wait":
-            return self._wait_for_children(taken, job)
+            return self._wait_for_children(fetched, job)
         if end in ("front", "back", "limited"):
-            return self._limit_group(taken, job, end)
+            return self._limit_group(fetched, job, end)
         job.state = "ready"
         if end == "release":
             job.due = 0
-            return taken.released(), 6
+            return fetched.released(), 6
         job.deaths = 0
         if end == "retry":
             job.due = now + 25
-            return taken.failed(limit=1_000, backoff=25), 4
+            return fetched.failed(limit=1_000, backoff=25), 4
         job.due = now + 35
-        return working.delayed(*taken.token, 35, 0, None), STATUS_DELAYED
+        return working.delayed(*fetched.token, 35, 0, None), STATUS_DELAYED
 
-    def _limit_group(self, taken: Taken, job: Job, how: str) -> tuple[Any, int]:
+    def _limit_group(self, fetched: Fetched, job: Job, how: str) -> tuple[Any, int]:
         assert job.group is not None
-        job.group.held_until = max(job.group.held_until, self.q.now + 20)
+        job.group.limited_until = max(job.group.limited_until, self.q.now + 20)
         place = "fail" if how == "limited" else how
-        finished = working.group_limited(*taken.token, 20, False, place, int(job.removes))
+        finished = working.group_limited(*fetched.token, 20, False, place, int(job.removes))
         if how == "limited":
             job.state = "failed"
             return finished, 5
@@ -322,26 +322,26 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             job.holds = False
         return finished, STATUS_LIMITED
 
-    @precondition(lambda self: self.hands)
+    @precondition(lambda self: self.active_jobs)
     @rule(pick=PICK)
     def finish_twice(self, pick: int) -> None:
         """Repeat a report whose reply was lost."""
-        job_id = self._pick(self.hands, pick)
-        taken = self.hands.pop(job_id)
-        assert self.q.finish(taken.completed()) == [0]
-        assert self.q.finish(taken.completed()) == [1]
+        job_id = self._pick(self.active_jobs, pick)
+        fetched = self.active_jobs.pop(job_id)
+        assert self.q.finish(fetched.completed()) == [0]
+        assert self.q.finish(fetched.completed()) == [1]
         self.model.jobs[job_id].state = "completed"
 
-    @precondition(lambda self: self.hands)
+    @precondition(lambda self: self.active_jobs)
     @rule(pick=PICK)
     def die(self, pick: int) -> None:
         """A worker forgets a job: it is not heard of again."""
-        job_id = self._pick(self.hands, pick)
-        self.dead[job_id] = self.hands.pop(job_id)
+        job_id = self._pick(self.active_jobs, pick)
+        self.dead[job_id] = self.active_jobs.pop(job_id)
 
     def _beat(self) -> None:
         for consumer in CONSUMERS:
-            jobs = [job.token for job_id, job in self.hands.items() if self.holder[job_id] == consumer]
+            jobs = [job.token for job_id, job in self.active_jobs.items() if self.holder[job_id] == consumer]
             reply = self.run(working.heartbeat(self.q.meta, consumer, "{}", 60_000, jobs))
             revoked = [self.model.jobs[token[0]].revoked for token in jobs]
             assert reply.statuses == [7 if each else 0 for each in revoked]
@@ -361,7 +361,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self._peer_beats(self.q.now - SKEW)
         self.q.make_group()
         for entry, consumer in self.q.pending():
-            beaten = any(job.entry == entry for job in self.hands.values())
+            beaten = any(job.entry == entry for job in self.active_jobs.values())
             self.q.let_idle(entry, 0 if beaten else LOCK + 1, consumer)
         recovered, failed, cursor = set[str](), set[str](), ""
         while True:
@@ -381,11 +381,11 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             if job.state == "active":
                 self._charge(job)
             assert (job_id in failed) == (job.deaths > MAX_STALLED)
-            job.state, job.due, job.fresh = ("failed" if job_id in failed else "ready"), 0, ""
+            job.state, job.due, job.untouched = ("failed" if job_id in failed else "ready"), 0, ""
             self.lost.pop(job_id, None)
             self.unread.pop(job_id, None)
-        for job_id, taken in self.dead.items():
-            refused = self.q.finish(taken.completed())
+        for job_id, fetched in self.dead.items():
+            refused = self.q.finish(fetched.completed())
             assert refused == [3 if self.q.state(job_id) else 2], f"the dead worker's result for {job_id} counted"
         self.dead.clear()
 
@@ -411,12 +411,12 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     # -- operators ----------------------------------------------------------------------------------------
 
     @rule(on=st.booleans())
-    def keep_dead_letters(self, on: bool) -> None:
+    def set_dead_letter_queue(self, on: bool) -> None:
         """Configure a dead-letter queue: from now on every failure creates an entry."""
         kinds = "failed,stalled,expired,revoked,cost,malformed"
         self.run(dead_letter_queue(self.q.meta, "dead" if on else "", kinds if on else ""))
         self.q.redis("UNLINK", "outbox")
-        self.model.letters = [] if on else None
+        self.model.dead_letters = [] if on else None
 
     @rule()
     def pause_or_resume(self) -> None:
@@ -429,19 +429,19 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         self.limit = limit
 
     @precondition(lambda self: self.model.groups)
-    @rule(pick=PICK, width=st.integers(1, 3))
-    def limit_group(self, pick: int, width: int) -> None:
+    @rule(pick=PICK, concurrency=st.integers(1, 3))
+    def limit_group(self, pick: int, concurrency: int) -> None:
         key = self._pick(self.model.groups, pick)
-        self.run(limiting.limit_group(self.q.meta, key, width, False, False))
-        self.model.groups[key].width = width
+        self.run(limiting.limit_group(self.q.meta, key, concurrency, False, False))
+        self.model.groups[key].concurrency = concurrency
 
     @precondition(lambda self: self.model.groups)
     @rule(pick=PICK)
     def block_group(self, pick: int) -> None:
         key = self._pick(self.model.groups, pick)
         at = self.run(limiting.block_group(self.q.meta, key, 30, False))
-        assert at >= max(self.model.groups[key].held_until, self.q.now + 30)
-        self.model.groups[key].held_until = at
+        assert at >= max(self.model.groups[key].limited_until, self.q.now + 30)
+        self.model.groups[key].limited_until = at
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK)
@@ -450,11 +450,11 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         assert self.run(administration.remove(self.q.meta, job.id)) == (job.state != "gone")
         self._let_go(job)
         if job.state == "failed":
-            self.model.tell(job, "removed", job.policy or "fail_parent")
+            self.model.notify_parent(job, "removed", job.policy or "fail_parent")
         job.state = "gone"
 
     def _let_go(self, job: Job) -> None:
-        self.hands.pop(job.id, None)
+        self.active_jobs.pop(job.id, None)
         self.dead.pop(job.id, None)
         for place in (self.peer, self.unread, self.lost):
             place.pop(job.id, None)
@@ -501,7 +501,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         outcome = self.run(administration.change_priority(self.q.meta, job.id, priority))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
-        job.fresh = ""
+        job.untouched = ""
 
     @precondition(lambda self: self.model.jobs)
     @rule(pick=PICK, delay=st.sampled_from((0, 55)))
@@ -510,7 +510,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         outcome = self.run(administration.change_delay(self.q.meta, job.id, delay))
         assert outcome != "lost"
         assert outcome != "held" or job.id in self.unread | self.lost
-        job.fresh = ""
+        job.untouched = ""
         if outcome == "ok":
             job.due = self.q.now + delay
 
@@ -519,7 +519,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     def promote(self, pick: int) -> None:
         jobs = self.model.of("ready")
         job = jobs[pick % len(jobs)]
-        job.fresh = ""
+        job.untouched = ""
         if self.run(administration.promote(self.q.meta, job.id)) == "ok":
             job.due = 0
 
@@ -555,7 +555,7 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         for job_id in ids:
             job = self.model.jobs[job_id]
             if state == "failed":
-                self.model.tell(job, "removed", job.policy or "fail_parent")
+                self.model.notify_parent(job, "removed", job.policy or "fail_parent")
             job.state = "gone"
 
     # -- a Node peer: the rest of it is in peer_rules.py ------------------------------------------------------
@@ -566,15 +566,15 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         options = kinds.get(kind, {})
         if key is None:
             job = self.model.add(self.wire.add(**options), due=self.q.now + options.get("delay", 0))
-            job.fresh = kind if kind in ("plain", "lifo") else ""
+            job.untouched = kind if kind in ("plain", "lifo") else ""
             return
-        width = WIDTHS.get(key, 2)
+        concurrency = WIDTHS.get(key, 2)
         rate = {"rate_max": RATE, "rate_duration": WINDOW} if key == RATED else {}
-        job_id = self.wire.add(ordering=key, concurrency=width, **rate, **options)
+        job_id = self.wire.add(ordering=key, concurrency=concurrency, **rate, **options)
         # Fields that a peer does not set are removed.
-        self.model.group(key).runtime(RATE if rate else 0, WINDOW)
-        self.model.group(key).fill(0, 0)
-        self._added_to_group(job_id, key, width, options)
+        self.model.group(key).set_rate_limit(RATE if rate else 0, WINDOW)
+        self.model.group(key).set_bucket(0, 0)
+        self._added_to_group(job_id, key, concurrency, options)
 
     # -- what holds always --------------------------------------------------------------------------------
 
@@ -597,10 +597,10 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
         parked = sum(self.q.redis("ZCARD", f"groupq:{key}") for key in self.model.groups)
         waiting = counts["waiting"] + counts["delayed"] + counts["prioritized"] + parked
         assert waiting + held == len(self.model.of("ready")), counts
-        if self.model.letters is not None:
+        if self.model.dead_letters is not None:
             entries = self.q.redis("XRANGE", "outbox", "-", "+")
-            letters = [fields[fields.index("id") + 1] for _, fields in entries if "dead" in fields]
-            assert sorted(letters) == sorted(self.model.letters)
+            dead_letters = [fields[fields.index("id") + 1] for _, fields in entries if "dead" in fields]
+            assert sorted(dead_letters) == sorted(self.model.dead_letters)
 
     def the_check_finds_nothing(self) -> None:
         found = check(self.q, looks=1)
@@ -609,17 +609,17 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
     def teardown(self) -> None:
         """Assert that every job ends and no key is left."""
         try:
-            self._settle()
+            self._finish_everything()
         finally:
             self.q.delete_everything()
 
-    def _settle(self) -> None:
+    def _finish_everything(self) -> None:
         if self.model.paused:
             self.pause_or_resume()
         self.limit_queue(0)
         self.limit_rate_of_queue(0)
         self.peer_begins_what_it_has_read()
-        self.peer_reclaims()
+        self.peer_recovers_stalled()
         for job_id, entry in list(self.peer.items()):
             self._peer_completes(job_id, entry)
         self.sweep_suspended()
@@ -627,13 +627,13 @@ class QueueMachine(SuspensionRules, FamilyRules, LimitRules, PeerRules, RuleBase
             assert self.run(suspending.signal(self.q.meta, job.id, "end", "")) == "resumed"
             job.state, job.due = "ready", 0
         for _ in range(200):
-            rows = [job.completed() for job in self.hands.values()]
-            for job_id in list(self.hands):
+            rows = [job.completed() for job in self.active_jobs.values()]
+            for job_id in list(self.active_jobs):
                 self.model.jobs[job_id].state = "completed"
-                del self.hands[job_id]
+                del self.active_jobs[job_id]
             self._exchange("py-1", 50, rows)
             self.the_queue_is_what_the_model_says()
-            if not self.hands and not self.model.of("ready"):
+            if not self.active_jobs and not self.model.of("ready"):
                 self.watch()
                 if not self.model.of("ready"):
                     break

@@ -29,10 +29,10 @@ def score_of(q: OwnQueue | WireQueue, job_id: str, suffix: str = "scheduled") ->
 @pytest.mark.parametrize("score", UNUSABLE_SCORES)
 def test_unusable_score_does_not_hang_a_report(q: OwnQueue, score: str) -> None:
     q.add_job()
-    taken = q.take_one()
+    fetched = q.take_one()
     q.redis("ZADD", "scheduled", score, "no such job")
     q.redis("ZADD", "scheduled", PRIORITY_MAX * BAND + START + 1000, "not due")
-    assert q.finish(taken.completed()) == [working.AttemptStatus.OK]
+    assert q.finish(fetched.completed()) == [working.AttemptStatus.OK]
     assert q.redis("ZRANGE", "scheduled", 0, -1) == ["not due"]
 
 
@@ -42,7 +42,7 @@ def test_job_with_unusable_score_is_fetched(q: OwnQueue, score: str) -> None:
         job_id = q.add_job(f"job {number}", **options)
         q.redis("ZADD", "scheduled", score, job_id)
     q.advance(10)
-    assert sorted(job.fields["name"] for job in q.take(5)) == ["job 0", "job 1"]
+    assert sorted(job.fields["name"] for job in q.fetch(5)) == ["job 0", "job 1"]
 
 
 def test_repair_restores_delay_and_priority(q: OwnQueue) -> None:
@@ -80,8 +80,8 @@ def test_hostile_priorities_are_bounded_work(q: OwnQueue) -> None:
     for band in range(1, 400):
         q.redis("ZADD", "scheduled", band * BAND + START + 10_000, f"later {band}")
     q.add_job()
-    taken = q.take_one()
-    assert q.finish(taken.completed()) == [working.AttemptStatus.OK]
+    fetched = q.take_one()
+    assert q.finish(fetched.completed()) == [working.AttemptStatus.OK]
     assert q.redis("XLEN", "wake") > 0
 
 
@@ -137,13 +137,13 @@ def ordering(key: str, width: int = 1) -> list[object]:
 def test_infinite_group_limit_is_ended(q: OwnQueue) -> None:
     q.add_job(ordering=ordering("k"))
     q.redis("ZADD", "ratelimited", "inf", "k")
-    assert len(q.take(1)) == 1
+    assert len(q.fetch(1)) == 1
 
 
 def test_window_that_begins_far_ahead_is_over(q: OwnQueue) -> None:
     q.add_job(ordering=["k", 5, 1, 1000, 0, 0, 0])
     q.redis("HSET", "group:k", "rateWindowStart", "1e300", "rateCount", 1)
-    assert len(q.take(1)) == 1
+    assert len(q.fetch(1)) == 1
 
 
 def test_bucket_filled_far_ahead_is_filled_now(q: OwnQueue) -> None:
@@ -151,18 +151,18 @@ def test_bucket_filled_far_ahead_is_filled_now(q: OwnQueue) -> None:
     q.redis("HSET", "group:k", "tbLastRefill", "1e300", "tbTokens", "-1e300")
     q.exchange(1)
     q.advance(10_000)
-    assert len(q.take(1)) == 1
+    assert len(q.fetch(1)) == 1
 
 
 def test_parked_job_with_infinite_score_gets_its_place(q: OwnQueue) -> None:
     first, second = q.add_job(ordering=ordering("k")), q.add_job(ordering=ordering("k"))
-    (running,) = q.take(2)
+    (running,) = q.fetch(2)
     assert running.id == first
     q.redis("ZADD", "groupq:k", "inf", second)
     q.run(working.recover_stalled(q.meta, "holder", 1000, 30_000, 1, False, ""))
     assert score_of(q, second, "groupq:k") == 2
     q.finish(running.completed())
-    assert [job.id for job in q.take(1)] == [second]
+    assert [job.id for job in q.fetch(1)] == [second]
 
 
 # -- counters and times --------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_unusable_id_and_sequence_counters_restart(q: OwnQueue, junk: str) -> No
     ids = [q.add_job(ordering=ordering("k", 5)) for _ in range(2)]
     assert all(re.fullmatch(r"\d{1,14}", job_id) for job_id in ids)
     assert len(set(ids)) == 2
-    assert len(q.take(5)) == 3
+    assert len(q.fetch(5)) == 3
 
 
 def test_unusable_id_counter_restarts_in_wire_library(wire: WireQueue) -> None:

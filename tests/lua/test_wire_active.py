@@ -13,8 +13,8 @@ wire = wire_support.wire_fixture
 def test_move_to_active_returns_the_whole_job(wire: WireQueue) -> None:
     job_id = wire.add(name="mail", data='{"a":1}', attempts=3)
     wire.now += 40
-    taken, entry, reply = wire.take()
-    assert taken == job_id
+    fetched, entry, reply = wire.fetch()
+    assert fetched == job_id
     assert reply == wire.job(job_id)
     assert (reply["state"], reply["processedOn"], reply["lastActive"]) == ("active", str(START + 40), str(START + 40))
     assert reply["data"] == '{"a":1}'
@@ -32,14 +32,14 @@ def test_no_job_no_entry(wire: WireQueue) -> None:
     """W31: an entry without a job does not stay pending."""
     job_id = wire.add()
     wire.redis("DEL", f"job:{job_id}")
-    assert wire.take()[2] == ""
+    assert wire.fetch()[2] == ""
     assert (wire.pending(), wire.entries(), wire.redis("EXISTS", f"job:{job_id}")) == ([], [], 0)
 
 
 def test_revoked_is_for_the_caller_to_fail(wire: WireQueue) -> None:
     job_id = wire.add()
     wire.redis("HSET", f"job:{job_id}", "revoked", "1")
-    _, entry, reply = wire.take()
+    _, entry, reply = wire.fetch()
     assert (reply, wire.state(job_id), wire.pending()) == ("REVOKED", "waiting", [entry])
     assert wire.fail(job_id, entry, "revoked") == "failed"
     assert (wire.state(job_id), wire.pending()) == ("failed", [])
@@ -48,7 +48,7 @@ def test_revoked_is_for_the_caller_to_fail(wire: WireQueue) -> None:
 def test_expired_fails_at_activation(wire: WireQueue) -> None:
     job_id = wire.add(ttl=10)
     wire.now += 11
-    assert wire.take()[2] == "EXPIRED"
+    assert wire.fetch()[2] == "EXPIRED"
     assert (wire.job(job_id)["failedReason"], wire.entries()) == ("expired", [])
     assert wire.scores("failed") == {job_id: wire.now}
 
@@ -58,7 +58,7 @@ def test_leftover_entry_activates_nothing(wire: WireQueue, state: str) -> None:
     """W36."""
     job_id = wire.add()
     wire.redis("HSET", f"job:{job_id}", "state", state)
-    assert wire.take()[2] == "GROUP_FULL"
+    assert wire.fetch()[2] == "GROUP_FULL"
     assert (wire.state(job_id), wire.entries()) == (state, [])
 
 
@@ -66,7 +66,7 @@ def test_second_entry_of_active_job_activates_nothing(wire: WireQueue) -> None:
     job_id, entry = wire.add(), ""
     wire.redis("XADD", "stream", "*", "jobId", job_id, "name", "task")
     _, entry = wire.take_id()
-    assert wire.take()[2] == "GROUP_FULL"
+    assert wire.fetch()[2] == "GROUP_FULL"
     assert wire.pending() == [entry]
     assert isinstance(wire.activate(job_id, entry), dict)  # the same delivery, requested again
 
@@ -335,7 +335,7 @@ def test_a_popped_job_that_was_never_activated_returns(wire: WireQueue) -> None:
     job_id = wire.add(lifo=1)
     assert wire.pop() == [job_id]
     wire.redis("ZADD", "list-popped", 1, job_id)  # popped long ago
-    assert wire.reclaim_lists() == 1
+    assert wire.recover_list_jobs() == 1
     assert (wire.redis("LRANGE", "lifo", 0, -1), wire.list_active()) == ([job_id], 0)
     assert isinstance(wire.activate(wire.pop()[0], ""), dict)
     assert wire.redis("EXISTS", "list-popped") == 0
@@ -344,8 +344,8 @@ def test_a_popped_job_that_was_never_activated_returns(wire: WireQueue) -> None:
 
 
 def _fail(wire: WireQueue, child: str) -> None:
-    taken, entry = wire.take_id()
-    assert (taken, wire.fail(child, entry)) == (child, "failed")
+    fetched, entry = wire.take_id()
+    assert (fetched, wire.fail(child, entry)) == (child, "failed")
 
 
 @pytest.mark.parametrize("end", [

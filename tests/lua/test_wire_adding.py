@@ -169,7 +169,7 @@ def test_debounce_in_a_group_does_not_stop_it(wire: WireQueue) -> None:
     wire.dedup("d", "debounce", ordering="k", delay=100)
     wire.dedup("d", "debounce", ordering="k")
     assert wire.group("k")["nextSeq"] == "2"
-    assert wire.take()[2]["orderingSeq"] == "2"
+    assert wire.fetch()[2]["orderingSeq"] == "2"
 
 
 def test_an_unknown_mode_checks_nothing(wire: WireQueue) -> None:

@@ -21,19 +21,19 @@ def test_pause_and_resume(wire: WireQueue) -> None:
 
 
 def test_rate_limit(wire: WireQueue) -> None:
-    def take(maximum: int, window: int = 1000) -> int:
+    def fetch(maximum: int, window: int = 1000) -> int:
         return int(wire.call("rateLimit", ["rate", "meta"], maximum, window, wire.now))
 
-    assert take(0) == 0
+    assert fetch(0) == 0
     assert wire.redis("EXISTS", "rate") == 0
-    assert [take(2), take(2)] == [0, 0]
+    assert [fetch(2), fetch(2)] == [0, 0]
     wire.now += 400
-    assert take(2) == 600
+    assert fetch(2) == 600
     wire.now += 600
-    assert take(2) == 0
+    assert fetch(2) == 0
     wire.redis("HSET", "meta", "rateLimitMax", 1, "rateLimitDuration", 50)
     wire.now += 50
-    assert [take(0), take(0)] == [0, 50]
+    assert [fetch(0), fetch(0)] == [0, 50]
 
 
 def test_remove_deletes_all_keys_of_a_job(wire: WireQueue) -> None:

@@ -9,7 +9,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
-from tests.lua.check_support import assert_mends, check
+from tests.lua.check_support import assert_repairs, check
 from tests.lua.own_support import OwnQueue
 from tests.lua.wire_support import WireQueue
 
@@ -24,9 +24,9 @@ def own_fixture(core_resp: RespClient, wire: WireQueue) -> OwnQueue:
 
 def test_a_peer_s_jobs_are_run_by_ours(wire: WireQueue, own: OwnQueue) -> None:
     jobs = {wire.add(), wire.add(lifo=1), wire.add(priority=1)}
-    taken = own.take(5)
-    assert {job.id for job in taken} == jobs
-    own.finish(*(job.completed() for job in taken))
+    fetched = own.fetch(5)
+    assert {job.id for job in fetched} == jobs
+    own.finish(*(job.completed() for job in fetched))
     assert wire.scores("completed").keys() == jobs
     assert (wire.pending(), wire.list_active()) == ([], 0)
 
@@ -34,8 +34,8 @@ def test_a_peer_s_jobs_are_run_by_ours(wire: WireQueue, own: OwnQueue) -> None:
 def test_our_jobs_are_run_by_a_peer(wire: WireQueue, own: OwnQueue) -> None:
     job_id = own.add_job()
     assert own.exchange(0).jobs == []
-    taken, entry = wire.take_id()
-    assert (taken, wire.complete(job_id, entry, "7")) == (job_id, 1)
+    fetched, entry = wire.take_id()
+    assert (fetched, wire.complete(job_id, entry, "7")) == (job_id, 1)
     assert own.job(job_id)["returnvalue"] == "7"
 
 
@@ -113,7 +113,7 @@ def test_parent_released_by_drain_is_kept(wire: WireQueue, own: OwnQueue) -> Non
 LOCK = 30_000
 
 
-def _reclaim(own: OwnQueue) -> working.RecoverStalledReply:
+def _recover_stalled(own: OwnQueue) -> working.RecoverStalledReply:
     reply = own.run(working.recover_stalled(own.meta, "py-1", 1, LOCK, 1, False, ""))
     assert isinstance(reply, working.RecoverStalledReply)
     return reply
@@ -134,9 +134,9 @@ def test_ours_recover_a_job_that_a_dead_peer_popped(wire: WireQueue, own: OwnQue
     wire.promote()
     assert _pop(wire, own) == [job_id]
     own.advance(LOCK - 1)
-    assert _reclaim(own).recovered == []
+    assert _recover_stalled(own).recovered == []
     own.advance(1)
-    assert _reclaim(own).recovered == [job_id]
+    assert _recover_stalled(own).recovered == [job_id]
     assert (wire.redis("EXISTS", "list-popped"), wire.list_active()) == (0, 0)
     job = own.take_one()
     assert own.finish(job.completed()) == [0]
@@ -150,7 +150,7 @@ def test_missing_or_finished_popped_job_leaves_list_active(wire: WireQueue, own:
     own.redis("DEL", f"job:{gone}")
     own.redis("HSET", f"job:{ended}", "state", "failed")
     own.advance(LOCK)
-    assert _reclaim(own).recovered == []
+    assert _recover_stalled(own).recovered == []
     assert (wire.redis("EXISTS", "list-popped"), wire.list_active(), wire.redis("LLEN", "lifo")) == (0, 0, 0)
 
 
@@ -158,7 +158,7 @@ def test_slow_peer_cannot_activate_recovered_job(wire: WireQueue, own: OwnQueue)
     job_id = wire.add(lifo=1)
     _pop(wire, own)
     own.advance(LOCK)
-    assert _reclaim(own).recovered == [job_id]
+    assert _recover_stalled(own).recovered == [job_id]
     assert own.take_one().id == job_id
     assert wire.activate(job_id, "") == "GROUP_FULL"
 
@@ -168,7 +168,7 @@ def test_job_popped_at_an_unusable_time_is_recovered(wire: WireQueue, own: OwnQu
     _pop(wire, own)
     own.redis("ZADD", "list-popped", "inf", job_id)
     assert check(own).findings[0].subject == job_id
-    assert _reclaim(own).recovered == [job_id]
+    assert _recover_stalled(own).recovered == [job_id]
     assert own.take_one().id == job_id
 
 
@@ -177,7 +177,7 @@ def test_check_reports_unrecovered_popped_job(wire: WireQueue, own: OwnQueue) ->
     _pop(wire, own)
     assert check(own).ok
     own.advance(120_000)
-    assert_mends(own, (FindingKind.LOST_JOB, job_id))
+    assert_repairs(own, (FindingKind.LOST_JOB, job_id))
     assert own.take_one().id == job_id
 
 
@@ -185,7 +185,7 @@ def test_many_popped_jobs_are_recovered_in_bounded_pieces(wire: WireQueue, own: 
     ids = {wire.add(lifo=1) for _ in range(450)}
     _pop(wire, own, 1000)
     own.advance(LOCK)
-    sizes = [len(_reclaim(own).recovered) for _ in range(4)]
+    sizes = [len(_recover_stalled(own).recovered) for _ in range(4)]
     assert (sum(sizes), max(sizes)) == (len(ids), 200)
 
 
@@ -210,7 +210,7 @@ def test_parents_that_a_peer_released_leave_the_index(own: OwnQueue, state: str)
         calls += 1
     assert 1 < calls < 20
     assert own.counts()["waiting_children"] < 100
-    _reclaim(own)
+    _recover_stalled(own)
     assert own.redis("ZRANGE", "waiting-children", 0, -1) == ["open"]
     assert own.counts()["waiting_children"] == 1
 

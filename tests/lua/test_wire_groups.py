@@ -89,8 +89,8 @@ def test_a_job_that_ends_before_its_turn_does_not_stop_the_group(
     wire.make_group()
     end(wire, lost)
     (follower,) = ordered(wire, 1)
-    taken = [wire.activate(*pair) for pair in read_ids(wire)]
-    assert [reply["id"] for reply in taken if isinstance(reply, dict)] == [follower]
+    fetched = [wire.activate(*pair) for pair in read_ids(wire)]
+    assert [reply["id"] for reply in fetched if isinstance(reply, dict)] == [follower]
 
 
 @pytest.mark.parametrize("end", [by_revoke, by_removal])
@@ -98,7 +98,7 @@ def test_ended_job_does_not_block_parked_jobs(wire: WireQueue, end: Callable[[Wi
     lost, follower = ordered(wire, 2, delay=0)
     wire.redis("DEL", "stream")
     wire.redis("XADD", "stream", "*", "jobId", follower, "name", "task")
-    assert wire.take()[2] == "GROUP_ORDERED"
+    assert wire.fetch()[2] == "GROUP_ORDERED"
     end(wire, lost)
     assert wire.take_id()[0] == follower
 
@@ -200,7 +200,7 @@ def test_requeued_job_waits_for_a_slot(wire: WireQueue) -> None:
     assert isinstance(wire.activate(*other), dict)
     assert wire.call("retryJobs", ["failed", "scheduled", "events", "id"], 0, wire.now) == 1
     wire.promote()
-    assert wire.take()[2] == "GROUP_FULL"
+    assert wire.fetch()[2] == "GROUP_FULL"
     wire.complete(*other)
     assert (wire.take_id()[0], wire.group("k")["active"]) == (failed, "1")
     assert wire.state(second) == "completed"
@@ -323,7 +323,7 @@ def test_rate_limit_group_from_outside(wire: WireQueue) -> None:
     assert [limit(500, "max"), limit(100, "max"), limit(100, "replace")] == [START + 500, START + 500, START + 100]
     assert wire.events()[-1]["jobId"] == ""
     (job_id,) = ordered(wire, 1)
-    assert wire.take()[2] == "GROUP_RATE_LIMITED"
+    assert wire.fetch()[2] == "GROUP_RATE_LIMITED"
     wire.now += 100
     assert promote_limited(wire) == 1
     assert wire.take_id()[0] == job_id

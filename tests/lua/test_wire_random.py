@@ -27,7 +27,7 @@ class Driver:
         options = self.random.choice(({}, {"delay": 30}, {"priority": 2}, {"lifo": 1}, {"ttl": 60}))
         self.jobs.append(self.wire.add(ordering="k", concurrency=self.width, **self.limits, **options))
 
-    def take(self) -> None:
+    def fetch(self) -> None:
         for entry, fields in self.wire.read(2):
             self._activate(fields["jobId"], entry)
         for job_id in self.wire.pop(1):
@@ -86,7 +86,7 @@ class Driver:
             if wire.state(job_id) == "active":
                 wire.redis("HSET", f"job:{job_id}", "lastActive", wire.now)
         wire.recover_stalled(min_idle=0, max_stalled=1) if self.random.random() < 0.3 else None
-        wire.reclaim_lists(min_idle=35)
+        wire.recover_list_jobs(min_idle=35)
 
     def check(self) -> None:
         states = [self.wire.state(job_id) for job_id in self.jobs]
@@ -96,7 +96,7 @@ class Driver:
         """Stop disturbing, and process until every job has ended."""
         for _ in range(400):
             self.tick()
-            self.take()
+            self.fetch()
             while self.running:
                 self.wire.complete(*self.running.pop())
             if not any(self.wire.state(job_id) in OPEN_STATES for job_id in self.jobs):
@@ -114,7 +114,7 @@ def test_random_group_operations_keep_invariants(wire: WireQueue, seed: int, lim
     driver.add()
     for _ in range(150):
         step = driver.random.choices(
-            (driver.add, driver.take, driver.end, driver.disturb, driver.tick), (3, 4, 4, 1, 2)
+            (driver.add, driver.fetch, driver.end, driver.disturb, driver.tick), (3, 4, 4, 1, 2)
         )
         step[0]()
         driver.check()

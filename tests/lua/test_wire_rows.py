@@ -217,11 +217,11 @@ def test_token_limit_reply_has_precedence_over_rate_limit(wire: WireQueue) -> No
     """And the later of both times counts."""
     jobs = [wire.add(**BOTH) for _ in range(2)]
     assert wire.take_id()[0] == jobs[0]
-    assert wire.take()[2] == "GROUP_TOKEN_LIMITED"
+    assert wire.fetch()[2] == "GROUP_TOKEN_LIMITED"
     assert wire.scores("ratelimited") == {"k": START + 1000}
     wire.add(**BOTH)
     wire.redis("HSET", "group:k", "rateDuration", 4000, "nextSeq", 3)
-    assert wire.take()[2] == "GROUP_TOKEN_LIMITED"
+    assert wire.fetch()[2] == "GROUP_TOKEN_LIMITED"
     assert wire.scores("ratelimited") == {"k": START + 4000}
 
 
@@ -241,7 +241,7 @@ def test_a_bucket_that_is_not_refilled(wire: WireQueue) -> None:
     wire.add(**options)
     wire.add(**options)
     wire.take_id()
-    assert wire.take()[2] == "GROUP_TOKEN_LIMITED"
+    assert wire.fetch()[2] == "GROUP_TOKEN_LIMITED"
     assert wire.scores("ratelimited") == {"k": START + 1_000_000}
 
 
@@ -358,7 +358,7 @@ def test_suspend_sweep_is_bounded_per_call(wire: WireQueue) -> None:
 def test_a_stalled_list_job_can_have_expired(wire: WireQueue) -> None:
     job_id = from_list(wire, lifo=1, ttl=100)
     wire.now += 5000
-    assert wire.reclaim_lists() == 1
+    assert wire.recover_list_jobs() == 1
     assert (wire.job(job_id)["failedReason"], wire.list_active(), wire.redis("LLEN", "lifo")) == ("expired", 0, 0)
 
 

@@ -251,15 +251,15 @@ def test_stalled_list_jobs(wire: WireQueue, known: bool) -> None:
     wire.redis("SET", f"job:{lifo}:usage-lock", "token")  # W55: no hash
     if not known:
         forget_sets(wire)
-    assert wire.reclaim_lists(min_idle=1) == 0
+    assert wire.recover_list_jobs(min_idle=1) == 0
     wire.now += 1000
-    assert wire.reclaim_lists() == 2
+    assert wire.recover_list_jobs() == 2
     assert (wire.redis("LRANGE", "lifo", 0, -1), wire.redis("LRANGE", "priority", 0, -1)) == ([lifo], [urgent])
     assert (wire.list_active(), wire.job(lifo)["stalledCount"]) == (0, "1")
-    assert wire.reclaim_lists() == 0
+    assert wire.recover_list_jobs() == 0
     wire.activate(wire.pop()[0], "")
     wire.now += 1000
-    assert wire.reclaim_lists() == 1
+    assert wire.recover_list_jobs() == 1
     assert (wire.state(urgent), wire.list_active()) == ("failed", 0)
 
 
@@ -270,7 +270,7 @@ def test_priority_stream_jobs_are_not_list_jobs(wire: WireQueue) -> None:
     wire.take_id()
     wire.redis("SET", "list-active", 1)
     wire.now += 60_000
-    assert (wire.reclaim_lists(), wire.state(job_id)) == (0, "active")
+    assert (wire.recover_list_jobs(), wire.state(job_id)) == (0, "active")
 
 
 def test_glob_in_queue_name_is_escaped(wire: WireQueue) -> None:
@@ -281,7 +281,7 @@ def test_glob_in_queue_name_is_escaped(wire: WireQueue) -> None:
     wild.redis("SET", "list-active", 1)
     wire.now += 60_000
     wild.now = wire.now
-    assert wild.reclaim_lists() == 0
+    assert wild.recover_list_jobs() == 0
     assert wild.call("getActiveListJobIds", ["id"]) == []
     wild.delete_everything()
 

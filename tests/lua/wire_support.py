@@ -107,14 +107,14 @@ class WireQueue:
         reply = self.call("moveToActive", keys, self.now, entry, group, job_id, broadcast)
         return as_dict(reply) if isinstance(reply, list) else reply
 
-    def take(self) -> tuple[str, str, Any]:
+    def fetch(self) -> tuple[str, str, Any]:
         """Read one entry and activate its job: (job id, entry, reply)."""
         ((entry, fields),) = self.read()
         return fields["jobId"], entry, self.activate(fields["jobId"], entry)
 
     def take_id(self) -> tuple[str, str]:
         """Read and activate one job that must be runnable: (job id, entry)."""
-        job_id, entry, reply = self.take()
+        job_id, entry, reply = self.fetch()
         assert isinstance(reply, dict), reply
         return job_id, entry
 
@@ -187,7 +187,7 @@ class WireQueue:
         args = (group, "worker-2", min_idle, max_stalled, self.now, self.key("failed"), broadcast, 0)
         return int(self.call("reclaimStalled", ["stream", "events"], *args))
 
-    def reclaim_lists(self, min_idle: int = 1000, max_stalled: int = 1) -> int:
+    def recover_list_jobs(self, min_idle: int = 1000, max_stalled: int = 1) -> int:
         args = (min_idle, max_stalled, self.now, self.key("failed"), 0)
         return int(self.call("reclaimStalledListJobs", ["stream", "events"], *args))
 

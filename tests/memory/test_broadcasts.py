@@ -28,7 +28,7 @@ async def shout(message: Message) -> Any:
     return f"{message.subject}!"
 
 
-def told(runs: Any) -> list[tuple[str, str]]:
+def outcomes(runs: Any) -> list[tuple[str, str]]:
     return [(run.job.subject, run.outcome) for run in runs]
 
 
@@ -45,10 +45,10 @@ async def test_subscriptions_step_independently() -> None:
         assert run is not None
         assert repr(run.job) == "<Message '1' 'orders.new' of broadcast 'test'>"
         assert run.outcome == "retrying"
-        assert told(await everything.run_until_idle()) == [("users.new", "completed")]
-        assert told(await orders.run_until_idle()) == [("orders.new", "completed")]
+        assert outcomes(await everything.run_until_idle()) == [("users.new", "completed")]
+        assert outcomes(await orders.run_until_idle()) == [("orders.new", "completed")]
         broadcast.clock.advance(timedelta(minutes=1))
-        assert told(await orders.run_until_idle()) == []  # the retry belongs to the other subscription
+        assert outcomes(await orders.run_until_idle()) == []  # the retry belongs to the other subscription
         (last,) = await everything.run_until_idle()
         assert (last.result, last.job.attempts_made) == ("orders.new!", 1)
         await broadcast.assert_published("orders.new", "weak", count=1)
@@ -89,7 +89,7 @@ async def test_stalled_message_is_recovered() -> None:
             assert await worker.run_until_idle() == []
             broadcast.clock.advance(31_000)
             assert await worker.recover_stalled() == ["1"]
-            assert told(await worker.run_until_idle()) == [("x", "completed")]
+            assert outcomes(await worker.run_until_idle()) == [("x", "completed")]
 
 
 async def test_service_worker_runs_in_test() -> None:
@@ -97,7 +97,7 @@ async def test_service_worker_runs_in_test() -> None:
     async with TestBroadcast() as broadcast:
         await broadcast.publish_bulk([("a.b", 1), ("c", 2)])
         async with TestBroadcastWorker.of(service, broadcast) as worker:
-            assert told(await worker.run_until_idle()) == [("a.b", "completed")]
+            assert outcomes(await worker.run_until_idle()) == [("a.b", "completed")]
             assert worker.options.concurrency == 3
             assert not worker.runs[0].job.cancelled.is_set()
 

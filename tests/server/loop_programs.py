@@ -422,7 +422,12 @@ def blocking_jobs(url: str, name: str) -> Any:
 @program
 def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
     """Check that a handler's thread that outlives its worker's loop does not wait forever."""
-    queue, started, ended, told = Queue[Any, Any](name, url), threading.Event(), threading.Event(), threading.Event()
+    queue, started, ended, notified = (
+        Queue[Any, Any](name, url),
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
     outcome: list[str] = []
 
     def handle(job: Job[Any, Any]) -> None:
@@ -432,7 +437,7 @@ def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
             job.blocking.log("late")
         except EventLoopError as error:
             outcome.append(str(error))
-        told.set()
+        notified.set()
 
     async def main() -> None:
         await Worker(name, handle, url).start()
@@ -441,7 +446,7 @@ def blocking_job_of_an_ended_loop(url: str, name: str) -> Any:
 
     asyncio.run(main())
     ended.set()
-    told.wait(60)
+    notified.wait(60)
     return outcome
 
 

@@ -207,7 +207,7 @@ async def failure(job: Job) -> tuple[str | None, str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected"),
     [
         ([1], "one result per job (got 1 results for 3 jobs)"),
         ([1, 2, 3, 4], "one result per job (got 4 results for 3 jobs)"),
@@ -215,7 +215,7 @@ async def failure(job: Job) -> tuple[str | None, str]:
         ("abc", "a list of 3 results (got str)"),
     ],
 )
-async def test_wrong_number_of_results_fails_every_job(url: str, queue_name: str, answer: Any, says: str):
+async def test_wrong_number_of_results_fails_every_job(url: str, queue_name: str, answer: Any, expected: str):
     async def handle(jobs: list[Job]) -> Any:
         return answer
 
@@ -225,7 +225,7 @@ async def test_wrong_number_of_results_fails_every_job(url: str, queue_name: str
             for job in jobs:
                 kind, reason = await failure(job)
                 assert kind == "BatchMismatchError"
-                assert says in reason
+                assert expected in reason
 
 
 async def test_an_exception_fails_every_job_and_each_has_its_own_attempts(url: str, queue_name: str):

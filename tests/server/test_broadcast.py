@@ -30,7 +30,7 @@ class Seen:
         self.messages.append(message)
         data = message.data
         if isinstance(data, dict) and message.attempts_made < data.get("fail", 0):
-            raise ValueError("as told")
+            raise ValueError("on purpose")
         return data
 
     @property

@@ -44,11 +44,11 @@ async def test_dead_letter_entries_are_separate_per_subscription(core_url: str, 
         mailer = BroadcastWorker(queue_name, fail, core_url, subscription="mailer", dead_letter_queue=dead)
         audit = BroadcastWorker(queue_name, fail, core_url, subscription="audit")
         fine = BroadcastWorker(queue_name, Seen(), core_url, subscription="fine", dead_letter_queue=dead)
-        async with working(mailer) as told, working(audit) as also, working(fine) as told_fine:
+        async with working(mailer) as log, working(audit) as also, working(fine) as fine_log:
             message = await broadcast.publish("orders.new", {"n": 1}, attempts=2)
-            await told.wait("failed")
+            await log.wait("failed")
             await also.wait("failed")
-            await told_fine.wait("completed")
+            await fine_log.wait("completed")
             envelope = {
                 "originalQueue": queue_name, "originalJobId": message, "data": {"n": 1},
                 "failedReason": "no orders.new", "attemptsMade": 1,
@@ -75,17 +75,17 @@ async def test_replay_goes_only_to_its_subscription(url: str, queue_name: str):
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, handle, url, subscription="s", dead_letter_queue=dead)
         other = BroadcastWorker(queue_name, elsewhere, url, subscription="other")
-        async with working(worker) as told, working(other) as other_told:
+        async with working(worker) as log, working(other) as other_log:
             message = await broadcast.publish("x", 1) or ""
-            await told.wait("failed")
-            await other_told.wait("completed")
+            await log.wait("failed")
+            await other_log.wait("completed")
             (letter,) = await broadcast.get_dead_letter_jobs("s")
             async with Queue(queue_name, url) as queue:
                 assert await queue.get_dead_letter_jobs() == []  # the subscription's, not the queue's
             assert not await broadcast.replay_dead_letter_job("nobody", "s")
             broken[0] = False
             assert await broadcast.replay_dead_letter_job(letter.id, "s")
-            await told.wait("completed")
+            await log.wait("completed")
             assert await letters_of(broadcast, "s") == []
             delivery = await broadcast.get_delivery(message, "s")
             assert delivery is not None
@@ -97,11 +97,11 @@ async def test_replay_goes_only_to_its_subscription(url: str, queue_name: str):
 async def test_dead_letter_entry_of_a_deleted_message_stays(url: str, queue_name: str):
     dead = f"{queue_name}-dead"
     async with Broadcast(queue_name, url, max_messages=1, dead_letter_queue=dead) as broadcast:
-        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as told:
+        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as log:
             await broadcast.publish("x", 1)
-            await told.wait("failed")
+            await log.wait("failed")
             await broadcast.publish("x", 2)
-            await told.wait("failed", 2)
+            await log.wait("failed", 2)
         first, second = await broadcast.get_dead_letter_jobs()
         with pytest.raises(JobNotFoundError):
             await broadcast.replay_dead_letter_job(first.id)
@@ -116,9 +116,9 @@ async def test_dead_letter_entries_are_removed_with_their_subscription(url: str,
     raw = Raw(resp, queue_name)
     async with Broadcast(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as broadcast:
         worker = BroadcastWorker(queue_name, fail, url, subscription="s", dead_letter_queue=False)
-        async with working(worker) as told:
+        async with working(worker) as log:
             await broadcast.publish("x", 1)
-            await told.wait("failed")
+            await log.wait("failed")
         assert raw.run("XLEN", "outbox") == 0
         assert await letters_of(broadcast) == []
         assert await broadcast.get_dead_letter_jobs("s") == []
@@ -165,10 +165,10 @@ async def test_redelivery(url: str, queue_name: str):
         for name in ("nobody", "workers "):
             with pytest.raises(GlideMQValidationError, match="does not exist"):
                 await broadcast.redeliver(message, name)
-        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
-            await told.wait("failed")
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as log:
+            await log.wait("failed")
             await broadcast.redeliver(message, "s")
-            await told.wait("failed", 2)
+            await log.wait("failed", 2)
             assert [each.attempts_made for each in seen.messages] == [0, 0]
 
         def again() -> None:
@@ -200,12 +200,12 @@ async def test_batches(core_url: str, queue_name: str):
         seen = Seen()
         worker = BroadcastWorker(queue_name, handle, core_url, subscription="s", batch={"size": 10, "timeout": 20})
         one = BroadcastWorker(queue_name, seen, core_url, subscription="one", concurrency=10)
-        async with working(worker) as told, working(one) as told_one:
-            await told.wait("completed", 25)
-            await told_one.wait("completed", 25)
-        assert (told.count["retrying"], told.count["failed"], told_one.count["completed"]) == (12, 0, 25)
+        async with working(worker) as log, working(one) as one_log:
+            await log.wait("completed", 25)
+            await one_log.wait("completed", 25)
+        assert (log.count["retrying"], log.count["failed"], one_log.count["completed"]) == (12, 0, 25)
         assert sizes[:2] == [10, 10]
-        assert sorted(told.job_ids("completed")) == sorted(each or "" for each in ids)
+        assert sorted(log.job_ids("completed")) == sorted(each or "" for each in ids)
         (subscription,) = [each for each in await broadcast.get_subscriptions() if each.name == "s"]
         assert (subscription.waiting, subscription.active) == (0, 0)
 
@@ -227,11 +227,11 @@ async def test_a_signal_in_a_batch_is_its_messages_alone(url: str, queue_name: s
         await broadcast.subscribe("s")
         await broadcast.publish_bulk([("x", n) for n in range(3)])
         worker = BroadcastWorker(queue_name, handle, url, subscription="s", batch={"size": 3})
-        async with working(worker) as told:
-            await told.wait("completed", 2)
-            await told.wait("failed")
-    assert [message.data for message, _ in told.of("failed")] == [2]
-    assert [message.data for message, _ in told.of("delayed")] == [1]
+        async with working(worker) as log:
+            await log.wait("completed", 2)
+            await log.wait("failed")
+    assert [message.data for message, _ in log.of("failed")] == [2]
+    assert [message.data for message, _ in log.of("delayed")] == [1]
 
 
 @pytest.mark.parametrize("handler", ["message", "async_message"])
@@ -240,9 +240,9 @@ async def test_a_sandboxed_handler_gets_messages(core_url: str, queue_name: str,
     async with Broadcast(queue_name, core_url) as broadcast:
         worker = BroadcastWorker(queue_name, f"{TARGET}:{handler}", core_url, subscription="s", start_from="0-0")
         message = await broadcast.publish("orders.new", 4) or ""
-        async with working(worker) as told:
-            await told.wait("completed")
-        assert told.of("completed")[0][1] == ["Message", "orders.new", 4]
+        async with working(worker) as log:
+            await log.wait("completed")
+        assert log.of("completed")[0][1] == ["Message", "orders.new", 4]
         job = await broadcast.queue.get_job(message)
         assert job is not None
         assert job.progress == 50
@@ -256,9 +256,9 @@ async def test_a_crash_of_a_sandbox_is_one_messages(url: str, queue_name: str):
             dead_letter_queue=f"{queue_name}-dead",
         )  # fmt: skip
         await broadcast.publish_bulk([("exit", 3), ("fine",)])
-        async with working(worker) as told:
-            await told.wait("failed")
-            await told.wait("completed")
+        async with working(worker) as log:
+            await log.wait("failed")
+            await log.wait("completed")
         (letter,) = await letters_of(broadcast, "s")
         assert "exit code 3" in letter["failedReason"]
 
@@ -273,12 +273,12 @@ async def test_tokens_are_limited(url: str, queue_name: str):
             token_limiter={"max_tokens": 100, "duration": 60_000, "scope": "queue"},
         )  # fmt: skip
         await broadcast.publish_bulk([("x", n) for n in range(3)])
-        async with working(worker) as told:
-            await told.wait("completed")
+        async with working(worker) as log:
+            await log.wait("completed")
             parts = worker._life.parts
             assert parts is not None
             await with_timeout(parts.fetching.until(lambda: parts.fetching.engine.is_drained))
-        assert told.count["completed"] == 1
+        assert log.count["completed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ async def test_messages_of_a_lost_reply_are_reattached_immediately(url: str, que
     seen = Seen()
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, seen, proxy.url, subscription="s", concurrency=10, subjects=["a.*"])
-        async with working(worker) as told:
+        async with working(worker) as log:
             await broadcast.pause()
             ids = await broadcast.publish_bulk([("a.x", n) for n in range(5)] + [("b", n) for n in range(5)])
             proxy.lose("broadcast_exchange")
             await broadcast.resume()
             assert await asyncio.to_thread(proxy.wait_lost, 1)
-            await told.wait("completed", 5)
+            await log.wait("completed", 5)
         assert Counter(seen.ids) == Counter(ids[:5])
         assert {message.stalled_count for message in seen.messages} == {0}
         (subscription,) = await broadcast.get_subscriptions()
@@ -64,16 +64,16 @@ async def test_an_outcome_whose_reply_was_lost_counts_once(
 
     async with Broadcast(queue_name, url) as broadcast:
         worker = BroadcastWorker(queue_name, handle, proxy.url, subscription="s", concurrency=2)
-        async with working(worker) as told:
+        async with working(worker) as log:
             message_id = await broadcast.publish("n", attempts=2 if end == "retrying" else 1) or ""
             await gate.next()
             proxy.lose("broadcast_exchange")
             gate.open()
             assert await asyncio.to_thread(proxy.wait_lost, 1)
-            await told.wait(end)
+            await log.wait(end)
             if end == "retrying":
-                await told.wait("completed")
-            assert told.count[end] == 1
+                await log.wait("completed")
+            assert log.count[end] == 1
         raw = Raw(resp, queue_name)
         assert raw.event_names(message_id).count(end) == 1
         assert raw.metric("completed") + raw.metric("failed") == 1
@@ -117,12 +117,12 @@ async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):
 
     async with Broadcast(queue_name, url) as broadcast:
         slow = BroadcastWorker(queue_name, block, url, subscription="s", **QUICK)
-        async with working(slow) as told:
+        async with working(slow) as log:
             await broadcast.publish("a")
-            await told.wait("active")
+            await log.wait("active")
             async with BroadcastWorker(queue_name, other, url, subscription="s", **QUICK):
-                await told.wait("completed")
-        assert (other.ids, told.count["stalled"]) == ([], 0)
+                await log.wait("completed")
+        assert (other.ids, log.count["stalled"]) == ([], 0)
 
 
 async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
@@ -135,10 +135,10 @@ async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
             raise RateLimitError(10)
 
     async with Broadcast(queue_name, url) as broadcast:
-        async with working(BroadcastWorker(queue_name, handle, url, subscription="s")) as told:
+        async with working(BroadcastWorker(queue_name, handle, url, subscription="s")) as log:
             await broadcast.publish("a", attempts=2)
-            await told.wait("completed")
-        assert (attempts, told.count["failed"]) == ([0, 0, 0, 0], 0)
+            await log.wait("completed")
+        assert (attempts, log.count["failed"]) == ([0, 0, 0, 0], 0)
 
 
 @pytest.mark.slow
@@ -198,8 +198,8 @@ async def test_message_failed_by_a_node_worker_is_retried_here(url: str, queue_n
     assert fields["jobId"] == message_id
     assert isinstance(peer.activate(message_id, entry, group="s", broadcast=1), dict)
     assert peer.fail(message_id, entry, limit=3, broadcast=1, group="s") == "retrying"
-    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as told:
-        await told.wait("completed")
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s")) as log:
+        await log.wait("completed")
     assert [(message.id, message.attempts_made) for message in seen.messages] == [(message_id, 1)]
 
 
@@ -209,9 +209,9 @@ async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_n
 
     async with Broadcast(queue_name, url) as broadcast:
         await broadcast.subscribe("other")
-        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as told:
+        async with working(BroadcastWorker(queue_name, fail, url, subscription="s")) as log:
             message_id = await broadcast.publish("a", attempts=2, backoff=500) or ""
-            await told.wait("retrying")
+            await log.wait("retrying")
         peer.now += 60_000
         assert peer.promote() == 1
         ((entry, fields),) = peer.read(group="s")
@@ -220,8 +220,8 @@ async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_n
         assert peer.fail(message_id, entry, limit=2, broadcast=1, group="s") == "failed"
         # Another subscription of ours gets the message once, whatever state a peer has written to its record.
         seen = Seen()
-        async with working(BroadcastWorker(queue_name, seen, url, subscription="other")) as told:
-            await told.wait("completed")
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="other")) as log:
+            await log.wait("completed")
         assert seen.ids == [message_id]
 
 
@@ -232,10 +232,10 @@ async def test_live_node_worker_keeps_its_messages(url: str, resp: RespClient, q
     consumer = "worker-1-abc"
     peer.read(group="s", consumer=consumer)
     raw.run("SET", f"w:{consumer}", "{}", "PX", 60_000)
-    async with working(BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)) as told:
+    async with working(BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)) as log:
         before = int(resp.execute("TIME")[0])
         await with_timeout(until(lambda: int(resp.execute("TIME")[0]) > before + 3))
         assert seen.ids == []
         raw.run("DEL", f"w:{consumer}")
-        await told.wait("completed")
+        await log.wait("completed")
     assert seen.ids == [message_id]

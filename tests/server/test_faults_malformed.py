@@ -143,7 +143,7 @@ async def test_invalid_fields_do_not_stop_the_worker(
         assert isinstance(job.name, str)
         _ = job.progress, job.opts, job.timestamp, job.attempts_made, job.priority, job.stacktrace
         if end == "failed" and job.id == "odd":
-            raise ValueError("as asked")
+            raise ValueError("on purpose")
         return job.data
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, look, url) as worker:

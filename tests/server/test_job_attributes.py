@@ -56,8 +56,8 @@ async def in_hand(queue: Queue[Any, Any], job: Job) -> tuple[dict[str, Any], dic
 
 
 def assert_true(before: dict[str, Any], after: dict[str, Any], read: dict[str, Any]) -> None:
-    said = {name: value for name, value in before.items() if value is not JobNotLoadedError and name != "usage"}
-    assert said == {name: read[name] for name in said}
+    visible = {name: value for name, value in before.items() if value is not JobNotLoadedError and name != "usage"}
+    assert visible == {name: read[name] for name in visible}
     after.pop("usage")
     read.pop("usage")
     assert after == read

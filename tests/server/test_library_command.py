@@ -108,8 +108,8 @@ def test_missing_library_on_one_cluster_node(
     assert library.main(["check", "--url", cluster_url]) == 1
     assert [line.partition(" is ")[2] for line in capsys.readouterr().out.splitlines()].count("missing") == 2
     assert library.main(["load", "--url", cluster_url]) == 0
-    said = capsys.readouterr().out
-    assert (said.count(" loaded\n"), said.count("already loaded")) == (2, 1)
+    output = capsys.readouterr().out
+    assert (output.count(" loaded\n"), output.count("already loaded")) == (2, 1)
     assert library.main(["check", "--url", cluster_url]) == 0
 
 

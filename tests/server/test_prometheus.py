@@ -101,7 +101,7 @@ def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.add_job(delay=100)
     assert oldest(q) == 1_500
-    q.take(2)
+    q.fetch(2)
     q.advance(10)
     assert oldest(q) == 10
     assert q.run(gauges(q.meta)).workers == 0

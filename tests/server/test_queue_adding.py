@@ -288,9 +288,9 @@ async def test_lost_reply_affects_only_adds_of_the_same_call(server: Any, queue_
             proxy.lose("in-company")
             adds = [queue.add("alone", 1)] + [queue.add("in-company", i) for i in range(2, 300)]
             results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
-            told = [result for result in results if isinstance(result, BaseException)]
-            assert 1 < len(told) < 299
-            assert {type(error) for error in told} == {AmbiguousResultError}
+            received = [result for result in results if isinstance(result, BaseException)]
+            assert 1 < len(received) < 299
+            assert {type(error) for error in received} == {AmbiguousResultError}
             assert not isinstance(results[0], BaseException)
             # Each arrived, once: those whose reply was lost, and those that left after them.
             stored = sorted(int(raw.job(str(i))["data"]) for i in range(1, 301))

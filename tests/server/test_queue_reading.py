@@ -30,7 +30,7 @@ def raw(resp: RespClient, queue_name: str) -> Raw:
 
 async def noop(job: Job) -> Any:
     if job.data == "fail":
-        raise ValueError("as told")
+        raise ValueError("on purpose")
     return {"was": job.data}
 
 
@@ -52,7 +52,7 @@ async def test_a_job_read_back(url: str, queue_name: str):
         assert good.opts == {"attempts": 2, "timeout": 9_000}
         assert (good.attempts_made, good.failed_reason, good.stacktrace, good.progress) == (0, None, (), 0)
         assert (bad.state, bad.attempts_made, bad.failed_reason, bad.failed_type) == (
-            JobState.FAILED, 2, "as told", "ValueError"
+            JobState.FAILED, 2, "on purpose", "ValueError"
         )  # fmt: skip
         assert bad.returnvalue is None
         assert len(bad.stacktrace) == 2

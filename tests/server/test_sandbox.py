@@ -101,10 +101,10 @@ async def test_usage_and_streams_cross(url: str, queue_name: str):
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "expected"),
     [("exit", "ended with exit code 7"), ("kill", "was killed by SIGKILL"), ("fault", "was killed by SIGSEGV")],
 )
-async def test_a_crash_fails_its_job_alone(url: str, queue_name: str, how: str, says: str, method: Any):
+async def test_a_crash_fails_its_job_alone(url: str, queue_name: str, how: str, expected: str, method: Any):
     options = SandboxOptions(start_method=method)
     async with (
         Queue(queue_name, url) as queue,
@@ -112,7 +112,7 @@ async def test_a_crash_fails_its_job_alone(url: str, queue_name: str, how: str, 
     ):
         before = await queue.add_and_wait("echo")
         dead = await queue.add("die", how)
-        assert await failure(dead) == ("SandboxCrashError", f"the sandbox process {says}")
+        assert await failure(dead) == ("SandboxCrashError", f"the sandbox process {expected}")
         after = await queue.add_and_wait("echo")
         assert after["pid"] != before["pid"]
         assert worker.is_healthy
@@ -367,7 +367,7 @@ async def test_a_file_is_a_target(url: str, queue_name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("handler", "says"),
+    ("handler", "expected"),
     [
         ("no_such_module_at_all:handler", "there is no module 'no_such_module_at_all'"),
         ("/no/such/file.py", "there is no file '/no/such/file.py'"),
@@ -375,15 +375,15 @@ async def test_a_file_is_a_target(url: str, queue_name: str, tmp_path: Path):
         ("", "must be"),
     ],
 )
-def test_missing_target_is_rejected_by_the_constructor(handler: str, says: str):
-    with pytest.raises(GlideMQValidationError, match=says) as caught:
+def test_missing_target_is_rejected_by_the_constructor(handler: str, expected: str):
+    with pytest.raises(GlideMQValidationError, match=expected) as caught:
         Worker("q", handler)
     assert caught.value.option == "handler"
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize(
-    ("handler", "says"),
+    ("handler", "expected"),
     [
         (f"{HANDLERS}:nothing", "has no 'nothing'"),
         (f"{HANDLERS}:not_a_function", "is int, not a function"),
@@ -392,7 +392,7 @@ def test_missing_target_is_rejected_by_the_constructor(handler: str, says: str):
     ],
 )
 async def test_unloadable_target_is_rejected_at_start(
-    url: str, queue_name: str, tmp_path: Path, handler: str, says: str, method: Any
+    url: str, queue_name: str, tmp_path: Path, handler: str, expected: str, method: Any
 ):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     if handler.endswith(".py"):
@@ -401,7 +401,7 @@ async def test_unloadable_target_is_rejected_at_start(
     with pytest.raises(GlideMQValidationError) as caught:
         await worker.start()
     assert (caught.value.option, caught.value.value) == ("handler", handler)
-    assert says in caught.value.problem
+    assert expected in caught.value.problem
     # Its process has been waited for: a closed worker leaves neither a zombie nor a task behind.
     assert [task for task in asyncio.all_tasks() if task.get_name() == "glidemq-sandbox"] == []
     await worker.close()

@@ -170,7 +170,7 @@ async def end_removed(clock: Clockwork) -> None:
 
 async def end_expired(clock: Clockwork) -> None:
     clock.own.advance(20_000)
-    assert clock.own.take() == []
+    assert clock.own.fetch() == []
 
 
 @pytest.mark.parametrize("end", [end_completed, end_failed, end_revoked, end_removed, end_expired])
@@ -228,7 +228,7 @@ async def test_update_while_waiting_does_not_fire(clock: Clockwork) -> None:
 
 
 async def test_new_times_do_not_add_a_second_job(clock: Clockwork) -> None:
-    """It waits for the job that it has added, and goes on by the new times; the count begins anew."""
+    """It waits for the job that it has added, and goes on by the new times; the count begins updated."""
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, limit=5)
     await clock.fire()
     start = clock.now + 60_000
@@ -260,8 +260,8 @@ async def test_same_times_keep_the_state(clock: Clockwork) -> None:
     )
     assert (changed.next_run, changed.iteration_count, changed.last_run) == (before.next_run, 2, before.last_run)
     assert (changed.job_name, changed.data) == ("other", {"a": 1})
-    anew = await clock.queue.upsert_job_scheduler("tick", every=2_000)
-    assert (anew.next_run, anew.iteration_count, anew.last_run) == (clock.now + 2_000, 0, None)
+    updated = await clock.queue.upsert_job_scheduler("tick", every=2_000)
+    assert (updated.next_run, updated.iteration_count, updated.last_run) == (clock.now + 2_000, 0, None)
 
 
 async def test_limit_already_reached_is_rejected(clock: Clockwork) -> None:

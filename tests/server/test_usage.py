@@ -105,12 +105,12 @@ async def test_invalid_reports_are_rejected(url: str, queue_name: str, given: di
 
 async def test_usage_event_is_emitted(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue, QueueEvents(queue_name, url) as events:
-        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        events.on("usage", told.set_result)
+        received: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        events.on("usage", received.set_result)
         await events.wait_until_ready()
         job = await queue.add("task")
         await job.report_usage(tokens={"input": 3})
-        event = await with_timeout(told)
+        event = await with_timeout(received)
         assert (event.job_id, event.fields["data"]) == (
             job.id, '{"totalTokens":3,"totalCost":0,"tokens":{"input":3}}',
         )  # fmt: skip

@@ -66,7 +66,7 @@ def failing(batches, faults):
                 except TimeoutError:
                     note(faults["folder"], "uncopied")
                 time.sleep(60)  # until Spark ends it
-            raise RuntimeError("as told")
+            raise RuntimeError("on purpose")
         if not mine and faults.get("wait") and rows >= 200:
             wait_for(faults["folder"], faults["wait"])
     if mine and not doomed and faults.get("fault") == "hang":
@@ -96,7 +96,7 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
 
     def abort(self, messages, *batch):
         if self.faults.get("abort") == "never":
-            raise RuntimeError("as told: nobody aborts")
+            raise RuntimeError("on purpose: no abort")
         super().abort(messages, *batch)
         note(self.faults.get("folder"), "aborted")
 

@@ -19,7 +19,7 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
 
     async def handle(job: Job) -> Any:
         if job.name == "fails":
-            raise UnrecoverableError("as told")
+            raise UnrecoverableError("on purpose")
         return {"twice": job.data * 2}
 
     async with Queue(queue_name, url) as queue:
@@ -60,7 +60,7 @@ def test_columns(queue: Queue[Any, Any], source: Callable[..., Any]):
     assert (done.name, done.state, done.returnvalue, done.attemptsMade) == ("n", "completed", '{"twice":42}', 0)
     assert done.timestamp <= done.processedOn <= done.finishedOn
     failed = source(state="failed").load().collect()
-    assert {(row.failedReason, row.opts) for row in failed} == {("as told", '{"attempts":3}')}
+    assert {(row.failedReason, row.opts) for row in failed} == {("on purpose", '{"attempts":3}')}
     some = source(state="completed").schema("finishedOn long, ID string, attemptsMade long").load()
     row = some.where(f"id = '{done.id}'").collect()[0]
     assert row.finishedOn == int(done.finishedOn.replace(tzinfo=UTC).timestamp() * 1000)

@@ -78,7 +78,7 @@ def test_failed_stream_task_is_retried(stream: Stream, written: Written, fault: 
 
 def test_failed_micro_batch_is_repeated(stream: Stream, written: Written):
     stream.add(4)
-    with pytest.raises(Exception, match="as told"):
+    with pytest.raises(Exception, match="on purpose"):
         stream.run(fault="raise", faultrow=50, faultattempts=9)
     stream.run()
     written.check(stream.expected, {"string"})

@@ -15,11 +15,11 @@ class Part:
     def __init__(self, error: Exception | None = None) -> None:
         self.closings: list[bool] = []
         self._error = error
-        self.told = asyncio.Event()
+        self.called = asyncio.Event()
 
     async def close(self, *, force: bool = False) -> None:
         self.closings.append(force)
-        self.told.set()
+        self.called.set()
         if self._error is not None:
             raise self._error
 
@@ -69,7 +69,7 @@ async def test_a_signal_closes_and_a_second_one_hurries() -> None:
     slow, quick = Slow(), Part()
     async with graceful_shutdown(slow, quick) as shutdown, asyncio.timeout(5):
         os.kill(os.getpid(), signal.SIGTERM)
-        await quick.told.wait()
+        await quick.called.wait()
         assert slow.closings == [False]
         os.kill(os.getpid(), signal.SIGINT)
         await shutdown.wait()

@@ -77,7 +77,7 @@ def test_static_is_complete_and_without_repeats():
         (flow_key("glide", "f", "jobs"), "glide:{flow:f}:jobs"),
     ],
 )
-def test_other_keys(key, expected):
+def test_foreign_keys(key, expected):
     assert key == expected
 
 

@@ -14,16 +14,16 @@ TESTS = Path(__file__).parent.parent
 FAULTS: dict[str, tuple[str, ...]] = {
     "W1": (
         "lua/test_own_groups.py::removed_and_expired_jobs_do_not_stop_the_group",
-        "lua/test_own_steering.py::revoking_in_a_group",
-        "lua/test_own_steering.py::group_continues_after_next_job_is_drained",
+        "lua/test_own_bulk_operations.py::revoking_in_a_group",
+        "lua/test_own_bulk_operations.py::group_continues_after_next_job_is_drained",
         "server/test_ordering.py::cost_above_the_bucket_capacity_is_rejected",
         "lua/test_own_check.py::missing_sequence_is_repaired",
     ),
-    "W2": ("server/test_worker_steering.py::no_job_is_fetched_after_queue_pause_returned",),
-    "W3": ("server/test_worker_steering.py::a_worker_paused_before_a_backlog_leaves_it",),
+    "W2": ("server/test_worker_pause.py::no_job_is_fetched_after_queue_pause_returned",),
+    "W3": ("server/test_worker_pause.py::a_worker_paused_before_a_backlog_leaves_it",),
     "W4": ("lua/test_own_limits.py::job_rate_limits_its_group",),
     "W5": ("lua/test_own_limits.py::hold_affects_only_its_group",),
-    "W6": ("lua/test_own_steering.py::requeued_job_takes_a_new_slot",),
+    "W6": ("lua/test_own_bulk_operations.py::requeued_job_takes_a_new_slot",),
     "W7": (
         "lua/test_own_finish.py::the_same_row_twice_in_one_call",
         "lua/test_own_finish.py::a_newer_attempt_makes_the_older_one_stale",
@@ -36,8 +36,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "W15": ("server/test_faults_workers.py::list_job_of_a_killed_worker_is_recovered",),
     "W16": (
-        "server/test_worker_taking.py::an_idle_worker_is_woken",
-        "server/test_worker_taking.py::a_job_that_a_peer_put_into_a_list_is_found_by_polling",
+        "server/test_worker_fetching.py::an_idle_worker_is_woken",
+        "server/test_worker_fetching.py::a_job_that_a_peer_put_into_a_list_is_found_by_polling",
     ),
     "W17": ("server/test_batch.py::global_concurrency_bounds_batches_and_strands_nothing",),
     "W18": ("server/test_control.py::revoking_an_active_job_cancels_its_handler",),
@@ -55,8 +55,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W24": ("lua/test_own_recovery.py::heartbeat_returns_job_status",),
     "W25": ("lua/test_own_limits.py::list_job_can_be_delayed",),
     "W30": (
-        "server/test_worker_steering.py::removing_jobs_that_wait",
-        "server/test_worker_steering.py::removing_an_active_job",
+        "server/test_worker_pause.py::removing_jobs_that_wait",
+        "server/test_worker_pause.py::removing_an_active_job",
     ),
     "W31": (
         "lua/test_own_exchange.py::entry_of_missing_job_is_dropped",
@@ -65,7 +65,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W35": ("lua/test_own_recovery.py::recovery_reads_one_page_per_call",),
     "W36": ("lua/test_own_exchange.py::a_stale_second_entry_does_not_run_a_job_again",),
     "W37": ("lua/test_own_exchange.py::a_job_left_in_two_places_runs_from_one",),
-    "W38": ("lua/test_own_steering.py::job_read_by_peer_is_held",),
+    "W38": ("lua/test_own_bulk_operations.py::job_read_by_peer_is_held",),
     "W39": (
         "lua/test_own_limits.py::delay_does_not_count_an_attempt",
         "lua/test_own_finish.py::retried_until_the_limit",
@@ -73,13 +73,13 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W53": ("lua/test_own_check.py::high_count_is_ignored_while_peers_run",),
     "W54": ("lua/test_own_recovery.py::all_list_jobs_of_a_dead_worker_in_one_round",),
     "W55": ("lua/test_own_original_faults.py::lock_key_next_to_job_does_not_block_recovery",),
-    "W56": ("lua/test_own_steering.py::revoked_job_deep_in_list_is_rejected_at_fetch",),
+    "W56": ("lua/test_own_bulk_operations.py::revoked_job_deep_in_list_is_rejected_at_fetch",),
     "W57": ("server/test_control.py::operations_on_many_jobs_use_short_calls",),
     "W58": (
         "server/test_queue_reading.py::slices_of_every_state",
         "server/test_queue_reading.py::skipped_positions_are_not_read",
         "lua/test_own_recovery.py::registration",
-        "lua/test_own_control.py::obliterate_does_not_touch_other_queues",
+        "lua/test_own_administration.py::obliterate_does_not_touch_other_queues",
     ),
     "W59": ("lua/test_own_exchange.py::next_due_covers_every_priority",),
     "W60": ("lua/test_own_recovery.py::only_one_holder_recovers",),
@@ -89,18 +89,18 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W66": ("lua/test_own_exchange.py::most_urgent_job_is_fetched_first",),
     "W69": ("lua/test_own_finish.py::removal_deletes_all_keys",),
     "W70": ("lua/test_own_limits.py::expired_dedup_entries_are_deleted",),
-    "W71": ("lua/test_own_steering.py::recovery_trims_metrics",),
+    "W71": ("lua/test_own_bulk_operations.py::recovery_trims_metrics",),
     "W72": ("lua/test_own_limits.py::token_check_creates_no_counter",),
     "W73": (
-        "server/test_queue_steering.py::obliterate_leaves_no_key",
-        "server/test_queue_steering.py::obliterate_rejects_active_jobs",
+        "server/test_queue_administration.py::obliterate_leaves_no_key",
+        "server/test_queue_administration.py::obliterate_rejects_active_jobs",
     ),
     "W77": ("lua/test_own_original_faults.py::the_count_of_active_list_jobs_is_never_negative",),
     "W81": (
         "server/test_queue_waiting.py::without_events_by_polling",
         "server/test_queue_waiting.py::events_trimmed_or_deleted_meanwhile",
     ),
-    "W82": ("server/test_events_listening.py::job_added_after_ready_is_received",),
+    "W82": ("server/test_queue_events.py::job_added_after_ready_is_received",),
     "W83": ("server/test_faults_lost_replies.py::bulk_with_a_lost_reply_names_the_positions",),
     "W84": (
         "server/test_dead_letters.py::stalled_job_creates_an_entry_after_max_stalled_count",
@@ -109,10 +109,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "W92": (
         "server/test_ordering.py::every_way_to_end_a_job_frees_its_slot",
-        "lua/test_own_steering.py::drain_frees_slots",
+        "lua/test_own_bulk_operations.py::drain_frees_slots",
         "lua/test_own_check.py::slots_of_a_group",
     ),
-    "W93": ("server/test_queue_steering.py::obliterate_a_queue_whose_name_looks_like_a_pattern_of_others",),
+    "W93": ("server/test_queue_administration.py::obliterate_a_queue_whose_name_looks_like_a_pattern_of_others",),
     "W94": ("server/test_faults_lost_replies.py::jobs_of_a_lost_reply_are_reattached_immediately",),
     "W96": ("lua/test_own_recovery.py::node_peer_with_unchanged_heartbeat_is_dead",),
     "W100": ("lua/test_own_original_faults.py::first_turn_starts_jobs_parked_before_it",),
@@ -147,11 +147,11 @@ FAULTS_OF_FEATURES: dict[str, tuple[str, ...]] = {
     "W46": (
         "server/flows/test_flows.py::tree_runs_children_first",
         "server/flows/test_flows.py::repeated_steps_have_no_effect",
-        "server/flows/test_flows_cut_off.py::children_finish_before_the_flow_is_complete",
+        "server/flows/test_flows_interrupted.py::children_finish_before_the_flow_is_complete",
     ),
     "W47": (
         "server/flows/test_flows.py::existing_job_ids_are_rejected",
-        "server/flows/test_flows_cut_off.py::concurrent_adds_of_the_same_flow",
+        "server/flows/test_flows_interrupted.py::concurrent_adds_of_the_same_flow",
     ),
     "W48": (
         "server/test_children.py::waiting_without_children_continues",
@@ -191,7 +191,7 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     "W28": ("unit/test_job_options.py::unsupported_options_are_rejected",),
     "W29": ("server/test_limits.py::global_concurrency_is_never_exceeded",),
     "W40": ("server/test_worker_failures.py::failed_job_can_be_requeued_with_all_attempts",),
-    "W41": ("lua/test_own_steering.py::revoke_fails_jobs_not_started",),
+    "W41": ("lua/test_own_bulk_operations.py::revoke_fails_jobs_not_started",),
     "W67": ("server/test_producer.py::validation_matches_the_queue",),
     "W74": ("lua/test_own_original_faults.py::progress_alone_does_not_fill_the_events",),
     "W75": ("lua/test_own_groups.py::group_unused_for_a_day_is_deleted",),
@@ -199,7 +199,7 @@ LESSER_FAULTS: dict[str, tuple[str, ...]] = {
     "W85": ("unit/test_job_options.py::retention_of_zero_removes_immediately",),
     "W87": ("server/test_limits.py::compressed_data_stays_compressed",),
     "W88": ("server/test_queue_reading.py::exclude_data",),
-    "W98": ("lua/test_own_steering.py::group_continues_after_next_job_is_drained",),
+    "W98": ("lua/test_own_bulk_operations.py::group_continues_after_next_job_is_drained",),
 }
 
 

@@ -106,47 +106,47 @@ def test_invalid_target_is_rejected(target: str, message: str) -> None:
 
 def test_missing_module_is_rejected(module: Module) -> None:
     name = module(SOURCE)
-    said = refusal(f"{name}x:worker")
-    assert f"no module '{name}x'; did you mean '{name}'?" in said
-    assert "current directory" in said
+    message = refusal(f"{name}x:worker")
+    assert f"no module '{name}x'; did you mean '{name}'?" in message
+    assert "current directory" in message
     assert "no module 'surely_not'; searched" in refusal("surely_not.at.all:worker")
     assert f"no module '{name}.inner'" in refusal(f"{name}.inner:worker")
 
 
 def test_an_error_inside_the_module_is_shown_from_its_first_line_on(module: Module) -> None:
     missing = module("def deep():\n    import surely_not_there\n\ndeep()\n")
-    said = refusal(f"{missing}:worker")
-    assert "cannot be imported:" in said
-    assert f"{missing}.py" in said
-    assert "No module named 'surely_not_there'" in said
-    assert "in deep" in said
-    assert "importlib" not in said
-    assert "target.py" not in said
+    message = refusal(f"{missing}:worker")
+    assert "cannot be imported:" in message
+    assert f"{missing}.py" in message
+    assert "No module named 'surely_not_there'" in message
+    assert "in deep" in message
+    assert "importlib" not in message
+    assert "target.py" not in message
     broken = module("def (:\n")
     assert "SyntaxError" in refusal(f"{broken}:worker")
 
 
 def test_errors_in_the_module_are_shown_without_our_own_lines(module: Module) -> None:
     name = module("from glidemq_py import Worker\n\nworker = Worker('q', print, lifespan=lambda: None)\n")
-    said = refusal(f"{name}:worker")
-    assert f'{name}.py", line 3' in said
-    assert "option 'lifespan' =" in said
-    assert "must be a callable with the parameters (worker), not ()" in said
-    assert "glidemq_py/worker" not in said
+    message = refusal(f"{name}:worker")
+    assert f'{name}.py", line 3' in message
+    assert "option 'lifespan' =" in message
+    assert "must be a callable with the parameters (worker), not ()" in message
+    assert "glidemq_py/worker" not in message
 
 
 def test_a_script_that_ends_while_it_is_imported(module: Module) -> None:
     name = module("import sys\nsys.exit(4)\n")
-    said = refusal(f"{name}:worker")
-    assert "SystemExit(4)" in said
-    assert "__main__" in said
+    message = refusal(f"{name}:worker")
+    assert "SystemExit(4)" in message
+    assert "__main__" in message
 
 
 def test_missing_attribute_is_rejected(module: Module) -> None:
     name = module(SOURCE)
-    said = refusal(f"{name}:wroker")
-    assert f"{name} has no attribute 'wroker'; did you mean 'worker'?" in said
-    assert "it has the workers worker, other" in said
+    message = refusal(f"{name}:wroker")
+    assert f"{name} has no attribute 'wroker'; did you mean 'worker'?" in message
+    assert "it has the workers worker, other" in message
     assert f"{name}:Things has no attribute 'x'" in refusal(f"{name}:Things.x")
 
 

@@ -378,17 +378,17 @@ def test_unreachable_server_is_503(private_server: Callable[..., ServerProcess])
 
 def test_internal_errors_are_logged_and_reported(url: str, base: str, caplog: pytest.LogCaptureFixture) -> None:
     def on_error(error: Exception, request: Any) -> None:
-        told.append((repr(error), request.url.path))
+        received.append((repr(error), request.url.path))
         raise ValueError("it fails, too")
 
-    told: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     broken = mock.patch.object(Queue, "get_job_counts", side_effect=RuntimeError("a secret"))
     with running_proxy(url, on_error=on_error) as (http, _), broken:
         found = http.get(f"{base}/counts")
         assert (found.status_code, found.json()) == (500, {"error": "internal error", "code": "internal"})
         assert http.get(f"{base}/jobs/none").status_code == 404
         assert http.head(f"{base}/events").status_code == 405
-    assert told == [("RuntimeError('a secret')", f"{base}/counts")]
+    assert received == [("RuntimeError('a secret')", f"{base}/counts")]
     assert "a secret" in caplog.text
     assert "on_error failed" in caplog.text
 

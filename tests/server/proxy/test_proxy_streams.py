@@ -105,9 +105,9 @@ def test_stream_survives_a_server_outage(private_server: Callable[..., ServerPro
 
 def test_stream_error_is_the_last_event(url: str, base: str) -> None:
     broken = mock.patch.object(EventReader, "page", side_effect=RuntimeError("a secret"))
-    told: list[str] = []
-    options: dict[str, Any] = {"on_error": lambda error, request: told.append(f"{error} {request.url.path}")}
+    received: list[str] = []
+    options: dict[str, Any] = {"on_error": lambda error, request: received.append(f"{error} {request.url.path}")}
     with running_proxy(url, **options) as (http, _), broken, http.stream("GET", f"{base}/events") as response:
         frames = [frame for frame in frames_of(response.iter_lines()) if frame[1]]
     assert frames == [(None, "error", {"error": "internal error", "code": "internal"})]
-    assert told == [f"a secret {base}/events"]
+    assert received == [f"a secret {base}/events"]

@@ -72,13 +72,13 @@ def revoke(q: OwnQueue, job_id: str) -> str:
 def fail_jobs(q: OwnQueue, count: int) -> list[str]:
     """Failed jobs, a millisecond apart."""
     ids = [q.add_job() for _ in range(count)]
-    for job in q.take(count):
+    for job in q.fetch(count):
         q.advance(1)
         q.finish(job.failed())
     return ids
 
 
-def told(q: OwnQueue, event: str) -> list[str]:
+def event_ids(q: OwnQueue, event: str) -> list[str]:
     """Whom the events of a kind name."""
     return [each["jobId"] for each in q.events() if each["event"] == event]
 
@@ -94,7 +94,7 @@ def check_only_bookkeeping(q: OwnQueue) -> None:
 @pytest.mark.parametrize("batch", [1, 3, 250])
 def test_drain_deletes_only_ready_jobs(q: OwnQueue, batch: int) -> None:
     q.add(*[row("a", "1", "{}") for _ in range(7)])
-    active = q.take(2)
+    active = q.fetch(2)
     ready = [q.add_job(lifo=True), q.add_job(priority=3), q.add_job(priority=2047), q.add_job(lifo=True)]
     later = [q.add_job(delay=50), q.add_job(delay=50, priority=3)]
     due = [q.add_job(delay=5), q.add_job(delay=5, priority=9)]
@@ -105,7 +105,7 @@ def test_drain_deletes_only_ready_jobs(q: OwnQueue, batch: int) -> None:
     assert [q.state(job.id) for job in active] == ["active", "active"]
     assert {q.state(job_id) for job_id in later} == {"delayed"}
     assert q.key_names() - BOOKKEEPING == {"scheduled", *(f"job:{i}" for i in (*later, *(job.id for job in active)))}
-    assert told(q, "drained") == [str(5 + len(ready) + len(due) + 1)]
+    assert event_ids(q, "drained") == [str(5 + len(ready) + len(due) + 1)]
     counts = q.counts()
     assert (counts["waiting"], counts["active"], counts["prioritized"], counts["delayed"]) == (0, 2, 0, 2)
 
@@ -121,7 +121,7 @@ def test_drain_of_the_delayed_too(q: OwnQueue, batch: int) -> None:
     check_only_bookkeeping(q)
     assert q.counts() == dict.fromkeys(q.counts(), 0)
     assert drain(q, delayed=True, batch=batch) == 0
-    assert told(q, "drained") == ["16"]
+    assert event_ids(q, "drained") == ["16"]
 
 
 def test_drain_of_nothing(q: OwnQueue) -> None:
@@ -133,13 +133,13 @@ def test_drain_of_nothing(q: OwnQueue) -> None:
 def test_groups_continue_after_drain(q: OwnQueue, batch: int) -> None:
     """Parked jobs are deleted too (W98), and their turns do not block later jobs."""
     q.add(*[member("k") for _ in range(6)], *[member("j") for _ in range(3)])
-    running = q.take(10)  # the first of each; all others are parked
+    running = q.fetch(10)  # the first of each; all others are parked
     assert len(running) == 2
     q.add(*[member("k") for _ in range(4)])  # these are not
     assert q.redis("ZCARD", "groupq:k") == 5
     assert drain(q, batch=batch) == 5 + 2 + 4
     q.add(member("k", job_id="last"))
-    assert q.take(10) == []
+    assert q.fetch(10) == []
     q.finish(*[job.completed() for job in running])
     assert q.take_one().id == "last"
     assert q.redis("HGET", "group:k", "active") == "1"
@@ -161,7 +161,7 @@ def test_drain_frees_slots(q: OwnQueue) -> None:
 def test_group_continues_after_next_job_is_drained(q: OwnQueue) -> None:
     """Its first job comes later, the others wait for their turn; only the first goes."""
     q.add(member("k", delay=50), member("k"), member("k"))
-    assert q.take(10) == []
+    assert q.fetch(10) == []
     assert q.redis("ZCARD", "groupq:k") == 2
     q.redis("ZREM", "groupq:k", "3")  # as if it stood elsewhere
     piece = q.run(administration.drain(q.meta, True, "scheduled:1", 250, 0))
@@ -178,8 +178,8 @@ def test_thousands_of_skip_marks_are_passed(q: OwnQueue) -> None:
     first = q.take_one()
     q.add(member("k", job_id="last"))
     q.finish(first.completed())
-    taken = list(itertools.chain.from_iterable(q.take(5) for _ in range(5)))
-    assert [job.id for job in taken] == ["last"]
+    fetched = list(itertools.chain.from_iterable(q.fetch(5) for _ in range(5)))
+    assert [job.id for job in fetched] == ["last"]
 
 
 def test_drain_skips_jobs_that_are_not_waiting(q: OwnQueue) -> None:
@@ -250,7 +250,7 @@ def test_clean_deletes_the_oldest_with_all_their_keys(q: OwnQueue, batch: int) -
     }
     assert clean(q, "failed", batch=batch) == [ids[4]]
     check_only_bookkeeping(q)
-    assert told(q, "cleaned") == ["2", "2", "1"]
+    assert event_ids(q, "cleaned") == ["2", "2", "1"]
 
 
 def test_clean_keeps_requeued_jobs(q: OwnQueue) -> None:
@@ -290,15 +290,15 @@ def test_failed_jobs_are_requeued_oldest_first(q: OwnQueue, batch: int) -> None:
     assert not {"revoked", "stalledCount", "fallbackIndex", "failedType", "processedOn"} & job.keys()
     assert (job["state"], job["attemptsMade"], job["failedReason"], job["finishedOn"]) == ("waiting", "0", "", "")
     assert q.redis("ZCARD", "failed") == 0
-    assert told(q, "retried") == ["3", "2"]
-    assert [taken.id for taken in q.take(10)] == ids
+    assert event_ids(q, "retried") == ["3", "2"]
+    assert [fetched.id for fetched in q.fetch(10)] == ids
     assert retry_all(q) == 0
 
 
 def test_requeued_job_goes_to_its_source(q: OwnQueue) -> None:
     q.add_job(lifo=True)
     q.add_job(priority=7)
-    q.finish(*[job.failed() for job in q.take(2)])
+    q.finish(*[job.failed() for job in q.fetch(2)])
     assert retry_all(q) == 2
     assert q.redis("LRANGE", "lifo", 0, -1) == ["1"]
     assert q.state("2") == "prioritized"
@@ -318,7 +318,7 @@ def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     fail_jobs(q, 3)
     left = q.run(administration.requeue_jobs(q.meta, 2, 0, -1, 0)).left
     assert left == 1
-    for job in q.take(2):
+    for job in q.fetch(2):
         q.finish(job.failed())
     assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
     assert q.redis("ZCARD", "failed") == 2
@@ -329,7 +329,7 @@ def test_requeued_job_takes_a_new_slot(q: OwnQueue) -> None:
     q.finish(q.take_one().failed())
     running = q.take_one()
     assert retry_all(q) == 1
-    assert q.take(5) == []
+    assert q.fetch(5) == []
     q.finish(running.completed())
     assert q.take_one().id == "1"
     assert q.redis("HGET", "group:k", "active") == "1"
@@ -422,7 +422,7 @@ def test_revoking_in_a_group(q: OwnQueue) -> None:
     """The next job starts after a parked, waiting or active one is revoked (W1, W92)."""
     q.add(*[member("k") for _ in range(5)])
     first = q.take_one()
-    q.take(10)  # parks the others
+    q.fetch(10)  # parks the others
     assert revoke(q, "2") == "revoked"
     q.finish(first.failed(limit=2, backoff=1000))
     assert revoke(q, "1") == "revoked"  # it waits for its retry, with its slot
@@ -438,7 +438,7 @@ def test_revoking_in_a_group(q: OwnQueue) -> None:
 
 def test_revoking_waiting_job_starts_parked_jobs(q: OwnQueue) -> None:
     q.add(member("k", delay=50), member("k"))
-    assert q.take(5) == []
+    assert q.fetch(5) == []
     assert revoke(q, "1") == "revoked"
     assert q.take_one().id == "2"
 
@@ -468,7 +468,7 @@ def test_waiting_job_can_be_reprioritized(q: OwnQueue, arrange: Callable[[OwnQue
     assert (job["state"], job["priority"], job["eid"]) == ("prioritized", "3", "")
     assert q.events(job_id)[-1] == {"event": "priority-changed", "jobId": job_id, "priority": "3"}
     assert q.counts()["waiting"] == 0
-    assert [taken.id for taken in q.take(5)] == [job_id, first]
+    assert [fetched.id for fetched in q.fetch(5)] == [job_id, first]
     assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 2}
 
 
@@ -486,7 +486,7 @@ def test_a_prioritized_job_gets_another_priority_and_keeps_its_time(q: OwnQueue)
     late = q.add_job(priority=4)
     assert change_priority(q, early, 4) == "ok"
     assert q.job(early)["priority"] == "4"
-    assert [job.id for job in q.take(2)] == [early, late]
+    assert [job.id for job in q.fetch(2)] == [early, late]
 
 
 def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:
@@ -517,7 +517,7 @@ def test_a_job_gets_a_delay(q: OwnQueue, arrange: Callable[[OwnQueue], str]) -> 
     job = q.job(job_id)
     assert (job["state"], job["delay"], job["eid"]) == ("delayed", "70", "")
     assert q.events(job_id)[-1] == {"event": "delay-changed", "jobId": job_id, "delay": "70"}
-    assert q.take(5) == []
+    assert q.fetch(5) == []
     q.advance(69)
     assert q.exchange(5).next_due == 1
     q.advance(1)
@@ -604,7 +604,7 @@ def test_pages_of_parked_jobs(q: OwnQueue, count: int) -> None:
     groups = ["k", "a@b", "a:9", "", "z"]
     for name in filter(None, groups):
         q.add(*[member(name) for _ in range(4)])
-    active = {job.id for job in q.take(100)}
+    active = {job.id for job in q.fetch(100)}
     parked = {str(n) for n in range(1, 17)} - active
     found = pages(q, "group-waiting", count)
     assert sorted(found) == sorted(parked)
@@ -614,7 +614,7 @@ def test_pages_of_parked_jobs(q: OwnQueue, count: int) -> None:
 def test_parked_jobs_of_many_groups(q: OwnQueue) -> None:
     """More groups than one step of the scan gives, some of them gone while we look."""
     q.add(*[member(f"g{n % 700}") for n in range(1400)])
-    assert sum(len(q.take(1000)) for _ in range(3)) == 700
+    assert sum(len(q.fetch(1000)) for _ in range(3)) == 700
     found = pages(q, "group-waiting", 50)
     assert len(found) == len(set(found)) == 700
 

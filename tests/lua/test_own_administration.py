@@ -23,7 +23,7 @@ from tests.lua.job_places import (
     waiting,
     waiting_for_retry,
 )
-from tests.lua.own_support import BAND, NODE_CONSUMER, START, OwnQueue, Taken, library
+from tests.lua.own_support import BAND, NODE_CONSUMER, START, Fetched, OwnQueue, library
 
 # -- pause -------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def work(q: OwnQueue, jobs: int) -> None:
         q.advance(n % 3)
         q.add_job()
         if n % 5 == 0:
-            q.finish(*(job.completed() for job in q.take(5)))
+            q.finish(*(job.completed() for job in q.fetch(5)))
 
 
 def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
@@ -396,8 +396,8 @@ def test_removed_grouped_job_leaves_list_active(q: OwnQueue) -> None:
     ordering: list[object] = ["k", 1, 0, 0, 0, 0, 0]
     q.add(*(row("task", "{}", "{}", ordering=ordering) for _ in range(2)))
     first = q.take_one()
-    q.take(1)
-    (second,) = (Taken(job, q.now) for job in q.exchange(1, [first.completed()]).jobs)
+    q.fetch(1)
+    (second,) = (Fetched(job, q.now) for job in q.exchange(1, [first.completed()]).jobs)
     assert second.entry == ""
     assert q.redis("GET", "list-active") == "1"
     assert q.run(administration.remove(q.meta, second.id)) == 1

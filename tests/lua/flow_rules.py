@@ -8,22 +8,22 @@ from hypothesis.stateful import precondition, rule
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._features.flows import calls as flows
-from tests.lua.own_support import OwnQueue, Taken
+from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
 WAITING_CHILDREN, FAILED = 10, 5
-GENERATIONS = 5
+MAX_DEPTH = 5
 """Number of generations of parents that are failed in one step."""
 PICK = st.integers(0, 10_000)
 
 
-class FamilyRules:
+class FlowRules:
     """A part of the machine."""
 
     q: OwnQueue
     model: Model
     run: Any
-    hands: dict[str, Taken]
+    active_jobs: dict[str, Fetched]
 
     def _any_job(self, pick: int) -> Job:
         raise NotImplementedError
@@ -40,7 +40,7 @@ class FamilyRules:
     def add_children(self, pick: int, policy: str | None, count: int, timed: dict[str, Any], at_work: bool) -> None:
         active = self.model.of("active", "waiting")
         parent = active[pick % len(active)] if at_work and active else self._any_job(pick)
-        if self.model.generation(parent) >= GENERATIONS:
+        if self.model.depth(parent) >= MAX_DEPTH:
             return
         self._add_children(parent, policy, count, timed)
 
@@ -57,35 +57,35 @@ class FamilyRules:
             else:
                 job = self.model.add(child, due=now + timed.get("delay", 0), expire_at=now + ttl if ttl else None)
                 job.parent, job.policy = parent, policy
-                parent.family[job.id] = "open"
+                parent.children[job.id] = "open"
 
-    @precondition(lambda self: self.hands)
+    @precondition(lambda self: self.active_jobs)
     @rule(
         pick=PICK, policies=st.lists(st.sampled_from((None, "fail_parent", "ignore", "remove")), min_size=1, max_size=3)
     )
-    def begin_family(self, pick: int, policies: list[str | None]) -> None:
+    def add_and_wait_for_children(self, pick: int, policies: list[str | None]) -> None:
         """As most handlers do it: add children, wait for them."""
-        job_id = list(self.hands)[pick % len(self.hands)]
+        job_id = list(self.active_jobs)[pick % len(self.active_jobs)]
         job = self.model.jobs[job_id]
-        if self.model.generation(job) >= GENERATIONS:
+        if self.model.depth(job) >= MAX_DEPTH:
             return
         for policy in policies:
             self._add_children(job, policy, 1, {})
-        finished, status = self._wait_for_children(self.hands.pop(job_id), job)
+        finished, status = self._wait_for_children(self.active_jobs.pop(job_id), job)
         assert self.q.finish(finished) == [status]
 
-    @precondition(lambda self: any(job.parent for job in self.model.of("active") if job.id in self.hands))
+    @precondition(lambda self: any(job.parent for job in self.model.of("active") if job.id in self.active_jobs))
     @rule(pick=PICK, fail=st.booleans())
     def end_child(self, pick: int, fail: bool) -> None:
-        children = [job_id for job_id in self.hands if self.model.jobs[job_id].parent]
+        children = [job_id for job_id in self.active_jobs if self.model.jobs[job_id].parent]
         job = self.model.jobs[children[pick % len(children)]]
-        taken = self.hands.pop(job.id)
-        assert self.q.finish(taken.failed() if fail else taken.completed()) == [FAILED if fail else 0]
+        fetched = self.active_jobs.pop(job.id)
+        assert self.q.finish(fetched.failed() if fail else fetched.completed()) == [FAILED if fail else 0]
         job.state = "failed" if fail else "completed"
 
-    def _wait_for_children(self, taken: Taken, job: Job) -> tuple[Any, int]:
-        finished = working.waiting_children(*taken.token)
-        if job.revoked or job.doomed:
+    def _wait_for_children(self, fetched: Fetched, job: Job) -> tuple[Any, int]:
+        finished = working.waiting_children(*fetched.token)
+        if job.revoked or job.child_failed:
             job.state = "failed"
             return finished, FAILED
         job.due = 0
@@ -105,17 +105,17 @@ class FamilyRules:
                 reply = self.run(flows.child_outcomes(self.q.meta, ids))
                 assert bool(reply.outbox_pending) == bool(self.q.redis("XLEN", "outbox"))
                 ends += [
-                    flows.ChildOutcome(parent, member, *fate)
-                    for member, fate in zip(members, reply.rows, strict=True)
-                    if not isinstance(fate, bool)
+                    flows.ChildOutcome(parent, member, *outcome)
+                    for member, outcome in zip(members, reply.rows, strict=True)
+                    if not isinstance(outcome, bool)
                 ]
-        untold = {
+        unnotified = {
             (parent.id, child)
             for parent in self.model.of("waiting")
             for child in parent.open_children()
             if self.model.jobs[child].state in (*ENDED, "gone")
         }
-        assert {(end.parent, end.member.rpartition(":")[2]) for end in ends} == untold
+        assert {(end.parent, end.member.rpartition(":")[2]) for end in ends} == unnotified
         self.run(flows.children_ended(self.q.meta, ends))
         for end in ends:
-            self.model.tell(self.model.jobs[end.member.rpartition(":")[2]], end.how, end.policy)
+            self.model.notify_parent(self.model.jobs[end.member.rpartition(":")[2]], end.how, end.policy)

@@ -85,7 +85,7 @@ async def test_ready_on_an_empty_queue(queue: Queue, url: str):
 async def test_events_of_a_job_lifecycle(queue: Queue, url: str):
     async def handle(job: Job) -> Any:
         if job.data == "fail":
-            raise ValueError("as told")
+            raise ValueError("on purpose")
         await job.update_progress(50)
         return {"r": job.data}
 
@@ -106,7 +106,7 @@ async def test_events_of_a_job_lifecycle(queue: Queue, url: str):
     of_bad = [event for event in heard.events if event.job_id == bad.id]
     assert [event.event for event in of_bad][:2] == ["added", "retrying"]
     assert of_bad[-1].event == "failed"
-    assert of_bad[-1].fields["failedReason"] == "as told"
+    assert of_bad[-1].fields["failedReason"] == "on purpose"
     assert [event.event for event in heard.events if event.job_id == later.id] == ["added", "removed"]
     assert heard.names[-1] == "paused"
     assert [event.id for event in heard.events] == sorted({event.id for event in heard.events}, key=_order)

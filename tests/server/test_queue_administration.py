@@ -27,7 +27,7 @@ def raw(resp: RespClient, queue_name: str) -> Raw:
 
 
 async def fail(job: Job) -> None:
-    raise ValueError("as told")
+    raise ValueError("on purpose")
 
 
 async def noop(job: Job) -> Any:
