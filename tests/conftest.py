@@ -143,7 +143,7 @@ def key_leaks(resp: RespClient) -> Iterator[KeyLeaks]:
 async def clean_check(request: pytest.FixtureRequest, queue_name: str) -> AsyncIterator[None]:
     """Run a consistency check of `queue_name` after the test.
 
-    It uses the server of `core_url` or `url`; a test with a private server must check by itself.
+    It uses the server of `core_url` or `url`; a test with a private server must run its own check.
     """
     place = "core_url" if "core_url" in request.fixturenames else "url"
     server_url: str = request.getfixturevalue(place)

@@ -1,8 +1,8 @@
-"""What the documents show is true: their Python runs, their links lead somewhere, their lists are complete.
+"""Check the documents: their Python runs, their links resolve, their lists are complete.
 
-A ``python`` block that follows the line ``<!-- runnable -->`` is run, on an embedded server of the page's own.
-Blocks of a page share their names and run in order; `await` may stand at their top level. A ``text`` block right
-after such a block is what it prints. All other ``python`` blocks must at least compile.
+A ``python`` block that follows the line ``<!-- runnable -->`` is run, on an embedded server per page.
+Blocks of a page share their names and run in order; top-level `await` is allowed. A ``text`` block directly after such
+a block is its expected output. All other ``python`` blocks must at least compile.
 """
 
 import ast
@@ -115,7 +115,7 @@ async def close_all(names: dict[str, Any]) -> None:
 
 
 WITHOUT_A_SERVER_OF_THEIR_OWN = {"spark.md"}
-"""Pages whose programs need more than a server: tests/spark runs what they show."""
+"""Pages whose programs need more than a server: tests/spark runs their programs."""
 
 
 def test_every_page_to_learn_from_has_a_program_that_runs() -> None:
@@ -192,7 +192,7 @@ def test_paths_and_modules_in_documents_exist(page: Path) -> None:
             missing.append(code)
         if re.fullmatch(r"glidemq_py(?:\.\w+)+", code) and not _resolves(code):
             missing.append(code)
-    # The changelog names what was renamed.
+    # The changelog lists old names.
     assert page.name == "CHANGELOG.md" or missing == []
 
 

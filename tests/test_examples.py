@@ -1,4 +1,4 @@
-"""Every program under examples/ is run as a reader would run it, and says what it should say."""
+"""Run every program under examples/ as a reader would, and check its output."""
 
 import contextlib
 import importlib.metadata
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 SECONDS = 100
 
-# Program -> what must stand in its output, in this order (regular expressions).
+# Program -> regular expressions that its output must match, in this order.
 EXPECTED = {
     "quickstart": [r"added 1", r"welcome: hello ada"],
     "bulk": [
@@ -143,7 +143,7 @@ ELSEWHERE = {"demo", "test_emails", "test_fixtures", "typed_tasks"}
 
 
 def environment() -> dict[str, str]:
-    """Ours, without a server in it, and with the package importable where it is not installed."""
+    """Return our environment without a server address, with the package importable."""
     kept = {name: text for name, text in os.environ.items() if name not in ("GLIDEMQ_URL", "GLIDEMQ_TEST_SERVER")}
     path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}

@@ -1,4 +1,4 @@
-"""How much of the processors others took meanwhile: what was measured beside somebody's work is no figure of ours."""
+"""Repeat measurements during which other processes used the CPU."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PAUSE_SECONDS = 5.0
 
 
 class Alone:
-    """Repeats what was disturbed.
+    """Repeats disturbed measurements.
 
     Args:
-        allowed: of a core, what others may take. Some of it belongs to nobody: interrupts, the kernel's own work.
+        allowed: share of a core that other processes may use, interrupts and kernel work included.
 
     Attributes:
-        disturbed: number of measurements that others disturbed, and that were thrown away.
-        kept: the largest share of a core that others took from one that was kept.
+        disturbed: number of discarded measurements.
+        kept: the largest share of a core that others used in a kept measurement.
     """
 
     def __init__(self, allowed: float) -> None:
@@ -34,7 +34,7 @@ class Alone:
         self.kept = 0.0
 
     def measure(self, what: Callable[[], T]) -> T:
-        """The result of a run beside which nobody else did much; after many tries, of the last one."""
+        """Return the result of a run that others did not disturb; after many attempts, of the last one."""
         for left in reversed(range(_TRIES)):
             everybody, ours, began = _everybody(), _ours(), time.perf_counter()
             result = what()

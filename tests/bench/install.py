@@ -1,8 +1,8 @@
-"""Where the measured libraries come from: ours from this environment, the peers installed once into a cache.
+"""Provide the measured libraries: ours from this environment, the peers installed once into a cache.
 
 The cache is `GLIDEMQ_BENCH_CACHE`, or `glidemq-bench` in the user's cache directory: never the repository.
 `GLIDEMQ_BENCH_PEERS_PYTHON` (a Python that has the Python peers) and `GLIDEMQ_BENCH_NODE_MODULES` (a folder
-that has bullmq and ioredis) stand in for it: the `bench` session of noxfile.py sets them. A peer that cannot
+that has bullmq and ioredis) replace it: the `bench` session of noxfile.py sets them. A peer that cannot
 be installed (no network, no Node) is left out with a reason; nothing else fails for it.
 """
 
@@ -36,11 +36,11 @@ class Peer:
 
 
 class PeerMissingError(Exception):
-    """A library cannot be measured here; the text says why."""
+    """A library cannot be measured here; the message gives the reason."""
 
 
 def cache_folder() -> Path:
-    """Where the peers are installed."""
+    """The folders of the installed peers."""
     named = os.environ.get("GLIDEMQ_BENCH_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(named) if named else Path(home) / "glidemq-bench"
@@ -139,7 +139,7 @@ def _node_modules() -> Path:
 
 
 def _peers_python() -> str:
-    """Python of the peers' virtual environment, named after what is in it so that it never goes stale."""
+    """Python of the peers' virtual environment, named after its packages so that it is never stale."""
     named = os.environ.get("GLIDEMQ_BENCH_PEERS_PYTHON")
     if named:
         return named

@@ -99,7 +99,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measure: its key, what it is, who takes part, and how one run is made."""
+    """One measure: its key, its description, its participants, and a function that makes one run."""
 
     key: str
     label: str
@@ -131,7 +131,7 @@ def run_cases(bench: Bench, cases: list[Case], rounds: int, say: Callable[[str],
 
 
 def median(runs: list[Figures | None], figure: str) -> float | None:
-    """Median of one figure over the runs that did not fail; None where none is left."""
+    """Median of one figure over the runs that did not fail; None if all failed."""
     values = [run[figure] for run in runs if run is not None and figure in run]
     return statistics.median(values) if values else None
 
@@ -195,7 +195,7 @@ def lateness(*, delayed: bool = False, kind: str = PLAIN) -> Callable[[Bench, st
 
 def memory(bench: Bench, peer: str) -> Figures:
     """Bytes that the server needs for one waiting job."""
-    bench.play(peer, "fill", jobs=100)  # what is allocated once (functions, metadata) is not the jobs'
+    bench.play(peer, "fill", jobs=100)  # one-time allocations (functions, metadata) do not belong to the jobs
     bench.server.empty()
     before = bench.server.used_memory()
     bench.play(peer, "fill", jobs=MEMORY_JOBS)
@@ -261,7 +261,7 @@ CASES = [
 
 @contextlib.contextmanager
 def _ended(driver: subprocess.Popen[str]) -> Generator[subprocess.Popen[str]]:
-    """The driver, ended on the way out: by itself, or killed when it outlives the time-out."""
+    """The driver, ended at exit; killed if it exceeds the timeout."""
     guard = threading.Timer(TIMEOUT_SECONDS, driver.kill)
     guard.start()
     try:

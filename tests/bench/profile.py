@@ -1,6 +1,6 @@
-"""Where our own time goes: ``python -m tests.bench.profile drain|add|together|bulk|idle``.
+"""Profile our own code: ``python -m tests.bench.profile drain|add|together|bulk|idle``.
 
-Runs our driver in this process, on a server of its own, and prints jobs per second; CPU per job of the
+Runs our driver in this process, on a private server, and prints jobs per second; CPU per job of the
 server, of the main thread, and of every other thread (heartbeats, GLIDE's own); the server's costliest
 commands; and a profile of the main thread: samples of its stack (default; adds next to no time) or cProfile
 (``--how cprofile``; exact counts, but Python calls look dearer than they are). Standard library only.
@@ -31,9 +31,9 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Sampler:
-    """Looks at the main thread's stack by a signal, once per tick of CPU time that the process uses.
+    """Samples the main thread's stack by a signal, once per tick of the process's CPU time.
 
-    (A sampling thread would need the GIL and so see the main thread almost only where that gives it up.)
+    (A sampling thread would need the GIL and so would see the main thread almost only when that releases it.)
     Time in C is counted at the Python line that called it; CPU of other threads shows as `select`.
     """
 
@@ -66,7 +66,7 @@ class Sampler:
         self.within.update(seen)
 
     def report(self, rows: int) -> str:
-        """Three tables: time in a function itself, in it and what it calls, and at single lines."""
+        """Return three tables: a function's own time, its time with callees, and the time of single lines."""
         parts: list[str] = []
         tables = (("own", self.own), ("with callees", self.within), ("lines", self.lines))
         for title, table in tables:
@@ -122,7 +122,7 @@ def _thread_cpu() -> dict[str, float]:
 
 
 def _command_costs(server: BenchServer, jobs: int) -> Iterator[str]:
-    """The server's commands by time: calls and microseconds per job (FCALL includes what it calls)."""
+    """The server's commands by time: calls and microseconds per job (FCALL includes nested commands)."""
     costs: list[tuple[float, str]] = []
     for name, text in server.info("commandstats").items():
         facts = dict(pair.split("=") for pair in text.split(","))
@@ -161,7 +161,7 @@ async def _fill(url: str, jobs: int) -> None:
 
 
 def main() -> None:
-    """Profile what the command line names."""
+    """Run the profile given by the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.profile", description=__doc__)
     parser.add_argument("what", choices=["drain", "add", "together", "bulk", "idle"])
     parser.add_argument("--how", choices=["sample", "cprofile", "none"], default="sample")

@@ -74,7 +74,7 @@ ROWS = [
         peer="bullmq",
         required=1.15,
     ),
-    # With free placement, the time is that of waking three threads and a server, and varies twofold by itself.
+    # With free placement, the time is that of waking three threads and a server, and varies by a factor of two.
     Row(
         label="`add` one by one, blocking, one CPU", case="add-single-sync", ours=OURS_SYNC, peer="bullmq", required=1.5
     ),

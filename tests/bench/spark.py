@@ -1,7 +1,7 @@
 """Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write options ...]`.
 
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
-interleaved rounds, and every ratio the median of what it was in each round: the machine drifts from round to round.
+interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BYTES = 200
 PEER_BATCH = 500
 RAW, PEER = "raw calls, one plain process", "foreachPartition, redis-py pipeline"
 TOGETHER = ((RAW, "append", "atomic"), ("task",), (PEER,))
-"""What is measured one right behind the other."""
+"""Measurements that run in turns."""
 
 
 def session() -> Any:
@@ -58,7 +58,7 @@ def frame_of(spark: Any, rows: int) -> Any:
 
 
 class Bench:
-    """A server, a session, and what is measured on them."""
+    """A server, a session, and the measurements on them."""
 
     def __init__(self, rows: int, rounds: int, others: float) -> None:
         self.rows, self.rounds = rows, rounds
@@ -78,7 +78,7 @@ class Bench:
         writer.save()
 
     def empty(self) -> None:
-        self.resp.execute("FLUSHDB", "SYNC")  # not beside what is measured next
+        self.resp.execute("FLUSHDB", "SYNC")  # so that it does not affect the next measurement
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Bench:
         return self.rows / (time.perf_counter() - began)
 
 
-# -- what runs in processes of its own -----------------------------------------------------------------------------
+# -- code that runs in separate processes -----------------------------------------------------------------------------
 
 
 VARIED: dict[str, Callable[[int], Any]] = {
@@ -265,7 +265,7 @@ def packing_cost(names: Sequence[str], rows: int) -> float:
 
 
 def raw_adds(url: str, rows: int) -> None:
-    """Add rows as the writer does, from texts that are there; prints the seconds."""
+    """Add rows as the writer does, from existing texts; print the seconds."""
     transport = ThreadTransport(config_of(ConnectionOptions.from_url(url)))
     filler = "x" * (BYTES - len('{"id":1000000,"text":""}'))
     texts = [f'{{"id":{1_000_000 + n},"text":"{filler}"}}' for n in range(rows)]

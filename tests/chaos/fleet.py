@@ -148,7 +148,7 @@ class Fleet:
         return self.worker(**changes)
 
     def finish_producers(self, *, stop: bool, seconds: float = 180.0) -> None:
-        """Wait until all producers have had their adds acknowledged; `stop`: tell them to stop."""
+        """Wait until all producers have had their adds acknowledged; `stop`: stop them."""
         for party in self.producers:
             if stop and party.alive:
                 party.send(signal.SIGTERM)

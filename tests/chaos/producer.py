@@ -86,7 +86,7 @@ class Producer:
         return f"{self._settings.party}-{self._number}"
 
     async def _repeat(self, what: str, send: Any) -> None:
-        """Send until the server has replied, however often."""
+        """Send repeatedly until the server has replied."""
         pause = 0.02
         while True:
             try:

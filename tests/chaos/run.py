@@ -101,7 +101,7 @@ class Verdict:
 
 
 class ChaosRun:
-    """What a row uses: `start_server`, `fleet`, `ledger`, `faults`, `bound`, `note`.
+    """The resources of a scenario: `start_server`, `fleet`, `ledger`, `faults`, `bound`, `note`.
 
     Args:
         seed: seed of all random choices of the harness, the producers and the workers.
@@ -251,7 +251,7 @@ class ChaosRun:
         self._killed.append((time.monotonic(), jobs, limit))
 
     def excuse(self, seconds: float) -> None:
-        """The server may have lost what it acknowledged in the last seconds."""
+        """The server may have lost acknowledged writes of the last seconds."""
         now = time.monotonic()
         self.excused.append((now - seconds, now))
 

@@ -1,4 +1,4 @@
-"""What a process of a chaos run is told: one JSON object in the environment."""
+"""Settings of a process of a chaos run: one JSON object in the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PartySettings:
 
     Attributes:
         party: name of the process in the ledger.
-        url, queue: where it works.
+        url, queue: of its queue.
         pipe: the ledger's pipe.
         seed: seed of its random choices.
         jobs: number of adds of a producer; None: until SIGTERM.

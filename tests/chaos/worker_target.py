@@ -1,6 +1,6 @@
 """The worker of a chaos run: `python -m glidemq_py.worker tests.chaos.worker_target:worker`.
 
-Its handler records that a job started and ended, and the worker's events record what the server has acknowledged.
+Its handler records that a job started and ended, and the worker's events record the server's acknowledgments.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ def _pairs(flat: list[str]) -> dict[str, str]:
 
 
 def restore(resp: RespClient, keys: Snapshot, expire_in: int = 0) -> None:
-    """Write recorded keys to a server, as their writer left them. What was to expire a minute after it was recorded
-    expires ``expire_in`` ms from now instead."""
+    """Write recorded keys to a server, as they were recorded. Keys with a time to live expire ``expire_in`` ms from
+    now.
+    """
     now = int(resp.execute("TIME")[0]) * 1000
     for key, entry in keys.items():
         value = entry["value"]

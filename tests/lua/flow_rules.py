@@ -1,4 +1,4 @@
-"""Rules for parents and children in one queue, for test_state_machine.py: the effect of every end of a child."""
+"""Rules for parents and children in one queue, for test_state_machine.py: the effect of each outcome of a child."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ class FlowRules:
         pick=PICK, policies=st.lists(st.sampled_from((None, "fail_parent", "ignore", "remove")), min_size=1, max_size=3)
     )
     def add_and_wait_for_children(self, pick: int, policies: list[str | None]) -> None:
-        """As most handlers do it: add children, wait for them."""
+        """Add children and wait for them, as most handlers do."""
         job_id = list(self.active_jobs)[pick % len(self.active_jobs)]
         job = self.model.jobs[job_id]
         if self.model.depth(job) >= MAX_DEPTH:

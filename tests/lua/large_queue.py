@@ -105,7 +105,7 @@ return sizes
 
 
 class LargeQueue:
-    """`prepare` fills what the last call has emptied, and brings the jobs of `TOKENS` into a state."""
+    """`prepare` refills the keys that the last call emptied, and sets the state of the jobs of `TOKENS`."""
 
     def __init__(self, client: RespClient, members: int, *, consumers: int = 5, groups: int = 2) -> None:
         self.client, self.members = client, members

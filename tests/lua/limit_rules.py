@@ -15,7 +15,7 @@ PAID = "paid"
 CAPACITY, REFILL = 3_000, 20_000
 """Millitokens, and millitokens a second: a token comes in 50 ms."""
 QUEUE_WINDOW, TOKEN_WINDOW, TOKEN_MAX = 80, 60_000, 100
-"""A counter of tokens ends by the server's own clock, which does not stand still: hence so long a window."""
+"""A token counter expires by the server's real clock, so its window is long."""
 PICK = st.integers(0, 10_000)
 
 
@@ -57,7 +57,7 @@ class LimitRules:
     def change_limits_of_group(self, pick: int, rate: limiting.Setting, bucket: limiting.Setting) -> None:
         key = self._pick(self.model.groups, pick)
         group = self.model.groups[key]
-        # Limits first: what the call lets go on goes by the new ones.
+        # Limits first: they apply to the jobs that the call fetches.
         if rate is not False:
             group.set_rate_limit(*(rate if isinstance(rate, tuple) else (0, 0)))
         if bucket is not False:

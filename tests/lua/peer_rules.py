@@ -1,5 +1,5 @@
 """A Node peer, for the machine of test_state_machine.py: a producer, a worker and an operator that call the documented
-functions as a client in another language does, with a clock of its own."""
+functions as a client in another language does, with its own clock."""
 
 from typing import Any
 
@@ -206,7 +206,7 @@ class PeerRules:
         self.wire.recover_stalled(LOCK, MAX_STALLED)
         self.wire.recover_list_jobs(LOCK, MAX_STALLED)
         for job_id in [job_id for job_id in self.peer if self.q.state(job_id) == "failed"]:
-            # Who looks for stalled jobs ends what has expired, at work or not: so it is documented.
+            # The recovery of stalled jobs also ends expired jobs, active or not, as documented.
             assert self.model.jobs[job_id].may_have_failed(self.q.now)
             self.model.jobs[job_id].state = "failed"
             del self.peer[job_id]

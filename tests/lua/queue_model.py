@@ -13,7 +13,7 @@ ENDED = ("completed", "failed")
 
 @dataclass
 class Job:
-    """A job as its owner sees it. state: ready (to run now or later), active, suspended, waiting (for its children),
+    """A job. state: ready (to run now or later), active, suspended, waiting (for its children),
     completed, failed, gone."""
 
     id: str
@@ -25,11 +25,11 @@ class Job:
     begun: bool = False
     holds: bool = False
     exempt: bool = False
-    """It was brought back after its end: its turn is over."""
+    """Requeued after its end: it has no turn in its group."""
     revoked: bool = False
     deaths: int = 0
     limit: int = 0
-    """It is a suspect: so many of them may run at one worker."""
+    """Limit of a suspect: number of suspects that may run at one worker; 0 = no suspect."""
     early: bool = False
     """It has a signal that its handler has not received."""
     deadline: int | None = None
@@ -37,18 +37,18 @@ class Job:
     policy: str | None = None
     """Policy for its parent if it fails; empty if not set."""
     children: dict[str, str] = field(default_factory=dict[str, str])
-    """Its children: open, completed, failed, forgotten."""
+    """Its children: open, completed, failed, ignored."""
     child_failed: bool = False
-    """A child has failed that takes it along."""
+    """True if a child has failed that fails this job."""
     group: Group | None = field(default=None, repr=False)
     cost: int = 1_000
-    """Millitokens that its beginning costs a group with a bucket."""
+    """Millitokens charged to its group's bucket."""
     untouched: str = ""
     """plain, lifo or priority: nobody has touched it since it was added, so it existing where it was put."""
     order: int = 0
-    """It was added as the so-many-th of all."""
+    """Number of the job in the order of adds."""
     removes: bool = False
-    """Its options say that it goes when it fails."""
+    """True if its options remove it when it fails."""
     on_change: Callable[[Job, str], None] | None = field(default=None, repr=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -61,22 +61,22 @@ class Job:
             self.on_change(self, str(before))
 
     def open_children(self) -> list[str]:
-        """Those that it still waits for."""
+        """Return the pending children."""
         return [child for child, how in self.children.items() if how == "open"]
 
     def is_overdue(self, now: int) -> bool:
-        """Whether it has been suspended for too long."""
+        """Return True if its suspension has timed out."""
         return self.deadline is not None and now >= self.deadline
 
     def may_have_failed(self, now: int) -> bool:
-        """Whether it may fail without being run."""
+        """Return True if it may fail without running."""
         too_costly = self.group is not None and 0 < self.group.capacity < self.cost
         return self.revoked or too_costly or (self.expire_at is not None and now > self.expire_at)
 
 
 @dataclass(slots=True)
 class Window:
-    """At most so many begin in a window, which begins with the first of them. most: 0 = any number."""
+    """A rate limit: at most ``most`` jobs start in a window, which begins with the first of them. 0 = no limit."""
 
     most: int = 0
     duration: int = 0
@@ -108,7 +108,7 @@ class Group:
     tokens: float | None = None
     filled_at: int = 0
     fastest: int = 0
-    """A change of the bucket counts from when it was filled last, so it may have filled at the fastest of its rates."""
+    """Highest rate since the last refill: a changed rate applies from then on."""
     limited_until: int = 0
     added: int = 0
 
@@ -129,7 +129,7 @@ class Group:
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * self.fastest / 1_000)
 
     def min_tokens_at(self, now: int) -> float:
-        """The least."""
+        """Return the minimum number of tokens in the bucket."""
         slowest = min(self.fastest, self.refill)
         return min(self.capacity, (self.tokens or 0) + (now - self.filled_at) * slowest / 1_000) - 1
 
@@ -139,7 +139,7 @@ class Group:
             return
         self.tokens = self.max_tokens_at(now)
         self.filled_at, self.fastest = now, self.refill
-        assert self.tokens >= cost, f"{cost} were paid out of {self.tokens}"
+        assert self.tokens >= cost, f"{cost} were charged to {self.tokens}"
         self.tokens -= cost
 
 
@@ -161,12 +161,12 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holders(self, key: str, now: int) -> int:
-        """Jobs that run, or have begun and wait for their next attempt: each keeps its slot."""
+        """Return the number of jobs that hold a slot: active jobs, and jobs between two attempts."""
         held = [job for job in self.of("active", "ready", "suspended", "waiting") if job.key == key and job.holds]
         return sum(job.state != "ready" or not job.may_have_failed(now) for job in held)
 
     def add(self, job_id: str, key: str | None = None, due: int = 0, expire_at: int | None = None) -> Job:
-        assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was given out twice"
+        assert job_id not in self.jobs or self.jobs[job_id].state == "gone", f"{job_id} was issued twice"
         self.added += 1
         job = self.jobs[job_id] = Job(id=job_id, key=key, due=due, expire_at=expire_at, order=self.added)
         job.on_change = self._changed
@@ -182,7 +182,7 @@ class Model:
     # -- families -----------------------------------------------------------------------------------------
 
     def depth(self, job: Job) -> int:
-        """Of how many parents in a row it is the last."""
+        """Return the number of ancestors, the job included."""
         return 1 + self.depth(job.parent) if job.parent else 0
 
     def _changed(self, job: Job, before: str) -> None:
@@ -204,7 +204,7 @@ class Model:
                 job.state = "waiting"
 
     def notify_parent(self, child: Job, how: str, policy: str) -> None:
-        """The child's parent hears how it ended."""
+        """Update the child's parent with the child's outcome."""
         parent = child.parent
         if parent is None or parent.state == "gone":
             return
@@ -215,7 +215,7 @@ class Model:
             return
         if (how != "completed" and not policy) or children[child.id] != "open":
             return
-        children[child.id] = "completed" if how == "completed" else "forgotten" if policy == "remove" else "failed"
+        children[child.id] = "completed" if how == "completed" else "ignored" if policy == "remove" else "failed"
         if how != "completed" and policy == "fail_parent":
             if parent.state == "waiting":
                 parent.state = "failed"
@@ -225,11 +225,11 @@ class Model:
             parent.state, parent.due = "ready", 0
 
     def begin(self, job_id: str, now: int) -> None:
-        """The job was handed to a worker: it had to be its turn."""
+        """Record that a worker fetched the job; assert that the job was next."""
         job = self.jobs[job_id]
-        assert job.state == "ready", f"{job} was handed out while it is {job.state}"
-        assert job.due <= now, f"{job} was handed out {job.due - now} ms early"
-        assert not job.may_have_failed(now), f"{job} was handed out though it was revoked or had expired"
+        assert job.state == "ready", f"{job} was fetched while it is {job.state}"
+        assert job.due <= now, f"{job} was fetched {job.due - now} ms early"
+        assert not job.may_have_failed(now), f"{job} was fetched although it was revoked or had expired"
         if not self.by_peer:
             self._check_order(job, now)
         job.state = "active"
@@ -252,7 +252,7 @@ class Model:
         group.charge(job.cost, now)
 
     def _check_order(self, job: Job, now: int) -> None:
-        """Priorities before LIFO jobs, the newest first, before all others, the oldest first."""
+        """Check the order: priorities, then LIFO jobs (newest first), then the others (oldest first)."""
         if not job.untouched:
             return
         ranks = {"priority": (0, 1), "lifo": (1, -1), "plain": (2, 1)}

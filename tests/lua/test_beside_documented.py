@@ -1,8 +1,8 @@
 """Our workers beside peers whose library is not ours: the functions of documented.lua, with the documented faults.
 
-What ours does must hold whatever they do: no job runs twice at a time, none is lost, a group is not wider than it may
-be, and when the peers are gone everything comes to its end. What no peer of ours can prevent (a sequence that a peer
-consumed without a job, a slot that it never gave back) the consistency check finds and mends.
+Our guarantees must hold beside them: no job runs twice at a time, none is lost, no group exceeds its concurrency, and
+all jobs end once the peers are gone. The consistency check finds and repairs the faults that we cannot prevent (a
+sequence that a peer consumed without a job, a slot that it never freed).
 """
 
 import random
@@ -28,7 +28,7 @@ WIDTHS = {"one": 1, "wide": 3}
 
 
 class Peer(WireQueue):
-    """A peer with a library of its own."""
+    """A peer with its own library."""
 
     library = "documented_"
 

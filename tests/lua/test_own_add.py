@@ -228,7 +228,7 @@ def test_only_earliest_due_time_of_a_priority_wakes(q: OwnQueue) -> None:
     q.add_job(delay=1_000)
     q.add_job(delay=2_000)
     assert q.redis("XLEN", "wake") == 1
-    q.add_job(delay=2_000, priority=1)  # a later one in a band of its own
+    q.add_job(delay=2_000, priority=1)  # a later one in its own band
     assert q.redis("XLEN", "wake") == 2
     q.add_job(delay=500)
     assert q.redis("XLEN", "wake") == 3

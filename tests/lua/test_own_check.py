@@ -247,13 +247,13 @@ def test_orphans(q: OwnQueue) -> None:
 def test_keys_of_missing_staged_writes_are_deleted(q: OwnQueue) -> None:
     q.redis("RPUSH", "write:gone:try:d.0", "piece")
     q.redis("SADD", "write:gone:tried", "d.0")
-    assert_mends(q, *((Kind.ORPHAN_KEY, q.key(f"write:gone:{part}")) for part in ("tried", "try:d.0")))
+    assert_repairs(q, *((Kind.ORPHAN_KEY, q.key(f"write:gone:{part}")) for part in ("tried", "try:d.0")))
 
 
 def test_unlisted_staged_write_is_indexed(q: OwnQueue) -> None:
     q.redis("HSET", "write:w", "state", "committed", "home", "x", "query", "", "at", q.now)
     q.redis("HSET", "write:over", "state", "done")
-    assert_mends(q, (Kind.STAGED_WRITE, q.key("write:w")))
+    assert_repairs(q, (Kind.STAGED_WRITE, q.key("write:w")))
     assert q.redis("ZRANGE", "writes", 0, -1) == ["w"]
 
 

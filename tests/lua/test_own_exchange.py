@@ -313,7 +313,7 @@ def test_only_later_pushes_wake_after_empty_fetch(q: OwnQueue) -> None:
     q.add_job()
     q.add_job(lifo=True)
     assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED
-    assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED  # the one that finds nothing forgets what was there
+    assert q.exchange(9).flags == ExchangeFlags.EXHAUSTED  # an exchange that finds nothing skips old wake-ups
     assert wakes(q) == 0
     q.add_job()
     q.add_job(lifo=True)

@@ -10,7 +10,7 @@ from tests.lua.own_support import OwnQueue
 
 
 def parent_of(q: OwnQueue) -> str:
-    """A job that waits for two children of its own queue."""
+    """Add a job that waits for two children in its queue."""
     q.add_job("parent")
     parent = q.take_one()
     name = q.base[q.base.index("{") + 1 : -1]
@@ -24,7 +24,7 @@ def test_child_is_counted_in_the_same_step(q: OwnQueue) -> None:
     one, two = q.fetch(2)
     assert q.finish(one.completed('"x"')) == [S.OK]
     assert (q.state(parent), q.job(parent)["depsCompleted"]) == ("waiting-children", "1")
-    # A lost reply: handed in again, counted once.
+    # A lost reply: reported again, counted once.
     assert q.finish(one.completed('"x"')) == [S.ALREADY]
     assert q.finish(two.completed(keep=1)) == [S.OK]
     assert (q.state(parent), q.job(parent)["depsCompleted"]) == ("waiting", "2")

@@ -179,7 +179,7 @@ def test_returning_job_waits_for_held_group(q: OwnQueue) -> None:
 def test_released_job_keeps_its_place_in_group(q: OwnQueue) -> None:
     add(q, member("k"), member("k"), member("k"))
     (first,), _ = fetch(q, 1)
-    fetch(q, 0, first.released())  # by a worker that takes nothing any more
+    fetch(q, 0, first.released())  # by a worker that fetches nothing
     done = []
     jobs, _ = fetch(q, 1)
     while jobs:

@@ -54,7 +54,7 @@ def test_final_failure_creates_dead_letter_entry(q: OwnQueue) -> None:
         "kind": "dead", "to": "dlq", "id": "1", "activation": "2", "why": "failed", "name": "mail",
         "data": '{"to":1}', "reason": "no luck", "attempts": "1",
     }  # fmt: skip
-    # A lost reply: the attempt is handed in again, and owes nothing more.
+    # A lost reply: the attempt is reported again and adds no second entry.
     assert q.finish(again.failed("no luck", limit=2)) == [S.ALREADY]
     assert len(outbox_entries(q)) == 1
 

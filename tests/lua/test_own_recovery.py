@@ -352,7 +352,7 @@ def test_list_job_fetched_by_node_peer_is_left_to_it(q: OwnQueue) -> None:
 
 
 def test_node_peer_with_unchanged_heartbeat_is_dead(q: OwnQueue) -> None:
-    q.push_entry(q.put_job("7", state="active", lastActive=5, processedOn=5))  # by a clock of its own
+    q.push_entry(q.put_job("7", state="active", lastActive=5, processedOn=5))  # by its own clock
     (entry,) = q.read_as(NODE_CONSUMER)
     q.let_idle(entry, 10 * LOCK, NODE_CONSUMER)
     assert look(q).recovered == []  # the first look
@@ -559,7 +559,7 @@ def test_lock_duration_of_each_worker_is_used(q: OwnQueue, lifo: bool) -> None:
 
 
 def test_stalled_list_jobs_behind_healthy_ones_are_found(q: OwnQueue) -> None:
-    """However many of those there are: their workers may be silent for longer."""
+    """The number of healthy jobs does not matter: their workers may have a longer lock duration."""
     beat(q, consumer="slow", info='{"lockDuration": 60000}')
     for _ in range(250):
         q.add_job(lifo=True)

@@ -226,7 +226,7 @@ def test_crash_at_any_step_publishes_all_or_nothing(place: Place, stop: int, fir
         assert (place.jobs(), place.jobs(place.beside)) == (["home"], ["beside", "beside 2"])
         assert place.open(create=False) == "done"
     else:
-        # Its writer may come back. When it has not, what is prepared beside is given up.
+        # Its writer may continue. If it does not, the prepared parts in other queues are discarded.
         place.steps(abort_write(place.write))
         assert (place.jobs(), place.jobs(place.beside)) == ([], [])
     assert place.staged_keys() == {"write:w"}

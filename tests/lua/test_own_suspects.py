@@ -112,7 +112,7 @@ def test_a_worker_runs_half_as_many_suspects_beside_other_jobs(q: OwnQueue) -> N
     # Three of the four are still at work: there is room for one.
     assert [job.id in ids for job in fetch(q, 2, (9, 3, 4))] == [True, False]
     assert [job.id in ids for job in fetch(q, 2, (10, 4, 4))] == [False, False]
-    # Another worker has room of its own; a call that may not bring suspects brings none.
+    # Another worker has its own limit; a call without `held` fetches no suspects.
     assert [job.id in ids for job in fetch(q, 2, None, "py-2")] == [False, False]
     assert [job.id in ids for job in fetch(q, 5, FREE, "py-2")] == [True] * 3 + [False] * 2
     assert len(others) == 20

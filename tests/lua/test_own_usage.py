@@ -160,7 +160,7 @@ def test_usage_is_charged_once_and_bars_next_jobs(q: OwnQueue) -> None:
     assert reply.budgets == [{ids[2]: [key, "pause"]}, [1]]
     fields = q.resp.hash(key)
     assert (fields["usedTokens"], fields["usedTokens:output"], fields["exceeded"]) == ("110", "50", "1")
-    # The reply was lost: handed in again, it counts no more.
+    # The reply was lost: reported again, it is not counted again.
     assert report_result(q, [(1, key, usage)], row).budgets is None
     assert q.resp.hash(key)["usedTokens"] == "110"
     # The usage of a failed attempt counts; the limit is exceeded only once.

@@ -1,6 +1,5 @@
-"""Everything that producers, workers, operators, Node peers and deaths may do to a queue, in any order that Hypothesis
-can think of, on a real server whose clock stops between the steps. After every step the queue is what the model
-says, and its consistency check finds nothing.
+"""Run random operations of producers, workers, operators, Node peers and crashes on a real server whose clock stops
+between the steps. After every step the queue equals the model, and the consistency check finds nothing.
 
     python -m pytest tests/lua/test_state_machine.py                     the short form, the same steps each time
     GLIDEMQ_CHAOS=500 python -m pytest tests/lua/test_state_machine.py   500 long runs, new ones each time
@@ -373,7 +372,7 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
                 break
         assert recovered | failed >= set(self.dead)
         assert not recovered & failed
-        # What the peer has read or begun and says nothing of is dead when it has been seen twice.
+        # A job that the peer read or started and does not renew counts as stalled at the second check.
         foreign = recovered | failed - set(self.dead)
         assert (recovered | failed) - set(self.dead) <= set(self.lost | self.unread), foreign
         for job_id in recovered | failed:

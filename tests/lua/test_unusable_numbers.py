@@ -1,5 +1,6 @@
-"""Scores, counters and times that no call can use: infinite, out of range, or no number at all. They are repaired or
-replaced where they are read, whoever wrote them."""
+"""Scores, counters and times that are infinite, out of range or not numbers. They are repaired or replaced when they
+are read.
+"""
 
 import re
 

@@ -114,7 +114,7 @@ def test_dedup_matches_node_records(wire: WireQueue, kind: str) -> None:
 
 def test_add_flow_matches_node_records(wire: WireQueue) -> None:
     """One flow a parent: a child in the same queue, then the client adds a child in another queue itself, as the
-    recorded events show (the flow first, the foreign child beside it)."""
+    recorded events show (first the flow, then the child in the other queue)."""
     content = golden("flow")
     other = WireQueue(wire.resp, wire.name + "-child")
     same_slot = wire.resp.info("cluster").get("cluster_enabled") != "1"

@@ -91,7 +91,7 @@ def test_debounce_adds_after_job_ended(wire: WireQueue, state: str) -> None:
 
 
 def add_flow(wire: WireQueue, *extra: str, **parent: object) -> str:
-    """A parent without children of its own."""
+    """Add a parent without children."""
     given = {"delay": 0, "priority": 0, "attempts": 0, "opts": "{}", "id": "", **parent}
     reply = wire.call(
         "addFlow", ["id", "stream", "scheduled", "events"], "parent", "{}", given["opts"], wire.now, given["delay"],

@@ -93,7 +93,7 @@ class LossyProxy:
         _shut(client, server)
 
     def forward(self, chunk: bytes, source: socket.socket, target: socket.socket) -> None:
-        """Pass on what was received. Subclasses add faults; an OSError closes the connection."""
+        """Pass on received data. Subclasses add faults; an OSError closes the connection."""
         target.sendall(chunk)
 
     def close(self) -> None:

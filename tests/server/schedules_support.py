@@ -25,7 +25,7 @@ class _Direct:
 
 
 class Clockwork:
-    """One queue: `queue` for its methods, `duty` for what a worker would do, `own` for its clock and keys."""
+    """One queue: `queue` for its methods, `duty` for the maintenance task of a worker, `own` for its clock and keys."""
 
     def __init__(self, resp: RespClient, name: str, **options: Any) -> None:
         self.own = OwnQueue(resp, name)

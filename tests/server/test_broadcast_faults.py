@@ -25,7 +25,7 @@ def proxy(server: Any) -> Iterator[LossyProxy]:
 
 @pytest.fixture(autouse=True)
 async def clean(url: str, queue_name: str) -> AsyncIterator[None]:
-    """However it was injured, the queue is in order again."""
+    """After the fault, the queue is consistent again."""
     yield
     async with Queue(queue_name, url) as queue:
         assert (await queue.check(recheck_after=50)).findings == ()
@@ -143,8 +143,9 @@ async def test_a_rate_limit_error_costs_no_attempt(url: str, queue_name: str):
 
 @pytest.mark.slow
 async def test_workers_start_and_stop_during_delivery(url: str, queue_name: str):
-    """Closed by force in the middle of their work, again and again: what they had in hand is lost to nobody, ends once,
-    and no outcome comes too late: an answer under way at the close is waited for."""
+    """Workers are closed by force again and again: no active message is lost or ends twice, and no outcome is reported
+    after the close, which waits for a pending reply.
+    """
     ends: Counter[str] = Counter()
     late: list[BaseException] = []
     chance = random.Random(5)
@@ -218,7 +219,7 @@ async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_n
         assert (fields["jobId"], fields["retryGroup"]) == (message_id, "s")
         assert isinstance(peer.activate(message_id, entry, group="s", broadcast=1), dict)
         assert peer.fail(message_id, entry, limit=2, broadcast=1, group="s") == "failed"
-        # Another subscription of ours gets the message once, whatever state a peer has written to its record.
+        # Another subscription of ours gets the message once, regardless of the state that a peer wrote to its record.
         seen = Seen()
         async with working(BroadcastWorker(queue_name, seen, url, subscription="other")) as log:
             await log.wait("completed")

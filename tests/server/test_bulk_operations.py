@@ -1,4 +1,4 @@
-"""Draining, cleaning, retrying, revoking, rescheduling and searching, beside real workers."""
+"""Operations on many jobs (drain, clean, requeue, revoke, reschedule, search) while workers run."""
 
 import asyncio
 import threading

@@ -1,5 +1,6 @@
-"""Children that are added with `parent=`, in the parent's queue and in others: waiting for them, what they bring, and
-what their failures do."""
+"""Children that are added with `parent=`, in the parent's queue and in others: waiting for them, their results, and the
+effect of their failures.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +162,9 @@ else
 end
 redis.call('ZREM', P .. 'scheduled', id)
 """
-"""A child ends as with a Node worker whose own library tells no parent (in a cluster: of no end at all)."""
+"""A child ends as with a Node worker whose library does not notify parents of failures (in a cluster: of any
+outcome).
+"""
 
 
 @pytest.mark.parametrize(("how", "policy", "end"), [

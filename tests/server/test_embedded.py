@@ -129,7 +129,7 @@ def test_shared_server_is_unique_and_warns_once(caplog: pytest.LogCaptureFixture
     assert not second.is_running()
 
 
-# -- nothing is left behind, however the process ends ------------------------------------------------------
+# -- no process or file is left after any kind of exit ------------------------------------------------------
 
 _OWNER = """
 import sys, signal, threading

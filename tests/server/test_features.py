@@ -15,7 +15,7 @@ MATCH = r"queue '.*' uses the feature 'partitions', .*; upgrade to version 9\.9 
 
 
 def use_feature(raw: Raw) -> None:
-    """Do what a later build does before it first uses its feature."""
+    """List a feature as a later build does before it first uses it."""
     raw.run("HSET", "meta", "features", "partitions:9.9")
 
 

@@ -1,5 +1,6 @@
-"""What others keep on the same server costs a queue nothing: nothing but `check` and `obliterate(scan=True)`, which an
-operator calls, ever goes through the server's keys."""
+"""Other keys on the server do not slow down a queue: only `check` and `obliterate(scan=True)` scan the server's
+keys.
+"""
 
 import asyncio
 from collections.abc import Callable

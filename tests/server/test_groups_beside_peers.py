@@ -88,7 +88,7 @@ async def _repaired(repair: GroupRepair, reached: Callable[[], bool]) -> None:
 
 
 async def test_busy_group_is_not_repaired(core_url: str, queue_name: str, node: Node) -> None:
-    """And one whose next job is delayed; what is looked at in vain is looked at less and less often."""
+    """A group whose next job is delayed is blocked, too; groups without progress are checked less and less often."""
     release = asyncio.Event()
 
     async def handle(job: Job) -> None:

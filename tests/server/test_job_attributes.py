@@ -1,4 +1,4 @@
-"""Attributes of a job equal its record, however the job was obtained, or raise JobNotLoadedError."""
+"""Attributes of a job equal its record, for each way to obtain the job, or raise JobNotLoadedError."""
 
 import asyncio
 import inspect
@@ -191,7 +191,7 @@ async def test_message_keeps_state_of_its_subscription(url: str, queue_name: str
     assert found == [(1, "KeyError", "'first'", 1)] * 2
 
 
-# -- on_resume where it could never be called -------------------------------------------------------------------
+# -- on_resume in a process that could never call it -------------------------------------------------------------------
 
 
 async def test_on_resume_is_rejected_in_batches(url: str, queue_name: str):

@@ -39,7 +39,7 @@ async def test_add_returns_the_id_or_none(core_url: str, queue_name: str) -> Non
         first = await producer.add("n", 4, deduplication=dedup, delay=60_000)
         again = await producer.add("n", 5, deduplication=dedup, delay=60_000)
         assert first is not None
-        assert again is not None  # the newer one stands
+        assert again is not None  # the newer one remains
     async with Queue(queue_name, core_url) as queue:
         job = await queue.get_job("1")
         assert job is not None
@@ -193,7 +193,7 @@ async def test_a_closed_producer_is_replaced(url: str, queue_name: str) -> None:
 
 
 def test_each_event_loop_has_its_own(url: str, resp: RespClient, queue_name: str) -> None:
-    # A cloud function that runs `asyncio.run` for every event must not be handed the connection of a dead loop.
+    # A cloud function that runs `asyncio.run` for every event must not get the connection of a closed loop.
     ids: list[str | None] = []
 
     async def event() -> None:

@@ -1,4 +1,4 @@
-"""Steering a queue and its jobs: pause, remove, retry, obliterate; and what is written onto a job from outside."""
+"""Administration of a queue and its jobs: pause, remove, requeue, obliterate, and updates of jobs from outside."""
 
 import asyncio
 from collections.abc import Callable
@@ -202,7 +202,7 @@ async def test_a_retried_job_has_all_its_attempts(url: str, queue_name: str, raw
         assert "retried" in raw.event_names(job.id)
 
 
-# -- what is written onto a job ---------------------------------------------------------------------------
+# -- updates of a job from outside ---------------------------------------------------------------------------
 
 
 async def test_progress_data_and_log_outside_a_handler(url: str, queue_name: str, raw: Raw):

@@ -162,7 +162,7 @@ async def test_a_server_that_dies_in_the_middle(restartable_server: Callable[...
         await queue.add("first")
         bulk = asyncio.create_task(queue.add_bulk([("n", i) for i in range(20_000)]))
         with server.client() as resp:
-            # A blocking read of the stream is the signal that the first chunks are there.
+            # A blocking read of the stream returns once the first chunks are added.
             await asyncio.to_thread(resp.execute, "XREAD", "BLOCK", 10_000, "STREAMS", "glide:{dying}:stream", "$")
         server.kill()
         with pytest.raises(BulkAddError) as caught:

@@ -12,7 +12,7 @@ from tests.server.worker_support import Raw, with_timeout
 
 
 class Counted:
-    """A queue on a server of its own, whose calls are counted."""
+    """A queue on a private server, whose calls are counted."""
 
     def __init__(self, queue: Queue, resp: RespClient) -> None:
         self.queue = queue
@@ -51,7 +51,7 @@ async def test_concurrent_adds_use_few_calls(counted: Counted):
         assert counted.raw.job(job.id)["data"] == str(i)
         assert job.data == i
     assert counted.raw.run("XLEN", "stream") == 101
-    # The order in which they were asked for is the order of the stream.
+    # The order of the calls is the order of the stream.
     ids = [int(pairs[1]) for _, pairs in counted.raw.run("XRANGE", "stream", "-", "+")]
     assert ids == list(range(1, 102))
 
@@ -92,7 +92,7 @@ async def test_canceled_first_add_does_not_affect_others(counted: Counted):
     results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
     assert [type(result).__name__ for result in results] == ["CancelledError"] + ["Job"] * 9
     assert {job.data for job in results[1:]} == set(range(1, 10))  # type: ignore[union-attr]
-    await counted.queue.add("n")  # it goes on
+    await counted.queue.add("n")  # later adds work
 
 
 async def test_canceled_pending_adds_are_not_sent(counted: Counted):

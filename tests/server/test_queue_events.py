@@ -264,7 +264,7 @@ async def test_flushed_or_deleted_events(private_server: Callable[..., ServerPro
         await queue.add("n")
         await heard.wait(1)
         with server.client() as resp:
-            # Entry ids are the server's time: a new stream within the same millisecond would begin where we are.
+            # Entry ids are the server's time: a new stream within the same millisecond would begin at the same id.
             resp.execute("DEBUG", "SLEEP", "0.003")
             resp.execute("FLUSHALL")
             await queue.add("n")
@@ -283,7 +283,7 @@ async def test_client_of_the_caller_is_a_template_and_stays_open(server: Any, qu
         events = QueueEvents(queue.name, client)
         await events.wait_until_ready()
         reading = asyncio.create_task(first(events, 1))
-        # The blocking read does not stand in the client's own way.
+        # The blocking read does not block the client's other calls.
         assert await with_timeout(client.ping(), 0.9) == b"PONG"
         await queue.add("n")
         assert (await with_timeout(reading))[0].event == "added"
@@ -297,7 +297,7 @@ async def test_a_short_request_timeout_does_not_end_the_blocking_read(queue: Que
     heard = Heard()
     async with QueueEvents(queue.name, url + "?request_timeout=150") as events:
         events.on("*", heard)
-        await asyncio.sleep(1.2)  # longer than one read blocks: that time passes is what is tried here
+        await asyncio.sleep(1.2)  # longer than one read blocks, so that a read times out
         await queue.add("n")
         await heard.wait(1)
     assert "reading on" not in caplog.text

@@ -1,4 +1,6 @@
-"""What is refused is refused before anything is sent: a typed error names option and value, and no key is written."""
+"""Invalid arguments are rejected before anything is sent: a typed error names option and value, and no key is
+written.
+"""
 
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -221,7 +221,7 @@ async def visited(queue: Queue, state: str, page: int) -> Counter[str]:
 
 @pytest.mark.parametrize("page", [1, 7, 250, 1_000])
 async def test_three_thousand_jobs_of_one_moment(url: str, queue_name: str, page: int):
-    """Equal scores: the place in the set is all that tells them apart."""
+    """Jobs with equal scores are told apart only by their position in the set."""
     at = datetime.now(UTC) + timedelta(hours=1)
     count = 3_000 if page > 1 else 300
     async with Queue(queue_name, url, events=False) as queue:

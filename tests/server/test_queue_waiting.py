@@ -1,4 +1,4 @@
-"""Waiting for results: by events where there are any, by the job itself where there are none."""
+"""Waiting for results: by events, or by polling the job if events are off."""
 
 import asyncio
 from collections.abc import Callable
@@ -68,7 +68,7 @@ async def test_wait_timeout(url: str, queue_name: str):
         with pytest.raises(WaitTimeoutError, match="150 ms") as caught:
             await queue.add_and_wait("n", wait_timeout=150)
         assert isinstance(caught.value, TimeoutError)
-        assert (await queue.get_job_counts()).waiting == 1  # the job goes on
+        assert (await queue.get_job_counts()).waiting == 1  # the job is unaffected
 
 
 async def test_a_duplicate_is_not_waited_for(url: str, queue_name: str):

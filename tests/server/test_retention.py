@@ -1,4 +1,6 @@
-"""What is kept of finished jobs: every form, for both outcomes and every way of ending, and nothing of what goes."""
+"""Retention of finished jobs: every form of the option, for both outcomes and every kind of end; removed jobs leave no
+keys.
+"""
 
 import itertools
 import json
@@ -48,7 +50,7 @@ async def end(queue: Queue, raw: Raw, url: str, state: str, count: int, **option
         recorded = EventRecorder(worker)
         for i in range(count):
             job_id = f"{state}-{next(numbers)}"
-            put_satellites(raw, job_id)  # before the job, which may be gone the moment it is there
+            put_satellites(raw, job_id)  # before the job, which may be removed immediately after its add
             jobs.append(await queue.add(state, job_id=job_id, **options))
             await recorded.wait(state, i + 1)
     return jobs
@@ -229,7 +231,7 @@ async def test_options_of_a_node_peer_keep_their_meaning(url: str, raw: Raw, que
         assert (await queue.get_job_counts()).failed == len(forms) + 1
 
 
-# -- what is not to go -------------------------------------------------------------------------------------
+# -- jobs that must be kept -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["completed", "failed"])

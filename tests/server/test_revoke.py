@@ -1,4 +1,4 @@
-"""A revocation reaches whoever runs the job within one heartbeat, however it is run, and the job ends as revoked."""
+"""A revocation reaches the worker within one heartbeat, for each kind of handler, and the job fails as revoked."""
 
 import asyncio
 import threading
@@ -45,7 +45,7 @@ class Begun:
             await asyncio.sleep(0.05)
 
     def waiting_in_thread(self, job: Job) -> None:
-        """Blocks on a call of its own."""
+        """Block on a call."""
         self.event.set()
         job.cancelled.wait(60)
         job.blocking.log("told")

@@ -117,13 +117,13 @@ async def test_process_without_workers_fires(url: str, resp: RespClient, queue_n
 
 @pytest.mark.parametrize("function", ["schedules_due", "schedules_fire"])
 async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str) -> None:
-    """What was fired is not fired again by the one who has not heard of it, nor left out."""
+    """A process that did not learn of a firing neither repeats nor skips it."""
     with LossyProxy(server.port) as proxy:
         async with Queue(queue_name, url) as queue, Queue(queue_name, proxy.url) as lossy, Scheduler(lossy):
             made = await queue.upsert_job_scheduler("tick", every=20, limit=12, misfire="fire_all")
             proxy.lose(f"_{function}", 3)
             async with asyncio.timeout(20):
-                while await queue.get_job_scheduler("tick") is not None:  # noqa: ASYNC110  nothing tells of it
+                while await queue.get_job_scheduler("tick") is not None:  # noqa: ASYNC110  it emits no event
                     await asyncio.sleep(0.01)
             assert proxy.lost >= 1
             found = [await queue.get_job(job.id) for job in await queue.get_jobs("waiting")]

@@ -1,4 +1,4 @@
-"""Schedulers by a clock that the test sets: when they fire, what they add, who of many fires."""
+"""Schedulers with a clock set by the test: due times, added jobs, and the choice of the firing worker."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_pattern_fires_across_daylight_saving_changes(clock: Clockwork) ->
 async def test_missed_runs_after_a_restart(clock: Clockwork, misfire: Any, fired: int) -> None:
     start = clock.now
     await clock.queue.upsert_job_scheduler("tick", every=1_000, misfire=misfire)
-    clock.own.set_time(start + 250_500)  # nobody was there
+    clock.own.set_time(start + 250_500)  # no worker was running
     duty = clock.another_duty()
     await clock.fire(duty)
     instants = clock.instants()
@@ -175,7 +175,7 @@ async def end_expired(clock: Clockwork) -> None:
 
 @pytest.mark.parametrize("end", [end_completed, end_failed, end_revoked, end_removed, end_expired])
 async def test_repeat_after_complete_continues_after_every_outcome(clock: Clockwork, end: Any) -> None:
-    """W78: the original waits for ever where the job ends elsewhere than in a worker's own code."""
+    """W78: the original waits forever if the job ends outside of its worker's code."""
     await clock.queue.upsert_job_scheduler(
         "crawl", repeat_after_complete=1_000, template=("crawl", None, {"ttl": 10_000})
     )
@@ -201,7 +201,7 @@ async def test_watchdog_detects_a_lost_notification(clock: Clockwork) -> None:
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000)
     await clock.fire()
     (job,) = clock.jobs()
-    # As a peer's library ends it, whose worker dies before it says so.
+    # As a peer's library ends it if its worker dies before it reports the outcome.
     clock.own.redis("HSET", f"job:{job['id']}", "state", "completed", "finishedOn", clock.now)
     await clock.until(clock.now + 6_000)
     assert len(clock.jobs()) == 2
@@ -228,7 +228,7 @@ async def test_update_while_waiting_does_not_fire(clock: Clockwork) -> None:
 
 
 async def test_new_times_do_not_add_a_second_job(clock: Clockwork) -> None:
-    """It waits for the job that it has added, and goes on by the new times; the count begins updated."""
+    """The scheduler waits for the job that it added, then uses the new times; the count restarts."""
     await clock.queue.upsert_job_scheduler("crawl", repeat_after_complete=1_000, limit=5)
     await clock.fire()
     start = clock.now + 60_000
@@ -401,7 +401,7 @@ async def test_data_in_another_serializer(clock: Clockwork) -> None:
 
 
 async def test_job_that_costs_too_much_is_reported(clock: Clockwork) -> None:
-    # A bucket of the group's own, of which the template says nothing.
+    # The group has a bucket that the template does not set.
     await clock.queue.set_group_limits("k", token_bucket={"capacity": 1, "refill_rate": 1})
     template = ("a", None, {"ordering": "k", "cost": 5})
     await clock.queue.upsert_job_scheduler("tick", every=1_000, template=template)
@@ -433,7 +433,7 @@ async def test_invalid_entry_is_kept_and_skipped(clock: Clockwork, text: str) ->
 
 
 async def test_concurrent_processes_fire_once(clock: Clockwork) -> None:
-    """All of them ask, compute and fire at once, in every order: one of them adds the job."""
+    """All workers read, compute and fire concurrently, in every order: exactly one adds the job."""
     for name in ("a", "b", "c"):
         await clock.queue.upsert_job_scheduler(name, every=1_000, misfire="fire_all")
     await clock.fire()

@@ -1,4 +1,4 @@
-"""Keys of removed jobs: none is left, whoever wrote it, and whether or not peers are known."""
+"""No key of a removed job is left, whether a peer wrote it or not, and whether or not peers are known."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.server.worker_support import EventRecorder
 
 @pytest.fixture
 def detections(monkeypatch: pytest.MonkeyPatch) -> list[PeerDetection]:
-    """Return the detections of the test's workers, which look only when the test says so."""
+    """Return the detections of the test's workers, which run only when the test calls them."""
     made: list[PeerDetection] = []
 
     def start(self: PeerDetection) -> None:

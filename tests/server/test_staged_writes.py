@@ -41,7 +41,7 @@ async def test_worker_publishes_an_abandoned_write(
         for seq in range(5):
             blob = request([["n", str(seq), "{}"]] * 10, True)
             transport.call(staging.stage(write, keys, "a", seq, blob, False))
-    # A ballot, prepared beside, decided at home, one piece published.
+    # A ballot, prepared in the other queue, committed at home, one piece published.
     leave_after(transport, commit_write(write, {home.name: [("a", 5)], beside.name: [("a", 5)]}), 4)
 
     async def handle(job: Job) -> None:
@@ -51,7 +51,7 @@ async def test_worker_publishes_an_abandoned_write(
     async with Worker(keys.name, handle, core_url, concurrency=10) as worker:
         await EventRecorder(worker).wait("completed", 50)
     other = beside if worked_on == "home" else home
-    # At home everything is published; beside, what is here.
+    # At home everything is published; in the other queue, the pieces stored there.
     expected = 50 if worked_on == "home" else 10
     assert core_resp.execute("XLEN", other.stream) == expected
     transport.close()

@@ -205,7 +205,7 @@ def test_closing(url: str, queue_name: str) -> None:
 
 
 def test_closing_while_threads_are_inside(url: str, queue_name: str) -> None:
-    # GLIDE frees its client when it is closed, so nobody may be inside then.
+    # GLIDE frees its client when it is closed, so no call may be running then.
     queue = sync.Queue(queue_name, url)
     begun = threading.Barrier(9)
 

@@ -1,4 +1,4 @@
-"""Tasks on a real server: routing by name, typed arguments and results, and jobs that nobody here can run."""
+"""Tasks on a real server: routing by name, typed arguments and results, and jobs that no worker here can run."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_producers_need_no_running_worker(worker: Worker) -> None:
     async with worker.queue as queue:
         await later.add(2)
         assert (await queue.get_job_counts()).waiting == 2
-    # Closed by its user, and made anew when needed.
+    # Closed by its user, and created again when needed.
     assert worker.queue is not queue
     await later.add(3)
     await worker.close()

@@ -33,7 +33,7 @@ from tests.server.worker_support import EventRecorder
 
 
 class Spans:
-    """What was exported."""
+    """The exported data."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
@@ -104,7 +104,7 @@ async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spa
     assert run.parent is not None
     assert (run.parent.span_id, run.context.trace_id) == (sent.context.span_id, sent.context.trace_id)
     assert [link.context.span_id for link in run.links] == [sent.context.span_id]
-    assert seen == [run.context.span_id]  # what the handler calls is part of the trace
+    assert seen == [run.context.span_id]  # calls of the handler are part of the trace
 
 
 async def test_the_context_stands_in_the_opts_where_peers_pass_it_by(
@@ -250,7 +250,7 @@ async def test_nothing_is_computed_without_an_exporter(
 @pytest.mark.slow
 def test_opentelemetry_is_not_even_loaded() -> None:
     script = (
-        # What GLIDE loads by itself (2.6 does) is not ours.
+        # GLIDE 2.6 loads OpenTelemetry itself; that is not ours.
         "import sys, glide, glide_sync\nbefore = set(sys.modules)\n"
         "import glidemq_py\nfrom glidemq_py.telemetry import is_tracing_enabled\nassert not is_tracing_enabled()\n"
         "loaded = sys.modules.keys() - before\n"

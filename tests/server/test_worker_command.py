@@ -420,7 +420,7 @@ async def test_max_jobs_replaces_the_process(start: Start, url: str, queue_name:
             assert await command.ends() == 0
             assert "recycled: 3 jobs have ended" in command.text
             assert "handed back" not in command.text
-        # One more was taken in the call that handed the third in.
+        # One more was fetched by the call that reported the third.
         assert {pids.count(pid) for pid in pids} <= {3, 4}
         assert (await queue.get_job_counts()).completed == 12
 

@@ -1,4 +1,4 @@
-"""Attempts that fail: how often, after how long, which failures count, what is kept of them."""
+"""Failed attempts: number of attempts, backoff, counted failures, and the stored error."""
 
 import asyncio
 import logging

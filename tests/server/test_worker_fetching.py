@@ -1,4 +1,4 @@
-"""Which job is taken when, and by whom: order, expiry, due times, wake-ups, several workers, many jobs."""
+"""Fetching: order, expiry, due times, wake-ups, several workers, many jobs."""
 
 import asyncio
 import random
@@ -155,7 +155,7 @@ async def test_an_idle_worker_is_woken(core_url: str, queue_name: str, options: 
 async def test_a_job_that_a_peer_put_into_a_list_is_found_by_polling(
     core_url: str, core_resp: RespClient, queue_name: str, place: str, options: dict[str, Any]
 ):
-    """Such a peer writes no wake-up: an idle worker has to look by itself."""
+    """Such a peer writes no wake-up: an idle worker must poll."""
     assert BLOCK_MS < 1_000
 
     async def handle(_: Job) -> None:

@@ -1,4 +1,4 @@
-"""Pausing, resuming and removing while workers are at it."""
+"""Pausing, resuming and removing while workers run."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
 async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_resp: RespClient, queue_name: str):
-    """Jobs stream through while the queue is paused again and again; what is active then was so before."""
+    """The queue is paused repeatedly while jobs run: no job starts while it is paused."""
     taken: list[str] = []
 
     async def handle(job: Job) -> None:
@@ -29,7 +29,7 @@ async def test_no_job_is_fetched_after_queue_pause_returned(core_url: str, core_
             await queue.pause()
             marked = {job.id: raw.job(job.id).get("fence") for job in jobs}
             assert await queue.is_paused()
-            # An exchange of another worker, made after the pause, is handed nothing either.
+            # An exchange of another worker, made after the pause, fetches nothing either.
             async with Worker(queue_name, handle, core_url):
                 pass
             assert {job_id: raw.job(job_id).get("fence") for job_id in marked} == marked
@@ -233,7 +233,7 @@ async def test_obliterate_under_a_worker(url: str, resp: RespClient, queue_name:
         assert await queue.obliterate(force=True) == 5
         gate.open()
         await recorded.wait("error")
-        # The groups are made anew by the next exchange.
+        # The next exchange creates the groups again.
         again = await queue.add("n", "again")
         assert await with_timeout(again.wait_until_finished()) == "again"
         assert Raw(resp, queue_name).metric("completed") == 1

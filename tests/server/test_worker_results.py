@@ -1,4 +1,4 @@
-"""What handlers return and write: results, progress, log lines, data, retention of what has ended."""
+"""Results, progress, log lines and data of handlers, and retention of ended jobs."""
 
 from dataclasses import dataclass
 from typing import Any

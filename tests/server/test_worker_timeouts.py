@@ -1,4 +1,4 @@
-"""Time-outs of a job: an async handler is cancelled; one in a thread cannot be, but its attempt is over."""
+"""Timeouts of jobs: an async handler is cancelled; a handler in a thread continues, but its attempt has ended."""
 
 import asyncio
 import threading
@@ -129,7 +129,7 @@ async def test_retry_can_run_concurrently_with_a_timed_out_thread(url: str, queu
 
 
 async def test_a_job_that_timed_out_before_a_thread_was_free_is_not_begun(url: str, queue_name: str):
-    """Threads are added a moment after they are missed; what is over by then must not run any more."""
+    """Threads are added after a short delay; an attempt that ended meanwhile must not start."""
     began: list[Any] = []
     hold = threading.Event()
 
@@ -144,7 +144,7 @@ async def test_a_job_that_timed_out_before_a_thread_was_free_is_not_begun(url: s
 
         def block_the_loop(job: Job) -> None:
             if job.data == 2:
-                time.sleep(0.05)  # the point is a loop that stands still
+                time.sleep(0.05)  # blocks the event loop on purpose
 
         worker.on("active", block_the_loop)
         async with worker:

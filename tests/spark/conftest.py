@@ -119,7 +119,7 @@ class Written:
         return found
 
     def check(self, expected: list[str], states: set[str] | None = None) -> None:
-        """Exactly these jobs, no orphans, nothing staged left but what tells late comers that it is over."""
+        """Exactly these jobs, no orphans, nothing staged left but the final state that late tasks read."""
         data = self.data
         assert sorted(data) == sorted(expected)
         assert len(set(self.ids)) == len(expected)

@@ -1,4 +1,4 @@
-"""Data sources that fail where a test wants it. Spark's processes import this module, so nothing of pytest is here.
+"""Data sources that fail at a point set by the test. Spark's processes import this module: it imports no pytest.
 
 Options: `fault` (raise, kill, exit, or hang until another attempt has read everything), `faultpartition`,
 `faultattempts` (how many attempts of it fail), `faultrow` (after so many rows), `folder` (files that say what
@@ -43,7 +43,7 @@ def wait_for(folder, name, patience=PATIENCE):
 
 
 def failing(batches, faults):
-    """The batches, with what is to go wrong."""
+    """The batches, with the configured faults."""
     context, rows = TaskContext.get(), 0
     assert context is not None
     mine = context.partitionId() == int(faults.get("faultpartition", 0))

@@ -14,7 +14,7 @@ from tests.spark.conftest import ROOT
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing on it but what a test puts there; PySpark is taken to be installed."""
+    """A PATH with only the test's programs; PySpark counts as installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.delenv("JAVA_HOME", raising=False)

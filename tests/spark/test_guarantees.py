@@ -1,5 +1,6 @@
-"""Whatever Spark does to its tasks: with `atomic` each row is one job, or the frame is none. No duplicates, no orphans,
-nothing staged left behind."""
+"""With `atomic`, each row becomes one job or no row does, for every failure of a task: no duplicates, no orphans,
+nothing staged is left.
+"""
 
 import asyncio
 import time
@@ -122,7 +123,7 @@ async def test_worker_completes_the_write_of_a_killed_driver(
         if len(done) == ROWS:
             all_done.set()
 
-    with pytest.raises(Exception, match="on purpose"):  # a decision, and then silence: neither commit nor abort goes on
+    with pytest.raises(Exception, match="on purpose"):  # stops after the decision: neither commit nor abort continues
         sink(frame, "faulty", commit="2", abort="never", folder=tmp_path).save()
     assert set(written.staged.values()) & {"committed"}
     async with Worker(queue_name, handle, url, concurrency=50):

@@ -169,7 +169,7 @@ def test_invalid_records_are_read_as_far_as_possible(source: Callable[..., Any],
 
 
 async def test_waiting_jobs_are_read_in_partitions(source: Callable[..., Any], url: str, queue_name: str):
-    """They come as time goes by: entries of many milliseconds, some deleted, and others that stand in a list."""
+    """Jobs in entries of many milliseconds, some deleted, and jobs in a list."""
     async with Queue(queue_name, url) as queue:
         ids = [(await queue.add("n", i)).id for i in range(300)]
         await queue.add_bulk([("lifo", i, {"lifo": True}) for i in range(30)])

@@ -31,7 +31,7 @@ class Stream:
             (self._folder / "in" / f"{self.rows:05}.json").write_text(text)
 
     def run(self, **options: Any) -> None:
-        """Until everything that is there has been written."""
+        """Wait until all present rows are written."""
         source = self._spark.readStream.schema("data string").option("maxFilesPerTrigger", 2)
         writer = source.json(str(self._folder / "in")).repartition(2).writeStream
         writer = (
@@ -136,7 +136,7 @@ def test_a_stream_to_several_queues(spark: Any, tmp_path: Path, url: str, queue_
 
 @pytest.mark.parametrize("guarantee", ["atomic", "task", "append"])
 def test_frames_of_a_stream(spark: Any, tmp_path: Path, url: str, queue_name: str, written: Written, guarantee: str):
-    """`foreachBatch`: frames as any others, several of them in one micro-batch, each by a name of its own."""
+    """`foreachBatch`: frames as any others, several of them in one micro-batch, each with its own name."""
     stream = Stream(spark, tmp_path, url, queue_name)
     stream.add(2)
 

@@ -1,4 +1,4 @@
-"""The event loop that waits awake: for how long, for whom, and when it gives up."""
+"""The event loop that spins before it parks: how long, for which replies, and when it stops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
 
 
 def call(poll: BusyPoll, loop: SteppedLoop, takes: float) -> int:
-    """A call that is answered after so many seconds; turns of the loop that it stayed awake."""
+    """Return the number of loop iterations that spun while a call waited for its reply for `seconds`."""
     poll.begin()
     turns, end = 0, loop.now + takes
     while loop.now < end and loop.turn():

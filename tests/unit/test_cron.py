@@ -84,7 +84,7 @@ def test_both_day_fields_must_match_unless_either_day_is_set() -> None:
     assert list(itertools.islice(instants(either, UTC_ZONE, ms(2026, 6, 1)), 3)) == [
         ms(2026, 6, 5), ms(2026, 6, 12), ms(2026, 6, 13),
     ]  # fmt: skip
-    # Where one of them restricts nothing, there is nothing to choose.
+    # If one of them is unrestricted, only the other applies.
     assert not parse_cron("0 0 13 * *", "or").either_day
     assert not parse_cron("0 0 * * 5", "or").either_day
 

@@ -6,7 +6,7 @@ from types import ModuleType
 import glidemq_py
 
 EXPORTED = {
-    # what users hold
+    # types of the objects that users get
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
     "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",

@@ -1,7 +1,7 @@
 """For each repaired fault of the original (docs/design/compatibility.md): a test that fails on it.
 
-First those in what one queue does, then those of flows, schedulers, suspension, broadcasts, usage and telemetry. Where
-the wire face shares the repair, tests/lua/test_wire_* name the fault too.
+First those of a single queue, then those of flows, schedulers, suspension, broadcasts, usage and telemetry. If the wire
+library shares the repair, tests/lua/test_wire_* name the fault too.
 """
 
 import re

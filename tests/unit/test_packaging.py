@@ -16,7 +16,7 @@ LUA = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglo
 
 
 def build(project: Path, target: str, into: Path) -> Path:
-    """Build as `pip` does, without the environment of its own that would need a network."""
+    """Build as `pip` does, without an isolated environment, which would need a network."""
     pytest.importorskip("hatchling", reason="hatchling, of the extra `test`, builds the package")
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=100)

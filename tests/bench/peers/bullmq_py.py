@@ -11,7 +11,7 @@ bullmq: Any = import_module("bullmq")
 
 
 class BullMQ:
-    """One queue and, when asked, one worker."""
+    """One queue and, on request, one worker."""
 
     def __init__(self, url: str) -> None:
         self._options = {"connection": url}

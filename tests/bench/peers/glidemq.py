@@ -25,7 +25,7 @@ OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 class GlideMQ:
-    """One queue and, when asked, one worker; the environment's BENCH_KIND names the jobs that it adds."""
+    """One queue and, on request, one worker; the environment's BENCH_KIND names the jobs that it adds."""
 
     def __init__(self, url: str) -> None:
         kind = os.environ.get("BENCH_KIND", "plain")
@@ -79,7 +79,7 @@ class GlideMQ:
 
     async def completed(self) -> int | None:
         if self._broadcast is not None:
-            # It keeps no index of what has completed.
+            # It keeps no index of completed jobs.
             return sum(point.count for point in (await self._queue.get_metrics("completed")).data)
         return (await self._queue.get_job_counts()).completed
 

@@ -332,7 +332,7 @@ async def test_a_released_parent_keeps_its_own_options(
     raw = Raw(resp, queue.name)
     async with Worker(child, Adder(), url) as worker:
         await EventRecorder(worker).wait("completed")
-    while await node.job.get_state() is JobState.WAITING_CHILDREN:  # noqa: ASYNC110  told by the worker of another queue
+    while await node.job.get_state() is JobState.WAITING_CHILDREN:  # noqa: ASYNC110  another queue's worker
         await asyncio.sleep(0.01)
     assert raw.state(node.job.id) == state
     assert raw.run("LRANGE", "lifo", 0, -1) == ([node.job.id] if "lifo" in options else [])
@@ -388,7 +388,7 @@ async def test_retried_parent_waits_for_a_group_slot(url: str, queue: Queue, flo
         await queue.add("holds", **ordering)
         await with_timeout(began.wait())
         await node.job.retry()
-        while await node.job.get_state() is not JobState.GROUP_WAITING:  # noqa: ASYNC110  nothing tells of it
+        while await node.job.get_state() is not JobState.GROUP_WAITING:  # noqa: ASYNC110  it emits no event
             await asyncio.sleep(0.01)
         go.set()
         assert await with_timeout(node.job.wait_until_finished()) == 1

@@ -1,6 +1,7 @@
-"""Flows while they are being added: producers that die between any two calls, answers that are lost, two who add the
-same flow, children that end before the rest of their flow is there. What was accepted happens, all of it, once; what
-was not has not happened; and no parent goes on before its children."""
+"""Interrupted adds of flows: producers that die between two calls, lost replies, concurrent adds of the same flow,
+children that end before the rest of their flow is added. An accepted flow runs completely and once, a rejected one not
+at all, and no parent runs before its children.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ MARK_AFTERWARDS_MS = 600_000
 
 
 class Killed(BaseException):
-    """The producer is gone: nothing of its own runs any more."""
+    """The producer has stopped: none of its code runs."""
 
 
 class Deadly:
@@ -198,8 +199,9 @@ async def test_killed_producer_leaves_all_or_nothing(url: str, queue_name: str, 
 @pytest.mark.parametrize("function", ["flow_reserve", "flow_stage", "flow_add", "flow_done"])
 @pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
 async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str, at_work: bool) -> None:
-    """The call has been done, and its connection ends before the answer: repeated where that changes nothing, else the
-    caller is told that it does not know."""
+    """The connection ends after the call and before its reply: an idempotent call is repeated, others raise
+    AmbiguousResultError.
+    """
     a, b = queue_name, f"{queue_name}-b"
     flow, size = shapes(a, b)["nested"]
     handler = Counting()

@@ -307,7 +307,7 @@ def test_oversized_body_is_413(url: str, queue_name: str) -> None:
                 yield b"x" * 100_000
 
         assert http.post(at, content=pieces()).status_code == 413
-        assert http.post(at, content=body % ("x" * 1_100_000)).status_code == 413  # what a job may hold
+        assert http.post(at, content=body % ("x" * 1_100_000)).status_code == 413  # more than a job can hold
         assert http.post(at, content=body % ("x" * 900_000)).status_code == 201
 
 

@@ -31,7 +31,7 @@ async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name
                 lines = events.aiter_lines()
                 assert await anext(lines) == ": connected"
                 command.signal(signal.SIGTERM)
-                # The stream ends, and is not what the process waits for.
+                # The stream ends; the process does not wait for it.
                 assert [line async for line in lines if line.startswith("data")] == []
         assert await command.ends() == -signal.SIGTERM
         assert TOKEN not in command.text

@@ -196,7 +196,7 @@ def test_deleted_jobs_are_counted_as_missing(http: httpx.Client, queue_name: str
     assert found["nodes"][0]["state"] is None
     assert http.get(f"/flows/{made['flowId']}/tree").status_code == 200
     assert http.delete(f"/flows/{made['flowId']}").json()["skipped"] == 1
-    # What a revocation does not find it must not bring back.
+    # A revocation must not recreate a missing job.
     assert resp.execute("EXISTS", f"glide:{{{queue_name}}}:job:{made['root']['id']}") == 0
 
 

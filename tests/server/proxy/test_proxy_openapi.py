@@ -56,7 +56,7 @@ def answer_to_some(operation: Any, mode: GenerationMode, *, waits: bool) -> None
     @given(case=operation.as_strategy(generation_mode=mode))
     def answered(case: Any) -> None:
         if waits:
-            # Nobody works here: not to wait for half a minute each time.
+            # There is no worker: do not wait for the timeout of half a minute.
             if mode is GenerationMode.POSITIVE:
                 case.body["opts"] = {**case.body.get("opts", {}), "waitTimeout": 1}
                 case.call_and_validate(checks=checks)
