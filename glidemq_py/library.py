@@ -5,7 +5,7 @@
     check   print per node whether the library is loaded, and its version; exit code 1 if it is missing anywhere
 
 Applications load their own library automatically if they have permission. Use this command if they do not, and to
-publish the documented library `glidemq` to clients in other languages (``--face wire``).
+publish the documented library `glidemq` to clients in other languages (``--variant wire``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.library_publishing import PublishedLibrary, load_everywhere, published, version_at
-from glidemq_py._client.library_source import Face, Library, assemble
+from glidemq_py._client.library_source import Library, Variant, assemble
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return its exit code: 0 success, 1 missing or failed, 2 invalid command line."""
     parser = _parser()
     given = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    library = assemble(Face(given.face))
+    library = assemble(Variant(given.variant))
     if given.command == "dump":
         sys.stdout.write(library.code)
         return 0
@@ -70,14 +70,16 @@ def _parser() -> ArgumentParser:
     ):
         command = commands.add_parser(name, help=text, description=text)
         meaning = "own: the library called by glidemq_py (default); wire: the documented library `glidemq`"
-        command.add_argument("--face", choices=[face.value for face in Face], default=Face.OWN.value, help=meaning)
+        command.add_argument(
+            "--variant", choices=[variant.value for variant in Variant], default=Variant.OWN.value, help=meaning
+        )
         if name != "dump":
             command.add_argument("--url", help=f"URL of the server; default: {URL_VARIABLE}")
     return parser
 
 
 async def _load(url: str, library: Library) -> int:
-    if library.name == assemble(Face.WIRE).name and (missing := WIRE_FUNCTIONS - library.functions):
+    if library.name == assemble(Variant.WIRE).name and (missing := WIRE_FUNCTIONS - library.functions):
         raise LibraryError(f"this build's wire library is incomplete and is not loaded: {', '.join(sorted(missing))}")
     transport = await AsyncTransport.connect(url, check=False)
     try:

@@ -35,9 +35,9 @@ from glidemq_py.errors import (
 
 __all__ = [
     "WIRE_VERSION",
-    "Face",
     "Library",
     "SourceLocation",
+    "Variant",
     "assemble",
     "load_arguments",
     "loading_failed",
@@ -54,7 +54,7 @@ _FUNCTIONS = "functions"
 _ERROR_LINE = re.compile(r"user_function:(\d+)")
 
 
-class Face(StrEnum):
+class Variant(StrEnum):
     """A rendering of the library: which functions it exports, and under which names."""
 
     OWN = "own"
@@ -131,12 +131,12 @@ class _Text:
         self.generated("end")
 
 
-def _files(root: Path, face: Face, settable_clock: bool) -> list[Path]:
+def _files(root: Path, variant: Variant, settable_clock: bool) -> list[Path]:
     namespaces = root / "core" / "namespaces.lua"
     clock = root / "clock" / ("settable.lua" if settable_clock else "server.lua")
     sources = [path for folder in ("core", "features") for path in sorted((root / folder).rglob("*.lua"))]
     shared = [path for path in sources if path.parent.name != _FUNCTIONS and path != namespaces]
-    if face is Face.WIRE:
+    if variant is Variant.WIRE:
         return [namespaces, clock, *shared, *sorted((root / "wire_library").glob("*.lua"))]
     return [namespaces, clock, *shared, *(path for path in sources if path.parent.name == _FUNCTIONS)]
 
@@ -146,20 +146,20 @@ def _exported(code: str) -> frozenset[str]:
 
 
 @cache
-def assemble(face: Face = Face.OWN, *, settable_clock: bool = False, root: Path | None = None) -> Library:
+def assemble(variant: Variant = Variant.OWN, *, settable_clock: bool = False, root: Path | None = None) -> Library:
     """Render one library.
 
     Args:
-        face: which functions to export, under which names.
+        variant: which functions to export, under which names.
         settable_clock: for tests: the time is read from the key ``P:clock`` if it exists.
         root: folder of the Lua sources; None uses this package's.
     """
     folder = root or lua_root()
     body = _Text()
-    for path in _files(folder, face, settable_clock):
+    for path in _files(folder, variant, settable_clock):
         body.file(folder, path)
     text = "\n".join(body.lines)
-    if face is Face.OWN:
+    if variant is Variant.OWN:
         name = _OWN_NAME + hashlib.sha256(text.encode()).hexdigest()[:12]
         prefix, version = name + "_", name
     else:

@@ -213,7 +213,7 @@ def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") ->
 def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
     request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True), jobs, others)
-    return Call("write_settled", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
+    return Call("write_finished", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
 
 
 def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[tuple[str, list[str], str]]:

@@ -155,7 +155,7 @@ _PEER_PAUSE_MS: Final = 8_000
 """The same three while workers of a Node peer are registered, or were during the last day."""
 _PARENTS_PAGE: Final = 100
 _SWEEPS_MAX: Final = 100
-"""Maximum number of calls per run that remove settled parents from the index, up to 500 parents each."""
+"""Maximum number of calls per run that remove parents that no longer wait from the index, up to 500 parents each."""
 
 
 class WaitingParentsTask(PeriodicTask):

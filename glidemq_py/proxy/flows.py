@@ -27,7 +27,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
-from glidemq_py.proxy.responses import NothingThereError, ResponseTooLargeError, answer, camel, encode
+from glidemq_py.proxy.responses import NotFoundError, ResponseTooLargeError, answer, camel, encode
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import ProxyState, State
 
@@ -155,7 +155,7 @@ async def _allowed_record(proxy: ProxyState, producer: FlowProducer, flow: str) 
     flow_id = _check_flow_id(flow)
     found = await _read_record(await producer._connected(), proxy.options.prefix, flow_id)
     if found is None:
-        raise NothingThereError(f"flow {flow_id!r} not found")
+        raise NotFoundError(f"flow {flow_id!r} not found")
     for queue in {ref.queue for ref in found.jobs}:
         proxy.check_allowed(queue)
     return found

@@ -17,7 +17,7 @@ from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
-from glidemq_py.proxy.responses import NothingThereError, answer, camel, encode, status_of
+from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode, status_of
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 
@@ -111,7 +111,7 @@ async def get(queue: OpenQueue, id: given.JobId) -> Response:  # the name in the
 async def _found(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
     job = await queue.get_job(job_id)
     if job is None:
-        raise NothingThereError(f"job {job_id!r} not found")
+        raise NotFoundError(f"job {job_id!r} not found")
     return job
 
 
@@ -145,7 +145,7 @@ def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
 async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
     info = await queue.get_suspend_info(id)
     if info is None:
-        raise NothingThereError(f"job {id!r} is not suspended")
+        raise NotFoundError(f"job {id!r} is not suspended")
     return answer(camel(info))
 
 
@@ -180,7 +180,7 @@ async def promote(queue: OpenQueue, id: given.JobId) -> Response:
 async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
     status = await queue.revoke(id)
     if status == "not_found":
-        raise NothingThereError(f"job {id!r} not found")
+        raise NotFoundError(f"job {id!r} not found")
     return answer({"status": status})
 
 

@@ -31,7 +31,7 @@ from glidemq_py.proxy.pages import (
     page_answer,
     seal_cursor,
 )  # fmt: skip
-from glidemq_py.proxy.responses import NothingThereError, answer, camel, encode
+from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 
@@ -225,8 +225,8 @@ async def replay(queue: OpenQueue, id: given.JobId) -> Response:
     return answer({"name": job.name, "newJobId": job.id})
 
 
-def _no_letter(job_id: str) -> NothingThereError:
-    return NothingThereError(f"dead-letter entry {job_id!r} not found")
+def _no_letter(job_id: str) -> NotFoundError:
+    return NotFoundError(f"dead-letter entry {job_id!r} not found")
 
 
 # -- schedulers ------------------------------------------------------------------------------------------------
@@ -296,8 +296,8 @@ async def remove_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> 
     return answer({"removed": True})
 
 
-def _no_scheduler(name: str) -> NothingThereError:
-    return NothingThereError(f"scheduler {name!r} not found")
+def _no_scheduler(name: str) -> NotFoundError:
+    return NotFoundError(f"scheduler {name!r} not found")
 
 
 # -- usage -----------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _no_scheduler(name: str) -> NothingThereError:
 async def flow_usage(queue: OpenQueue, id: given.JobId) -> Response:
     used = await queue.get_flow_usage(id)
     if not used.job_count and await queue.get_job(id, exclude_data=True) is None:
-        raise NothingThereError(f"flow {id!r} not found")
+        raise NotFoundError(f"flow {id!r} not found")
     return answer(camel(used))
 
 
@@ -315,7 +315,7 @@ async def flow_usage(queue: OpenQueue, id: given.JobId) -> Response:
 async def flow_budget(queue: OpenQueue, id: given.JobId) -> Response:
     budget = await queue.get_flow_budget(id)
     if budget is None:
-        raise NothingThereError(f"flow {id!r} has no budget")
+        raise NotFoundError(f"flow {id!r} has no budget")
     return answer(camel(budget))
 
 

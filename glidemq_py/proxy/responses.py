@@ -31,7 +31,7 @@ from glidemq_py.errors import (
 )
 
 __all__ = [
-    "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotAllowedError", "NothingThereError",
+    "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotAllowedError", "NotFoundError",
     "ResponseTooLargeError", "UnauthorizedError", "answer", "camel", "complaint", "encode", "frame", "refusal",
     "status_of",
 ]  # fmt: skip
@@ -145,7 +145,7 @@ class ResponseTooLargeError(GlideMQError):
     """Raised when a response that has no pages exceeds `max_response`."""
 
 
-class NothingThereError(GlideMQError):
+class NotFoundError(GlideMQError):
     """Raised when the requested object does not exist."""
 
 
@@ -161,7 +161,7 @@ _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (BodyTimeoutError, 408, "timeout"),
     (UnauthorizedError, 401, "unauthorized"),
     (NotAllowedError, 403, "forbidden"),
-    (NothingThereError, 404, "not_found"),
+    (NotFoundError, 404, "not_found"),
     (JobNotFoundError, 404, "not_found"),
     (GlideMQValidationError, 400, "invalid"),
     (JobStateError, 400, "job_state"),

@@ -24,7 +24,7 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.jobs import job_view
-from glidemq_py.proxy.responses import NothingThereError, answer, complaint, frame
+from glidemq_py.proxy.responses import NotFoundError, answer, complaint, frame
 from glidemq_py.proxy.routing import EventStream, endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, ProxyState, State
 
@@ -137,7 +137,7 @@ async def queue_events(queue: OpenQueue, proxy: State, position: Position, reque
 
 async def _check_exists(queue: Queue[Any, Any], job_id: str) -> None:
     if await queue.get_job(job_id) is None:
-        raise NothingThereError(f"job {job_id!r} not found")
+        raise NotFoundError(f"job {job_id!r} not found")
 
 
 @router.get(

@@ -202,7 +202,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "write_commit": packed(lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000, "1:token", "{}"]),
         "write_open": packed(lambda s: [*write(s), 60_000, 1, "", 60_000, "driver"]),
         "write_publish": packed(lambda s: [write(s)[0], "query", 1, 1, 60_000, "1:token"]),
-        "write_settled": packed(lambda s: [write(s)[0], "query", 1, s.name, 60_000, 1, 1]),
+        "write_finished": packed(lambda s: [write(s)[0], "query", 1, s.name, 60_000, 1, 1]),
         "write_report": packed(lambda s: ["w2", "", 1, 1, "{}"]),
         "write_reports": packed(lambda s: [0, 10]),
         "write_stage": lambda s: [pack([*write(s), "attempt", 1, 60_000, 1, 1, 60_000, ""]), pack([rows(s), False])],

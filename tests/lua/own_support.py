@@ -21,7 +21,7 @@ BAND = 2**42
 
 @cache
 def library() -> Library:
-    """Our face with the clock that tests set."""
+    """Our variant with the clock that tests set."""
     return assemble(settable_clock=True)
 
 

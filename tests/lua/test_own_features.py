@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from glidemq_py._client.library_source import Face, Library, assemble, lua_root
+from glidemq_py._client.library_source import Library, Variant, assemble, lua_root
 from glidemq_py.testing import RespError
 from tests.lua import wire_support
 from tests.lua.own_support import OwnQueue, library
@@ -139,7 +139,7 @@ def test_wire_library_refuses_too(q: OwnQueue) -> None:
     q.add_job()
     q.redis("HSET", "meta", "features", FEATURE)
     before = dump(q)
-    for name in sorted(assemble(Face.WIRE).functions - {"version"}):
+    for name in sorted(assemble(Variant.WIRE).functions - {"version"}):
         for suffix in ("stream", "job:1", "meta"):
             with pytest.raises(RespError, match=refused(q)):
                 q.resp.execute("FCALL", f"glidemq_{name}", 1, q.key(suffix))

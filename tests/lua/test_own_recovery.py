@@ -210,7 +210,7 @@ def test_lock_duration_of_job_has_precedence(q: OwnQueue, own: int, idle: int, r
     assert bool(look(q).recovered) is recovered
 
 
-def test_entries_of_ended_and_missing_jobs_are_settled(q: OwnQueue) -> None:
+def test_entries_of_ended_and_missing_jobs_are_acknowledged(q: OwnQueue) -> None:
     q.add(*[row("a", "", "{}") for _ in range(4)])
     q.redis("XADD", "stream", "*", "foreign", "entry")
     entries = q.read_as("py-1", 5)

@@ -444,4 +444,4 @@ def test_a_full_server_publishes_later(resp: RespClient, place: Place) -> None:
     flags = {f[1]: f[5] for f in resp.execute("FUNCTION", "LIST", "LIBRARYNAME", "glidemq_py_*")[0][5]}
     named = {name.rpartition("_")[2] if "add_once" not in name else name[-8:]: each for name, each in flags.items()}
     assert named["publish"] == named["stage"] == named["open"] == named["add_once"] == []
-    assert named["commit"] == named["abort"] == named["settled"] == named["writes"] == ["allow-oom"]
+    assert named["commit"] == named["abort"] == named["finished"] == named["writes"] == ["allow-oom"]

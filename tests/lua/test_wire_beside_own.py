@@ -18,7 +18,7 @@ wire = wire_support.wire_fixture
 
 @pytest.fixture(name="own")
 def own_fixture(core_resp: RespClient, wire: WireQueue) -> OwnQueue:
-    """Our face on the queue of `wire`."""
+    """Our variant on the queue of `wire`."""
     return OwnQueue(core_resp, wire.name)
 
 
@@ -120,7 +120,7 @@ def _recover_stalled(own: OwnQueue) -> working.RecoverStalledReply:
 
 
 def _pop(wire: WireQueue, own: OwnQueue, count: int = 1) -> list[str]:
-    """The wire face reads the server's clock; here the pop is dated by the test's."""
+    """The wire variant reads the server's clock; here the pop is dated by the test's."""
     ids = wire.pop(count)
     for job_id in ids:
         assert wire.redis("ZADD", "list-popped", "XX", own.now, job_id) == 0
@@ -215,7 +215,7 @@ def test_parents_that_a_peer_released_leave_the_index(own: OwnQueue, state: str)
     assert own.counts()["waiting_children"] == 1
 
 
-def test_parent_watch_removes_settled_parents(own: OwnQueue) -> None:
+def test_parent_watch_removes_parents_that_no_longer_wait(own: OwnQueue) -> None:
     _wait_and_go(own, 300, "completed")
     pages = 0
     while own.run(flows.watch_children(own.meta, 1_000, 500)).more:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py._client.library_source import Face, Library, assemble
+from glidemq_py._client.library_source import Library, Variant, assemble
 from glidemq_py.testing import RespClient
 
 START = 1_800_000_000_000
@@ -32,8 +32,8 @@ DEFAULTS: Mapping[str, object] = dict.fromkeys(ADD_ARGS, 0) | {
 
 @cache
 def library() -> Library:
-    """The wire face, as it is published."""
-    return assemble(Face.WIRE)
+    """The wire variant, as it is published."""
+    return assemble(Variant.WIRE)
 
 
 def load(resp: RespClient) -> None:

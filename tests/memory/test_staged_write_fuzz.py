@@ -45,7 +45,7 @@ SEED = int(os.environ.get("GLIDEMQ_FUZZ_SEED", "0"))
 TTL = 60_000
 ATTEMPTS = 4
 FAULTS = ("before", "after", "twice", "full", "die before", "die after", "die and arrive late")
-ALLOWED_WHEN_FULL = ("write_claim", "write_commit", "write_abort", "write_settled", "writes", "write_report")
+ALLOWED_WHEN_FULL = ("write_claim", "write_commit", "write_abort", "write_finished", "writes", "write_report")
 PATIENCE = 60
 """Seconds after which a run is considered blocked."""
 
@@ -146,7 +146,7 @@ class World:
     def _execute(self, call: Any) -> Any:
         return self.transport.call(call)
 
-    # -- what the writers see ---------------------------------------------------------------------------------
+    # -- the view of the writers ---------------------------------------------------------------------------------
 
     def call(self, call: Any) -> Any:
         actor: Actor = _local.actor
@@ -335,7 +335,7 @@ def world(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 class Scene:
-    """The queues of one run and what is in them."""
+    """The queues of one run and their contents."""
 
     def __init__(self, world: World, kind: str) -> None:
         self.world = world
@@ -421,7 +421,7 @@ def unexpected(actor: Actor, world: World) -> bool:
 
 
 def outcome(driver: Actor) -> str:
-    """Return what the driver's user was told: 'decided', 'undecided', or '' if nothing is certain."""
+    """Return the result that the user of the driver got: 'decided', 'undecided', or '' if nothing is certain."""
     error = driver.error
     if error is None or isinstance(error, Died) or driver.process in driver.world.dead:
         return ""

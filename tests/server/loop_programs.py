@@ -198,7 +198,7 @@ def leaks(url: str, name: str) -> Any:
 
     async def handled(_: Job[Any, Any]) -> None: ...
 
-    def settled(files: int) -> tuple[int, int]:
+    def after_cycles(files: int) -> tuple[int, int]:
         # A heartbeat thread detects the end of its loop at its next beat; GLIDE frees sockets in its own thread.
         deadline = time.monotonic() + 120
         while True:
@@ -209,14 +209,14 @@ def leaks(url: str, name: str) -> Any:
 
     kept: list[Worker] = []
     asyncio.run(use(kept))
-    first = settled(10_000)
+    first = after_cycles(10_000)
     for _ in range(3):
         asyncio.run(use(kept))
-    second = settled(first[1])
+    second = after_cycles(first[1])
     for loop in [asyncio.new_event_loop() for _ in range(5)]:
         loop.run_until_complete(queue.add("a"))
         close_bare(loop)
-    return [first, second, settled(first[1])]
+    return [first, second, after_cycles(first[1])]
 
 
 @program

@@ -88,11 +88,11 @@ async def test_start_from_of_a_late_subscription(core_url: str, queue_name: str)
         ids = [await broadcast.publish("a", n) for n in range(3)]
         first = BroadcastWorker(queue_name, old, core_url, subscription="old", start_from="0-0")
         second = BroadcastWorker(queue_name, new, core_url, subscription="new")
-        async with working(first) as recorded, working(second) as told_new:
+        async with working(first) as recorded, working(second) as recorded_new:
             await recorded.wait("completed", 3)
             ids.append(await broadcast.publish("a", 3))
             await recorded.wait("completed", 4)
-            await told_new.wait("completed", 1)
+            await recorded_new.wait("completed", 1)
         assert (old.ids, new.ids) == (ids, ids[3:])
         position = (await broadcast.get_subscriptions())[0].last_delivered
         ids.append(await broadcast.publish("a", 4))

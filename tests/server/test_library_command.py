@@ -11,12 +11,12 @@ import pytest
 
 from glidemq_py import ConnectionOptions, Queue, Worker, library
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.library_source import Face, Library, assemble
+from glidemq_py._client.library_source import Library, Variant, assemble
 from glidemq_py._maintenance import libraries as library_sweep
 from glidemq_py._maintenance.libraries import LOCK_KEY, REGISTRY, UNUSED_MS, UnusedLibrariesTask
 from glidemq_py.testing import RespClient, ServerProcess
 
-OWN, WIRE = assemble(Face.OWN), assemble(Face.WIRE)
+OWN, WIRE = assemble(Variant.OWN), assemble(Variant.WIRE)
 FAKE = "glidemq_py_0123456789ab"
 PrivateServer = Callable[..., ServerProcess]
 
@@ -54,36 +54,36 @@ def run(*arguments: str) -> tuple[int, str]:
 # -- the command --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("face", [Face.OWN, Face.WIRE])
+@pytest.mark.parametrize("variant", [Variant.OWN, Variant.WIRE])
 @pytest.mark.slow
-def test_dump_can_be_loaded(face: Face, private_server: PrivateServer) -> None:
-    code, text = run("dump", "--face", face)
-    assert (code, text) == (0, assemble(face).code)
+def test_dump_can_be_loaded(variant: Variant, private_server: PrivateServer) -> None:
+    code, text = run("dump", "--variant", variant)
+    assert (code, text) == (0, assemble(variant).code)
     with private_server().client() as client:
-        assert client.execute("FUNCTION", "LOAD", text) == assemble(face).name
+        assert client.execute("FUNCTION", "LOAD", text) == assemble(variant).name
 
 
-@pytest.mark.parametrize("face", [OWN, WIRE], ids=["own", "wire"])
-def test_load_and_check(face: Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("variant", [OWN, WIRE], ids=["own", "wire"])
+def test_load_and_check(variant: Library, place: tuple[str, RespClient], capsys: pytest.CaptureFixture[str]) -> None:
     url, client = place
-    kind = "wire" if face is WIRE else "own"
+    kind = "wire" if variant is WIRE else "own"
     nodes = len(client.primaries())
 
     def command(name: str) -> tuple[int, list[str]]:
-        code = library.main([name, "--face", kind, "--url", url])
+        code = library.main([name, "--variant", kind, "--url", url])
         return code, capsys.readouterr().out.splitlines()
 
     code, lines = command("check")
-    assert (code, len(lines), lines[0].endswith(f"{face.name} is missing")) == (1, nodes, True)
+    assert (code, len(lines), lines[0].endswith(f"{variant.name} is missing")) == (1, nodes, True)
     code, lines = command("load")
     assert (code, [line.endswith(" loaded") for line in lines]) == (0, [True] * nodes)
-    assert names(client) == [[face.name]] * nodes
+    assert names(client) == [[variant.name]] * nodes
     code, lines = command("load")
     assert (code, [line.endswith(" already loaded, left unchanged") for line in lines]) == (0, [True] * nodes)
     code, lines = command("check")
-    version = "93" if face is WIRE else face.name
+    version = "93" if variant is WIRE else variant.name
     assert code == 0
-    assert all(line.endswith(f"is loaded, version {version}, {len(face.functions)} functions") for line in lines)
+    assert all(line.endswith(f"is loaded, version {version}, {len(variant.functions)} functions") for line in lines)
 
 
 def test_foreign_wire_library_is_never_replaced(
@@ -92,9 +92,9 @@ def test_foreign_wire_library_is_never_replaced(
     url, client = place
     foreign = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return '88' end)"
     client.execute_everywhere("FUNCTION", "LOAD", foreign)
-    assert library.main(["load", "--face", "wire", "--url", url]) == 0
+    assert library.main(["load", "--variant", "wire", "--url", url]) == 0
     assert "left unchanged" in capsys.readouterr().out
-    assert library.main(["check", "--face", "wire", "--url", url]) == 0
+    assert library.main(["check", "--variant", "wire", "--url", url]) == 0
     assert "version 88, 1 functions (not this build's code)" in capsys.readouterr().out
 
 
@@ -117,7 +117,7 @@ def test_incomplete_wire_library_is_not_published(
     monkeypatch: pytest.MonkeyPatch, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(library, "WIRE_FUNCTIONS", library.WIRE_FUNCTIONS | {"fly"})
-    assert library.main(["load", "--face", "wire", "--url", url]) == 1
+    assert library.main(["load", "--variant", "wire", "--url", url]) == 1
     assert "incomplete and is not loaded: fly" in capsys.readouterr().err
 
 

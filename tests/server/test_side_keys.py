@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQConnectionError, Job, Queue, Worker
-from glidemq_py._client.library_source import Face, assemble
+from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import ServerProcess
 from tests.server.worker_support import EventRecorder
@@ -69,7 +69,7 @@ async def test_plain_queue_deletes_records_only(private_server: Any, detections:
         with server.client() as client:
             # A peer that writes this now has a library, which the next look finds.
             client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
-            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            client.execute("FUNCTION", "LOAD", assemble(Variant.WIRE).code)
             await detections[0].run_once()
             assert not detections[0].alone
             assert client.keys("glide:{q}:log:*") == []
@@ -119,7 +119,7 @@ async def test_ids_are_kept_until_their_keys_are_deleted(
         await recorded.wait("completed")
         with server.client() as client:
             client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
-            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            client.execute("FUNCTION", "LOAD", assemble(Variant.WIRE).code)
             lost = LostCalls(detections[0])
             monkeypatch.setattr(detections[0]._link.transport, "call", lost.call)
             with pytest.raises(GlideMQConnectionError):
@@ -142,7 +142,7 @@ async def test_job_whose_removal_is_under_way_is_cleaned_up_later(
         assert detection.removal(job.id) == 2
         with server.client() as client:
             client.execute("RPUSH", f"glide:{{q}}:log:{job.id}", "of a peer")
-            client.execute("FUNCTION", "LOAD", assemble(Face.WIRE).code)
+            client.execute("FUNCTION", "LOAD", assemble(Variant.WIRE).code)
             await detection.run_once()
             assert len(client.keys("glide:{q}:log:*")) == 1  # the job exists
             client.execute("DEL", f"glide:{{q}}:job:{job.id}")

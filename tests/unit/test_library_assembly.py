@@ -1,4 +1,4 @@
-"""Assembly of the Lua library: both faces, their names, and the way from an error back to file and line."""
+"""Assembly of the Lua library: both variants, their names, and the way from an error back to file and line."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py._client import library_source as library
-from glidemq_py._client.library_source import WIRE_VERSION, Face, assemble, lua_root
+from glidemq_py._client.library_source import WIRE_VERSION, Variant, assemble, lua_root
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 
 OWN_FUNCTIONS = frozenset(
@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
     return Path(shutil.copytree(lua_root(), tmp_path / "lua"))
 
 
-def test_our_face() -> None:
+def test_our_variant() -> None:
     ours = assemble()
     assert re.fullmatch(r"glidemq_py_[0-9a-f]{12}", ours.name)
     assert ours.prefix == ours.name + "_"
@@ -35,20 +35,22 @@ def test_our_face() -> None:
     assert ours.functions >= OWN_FUNCTIONS
 
 
-def test_the_wire_face() -> None:
-    wire = assemble(Face.WIRE)
+def test_the_wire_variant() -> None:
+    wire = assemble(Variant.WIRE)
     assert (wire.name, wire.prefix) == ("glidemq", "glidemq_")
     assert wire.code.startswith("#!lua name=glidemq\n")
     assert f"VERSION = '{WIRE_VERSION}'" in wire.code
 
 
 def test_both_libraries_contain_the_shared_files() -> None:
-    files = {face: {str(assemble(face).locate(n + 1)).partition(":")[0] for n in range(10_000)} for face in Face}
-    shared = {name for name in files[Face.OWN] if name.startswith("lua/") and "/functions/" not in name}
+    files = {
+        variant: {str(assemble(variant).locate(n + 1)).partition(":")[0] for n in range(10_000)} for variant in Variant
+    }
+    shared = {name for name in files[Variant.OWN] if name.startswith("lua/") and "/functions/" not in name}
     assert shared
-    assert shared <= files[Face.WIRE]
-    assert not any("/functions/" in name for name in files[Face.WIRE])
-    assert not any(name.startswith("lua/wire_library/") for name in files[Face.OWN])
+    assert shared <= files[Variant.WIRE]
+    assert not any("/functions/" in name for name in files[Variant.WIRE])
+    assert not any(name.startswith("lua/wire_library/") for name in files[Variant.OWN])
 
 
 def test_the_name_is_of_the_content_alone(root: Path) -> None:
@@ -152,15 +154,15 @@ def test_a_script_error_is_located(
 
 @pytest.mark.parametrize("name", ["valkey-9.1", "valkey-8.1", "redis"])
 def test_both_faces_load_beside_each_other(private_server: Callable[..., ServerProcess], name: str) -> None:
-    faces = [assemble(face) for face in Face if assemble(face).functions]
+    variants = [assemble(variant) for variant in Variant if assemble(variant).functions]
     with private_server(name).client() as resp:
-        for face in faces:
-            assert resp.execute("FUNCTION", "LOAD", face.code) == face.name
-        for face in faces:
-            (found,) = resp.execute("FUNCTION", "LIST", "LIBRARYNAME", face.name)
+        for variant in variants:
+            assert resp.execute("FUNCTION", "LOAD", variant.code) == variant.name
+        for variant in variants:
+            (found,) = resp.execute("FUNCTION", "LIST", "LIBRARYNAME", variant.name)
             listed = dict(zip(found[::2], found[1::2], strict=True))["functions"]
             names = {dict(zip(function[::2], function[1::2], strict=True))["name"] for function in listed}
-            assert names == {face.function(name) for name in face.functions}
+            assert names == {variant.function(name) for name in variant.functions}
 
 
 def test_the_reference_describes_every_function() -> None:

@@ -4,7 +4,7 @@
 --   decided: the home was committed with `ballot`. Pieces prepared here with this ballot are published, others deleted.
 --   'committed' = call again; 'published' = this queue's part is published, and `queues` are pending; 'done'. jobs,
 --   others: added by all calls, and rows not added (duplicates; too costly for their group). ballot: of the manifest
--- write_settled: report that a queue of the write is done. KEYS 1 meta of its home
+-- write_finished: report that a queue of the write is done. KEYS 1 meta of its home
 --   ARGV 1 packed {write, query, batch, queue, keep ms, jobs, others}   -> state
 -- Any caller can continue after another: a piece leaves its list in the step that adds its jobs.
 -- errors: OOM (not allow-oom: it adds jobs). Bound: the rows of one piece; S.LISTS_MAX attempts that did not win.
@@ -63,7 +63,7 @@ G.export('write_publish', {}, function(keys, args)
   return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues, ballot })
 end)
 
-G.export('write_settled', { 'allow-oom' }, function(keys, args)
+G.export('write_finished', { 'allow-oom' }, function(keys, args)
   local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
   local w = S.write(q, r[1])
   if redis.call('SREM', w.queues, r[4]) == 1 then S.count_queue(w, r[4], r[6], r[7]) end
