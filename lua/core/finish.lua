@@ -98,7 +98,7 @@ local function complete(b, row)
   return G.OK
 end
 
--- Fail the job whatever attempts are left. The variable arguments are further fields of its record.
+-- Fail the job even if attempts are left. The variable arguments are further fields of its record.
 local function fail_at_once(b, row, group, reason, kind, keep, ...)
   if G.dead_letter then
     G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])

@@ -82,7 +82,7 @@ end
 SEARCH[1] = search_set('SSCAN', 'SREM', 'list-taken', 1)
 SEARCH[2] = search_set('ZSCAN', 'ZREM', 'list-active-ids', 2)
 
--- What is found is added to the set of this library.
+-- Found jobs are added to the set of this library.
 SEARCH[3] = function(q, s, cursor)
   if counted(q) <= in_sets(q) then return nil end
   local pattern = escaped(q.J) .. '*'

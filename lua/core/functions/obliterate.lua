@@ -1,4 +1,4 @@
--- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on what the queue holds.
+-- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on the size of the queue.
 -- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1}   -> packed {status, deleted jobs, cursor}
 -- status: 'more' (call again with the cursor of the reply; '' at first), 'done', 'active' (force is off and jobs are
 -- active; nothing was changed, and the number is the count of active jobs)
@@ -280,7 +280,7 @@ local function delete_queue(q)
     q.temporary, q.write_reports, q.obliterating, q.parents_left, q.search_cursors)
 end
 
--- Delete one batch of what the indexes name. Return the deleted jobs, and false if nothing was left.
+-- Delete one batch of the jobs in the indexes. Return the deleted jobs, and false if nothing was left.
 local function delete_indexed(q, batch, subscriptions)
   local ids, found = first_ids(q, batch)
   if found == 0 then ids, found = group_ids(q, batch) end

@@ -5,7 +5,7 @@
 -- (deep in a list, or pushed by a peer), a worker removes the place when it meets it.
 
 -- Count an active job without an entry as left. Jobs fetched by this library or by the wire library are in one of the
--- two sets, whatever their source (a parked job of a group is in no list). For jobs fetched by a peer's own library,
+-- two sets, for every source (a parked job of a group is in no list). For jobs fetched by a peer's own library,
 -- the record is used.
 local function leave_lists(q, id, by_record)
   local taken = redis.call('SREM', q.P .. 'list-taken', id) == 1

@@ -1,7 +1,7 @@
 -- check_scope: return the kind of the queue.   KEYS 1 meta   -> packed {broadcast 0|1, peers 0|1}
 --   broadcast: its stream is read by subscriptions, whose entries stay; peers: workers of another library are
 --   registered
--- check_counters: compare the counters of the queue with what they count. Changes nothing.
+-- check_counters: compare the counters of the queue with the counted jobs. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed counters   -> packed rows {counter, is, should be}
 -- counters: {top, others, peers}: the highest id of digits found; active jobs without a stream entry that no set of
 -- ours contains; 1 = workers of peers are registered (their list jobs are in no set: a count that is too high is

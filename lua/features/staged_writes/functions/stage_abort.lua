@@ -30,7 +30,7 @@ local function leave(q, w, driver, cursor)
   return S.delete_some_of(w, driver, cursor)
 end
 
--- Another queue has no list of drivers: what is left there belongs to others.
+-- Another queue has no list of drivers: keys left there belong to others.
 local function leave_beside(q, w, driver, cursor, state)
   local left = S.delete_some_of(w, driver, cursor)
   if left ~= '0' then return 'more', left end

@@ -166,7 +166,7 @@ local function sweep_consumers(q, foreign)
   end
 end
 
--- Once per round: what is done besides the recovery of stalled jobs.
+-- Once per round: cleanup besides the recovery of stalled jobs.
 local function sweep(q, run)
   sweep_watch(q)
   G.sweep_dedup(q, run.now)
