@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "server/test_worker_fetching.py::a_job_that_a_peer_put_into_a_list_is_found_by_polling",
     ),
     "W17": ("server/test_batch.py::global_concurrency_bounds_batches_and_strands_nothing",),
-    "W18": ("server/test_control.py::revoking_an_active_job_cancels_its_handler",),
+    "W18": ("server/test_bulk_operations.py::revoking_an_active_job_cancels_its_handler",),
     "W19": (
         "server/test_worker_timeouts.py::an_async_handler_is_cancelled",
         "server/test_batch.py::timeout_applies_to_one_job_and_keeps_its_reason",
@@ -74,7 +74,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "W54": ("lua/test_own_recovery.py::all_list_jobs_of_a_dead_worker_in_one_round",),
     "W55": ("lua/test_own_original_faults.py::lock_key_next_to_job_does_not_block_recovery",),
     "W56": ("lua/test_own_bulk_operations.py::revoked_job_deep_in_list_is_rejected_at_fetch",),
-    "W57": ("server/test_control.py::operations_on_many_jobs_use_short_calls",),
+    "W57": ("server/test_bulk_operations.py::operations_on_many_jobs_use_short_calls",),
     "W58": (
         "server/test_queue_reading.py::slices_of_every_state",
         "server/test_queue_reading.py::skipped_positions_are_not_read",
