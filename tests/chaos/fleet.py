@@ -151,6 +151,7 @@ class Fleet:
         """Wait until all producers have had their adds acknowledged; `stop`: stop them."""
         for party in self.producers:
             if stop and party.alive:
+                party.wait_ready()  # before that, SIGTERM ends Python itself
                 party.send(signal.SIGTERM)
         deadline = time.monotonic() + seconds
         for party in self.producers:

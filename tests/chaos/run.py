@@ -132,6 +132,7 @@ class ChaosRun:
         """No job may stall: its workers are healthy."""
         self.checks: list[Callable[[], None]] = []
         """Checks of the row after the drain."""
+        self._least = 0
         self._killed: list[tuple[float, frozenset[str], float]] = []
 
     @property
@@ -214,8 +215,9 @@ class ChaosRun:
         return self.ledger.wait(lambda: self.ledger.completions >= wanted, seconds)
 
     def fleet_of(self, workers: int, producers: int = 1, *, jobs: int, rate: float = 150, **changes: Any) -> None:
-        """Start workers, wait until they are ready, and start producers of `jobs` adds each in the short form.
+        """Start workers, wait until they are ready, and start producers, which add jobs until the faults are over.
 
+        `jobs`: least number of acknowledged adds per producer before the drain.
         `changes` are settings of the workers; producers share their request timeout.
         """
         for _ in range(workers):
@@ -223,7 +225,8 @@ class ChaosRun:
         for worker in self.fleet.workers:
             worker.wait_ready()
         for _ in range(producers):
-            self.fleet.producer(None if self.long else jobs, rate=rate, request_timeout=changes.get("request_timeout"))
+            self.fleet.producer(rate=rate, request_timeout=changes.get("request_timeout"))
+        self._least = producers * jobs
 
     def restart(self, server: ServerProcess, change: Callable[[], None] = lambda: None) -> float:
         """Kill the server (SIGKILL), change something on its disk, start it, and return the time it was up."""
@@ -277,10 +280,15 @@ class ChaosRun:
 
     def drain(self) -> None:
         """Stop the producers, wait until all jobs have ended, and stop the workers."""
-        self.fleet.finish_producers(stop=self.long)
+        self.finish_adding()
         self.wait_drained()
         self.fleet.stop_workers()
         self.ledger.sync()
+
+    def finish_adding(self) -> None:
+        """Wait until enough jobs have been added, and stop the producers."""
+        self.ledger.wait(lambda: len(self.ledger.acknowledged) >= self._least, 120)
+        self.fleet.finish_producers(stop=True)
 
     def wait_drained(self) -> None:
         """Wait until all acknowledged jobs have ended."""

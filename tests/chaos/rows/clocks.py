@@ -47,7 +47,7 @@ def _clients(run: ChaosRun) -> None:
         run.fleet.worker(options=options, environment_changes=_follow(clock))
     for worker in run.fleet.workers:
         worker.wait_ready()
-    run.fleet.producer(None if run.long else 300, rate=100, environment_changes=_follow(clocks[2]))
+    run.fleet.producer(rate=100, environment_changes=_follow(clocks[2]))
     for number in run.faults(3, every=3, progress=60):
         clocks[number % len(clocks)].write_text(run.random.choice(("+3600", "-3600", "+0")))
 

@@ -22,7 +22,7 @@ def play(run: ChaosRun) -> None:
         with run.queue() as queue:
             queue.set_event_retention(EVENTS_KEPT)
         run.serving("served again after", at, 2)
-    run.fleet.finish_producers(stop=run.long)
+    run.finish_adding()
     run.wait_drained()
     before = [_cpu_seconds(worker.process.pid) for worker in run.fleet.workers]
     run.ledger.wait(lambda: False, IDLE_S)

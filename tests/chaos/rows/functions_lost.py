@@ -16,7 +16,7 @@ def play(run: ChaosRun) -> None:
     run.no_stalls = True
     other = other_build(run.folder / "other-build")
     run.fleet.worker(python_path=str(other))
-    run.fleet.producer(None if run.long else 250, rate=100, python_path=str(other))
+    run.fleet.producer(rate=100, python_path=str(other))
     run.fleet_of(2, jobs=250, rate=100)
     flushes = 0
     for _ in run.faults(4, every=5, progress=60):

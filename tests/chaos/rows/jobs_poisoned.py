@@ -24,7 +24,7 @@ def play(run: ChaosRun) -> None:
     for worker in run.fleet.workers:
         worker.wait_ready()
     run.fleet.producer(rate=60)
-    run.fleet.producer(None if run.long else 5, rate=5, payload=(1 << 20) - 1_000, kinds=("plain",))
+    run.fleet.producer(rate=2, payload=(1 << 20) - 1_000, kinds=("plain",))
     poisoned = 0
     for _ in run.faults(1, every=10, progress=30):
         run.fleet.producer(1, kinds=("poison",))

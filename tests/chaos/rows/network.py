@@ -33,6 +33,6 @@ def play(run: ChaosRun, variant: str) -> None:
         proxy.bytes_per_second = 125_000
     for _ in run.faults(1):
         run.progress(20)
-    run.fleet.finish_producers(stop=run.long)
+    run.finish_adding()
     if variant == "resets":
         run.note(f"{proxy.resets} connections reset")

@@ -15,7 +15,7 @@ def play(run: ChaosRun) -> None:
     for worker in workers:
         worker.wait_ready()
     for _ in range(2):
-        run.fleet.producer(None if run.long else 300, rate=100)
+        run.fleet.producer(rate=100)
     for _ in run.faults(3):
         index = run.random.randrange(len(workers))
         victim = workers[index]
