@@ -6,6 +6,9 @@ docstring, and its allowed values from the error that it raises. A table is writ
 fails if a table is out of date or an option is missing.
 """
 
+# pyright: basic
+# Introspection: most values have no static type.
+
 from __future__ import annotations
 
 import collections.abc
