@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Protocol
 
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, AddReply, Row, add, encode_row
+from glidemq_py._core.calls.adding import DATA, AddCall, AddReply, Row, add, encode_row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
@@ -113,7 +113,8 @@ class AddCoalescer:
                 self._in_flight = False
                 if self._idle is not None:
                     self._rest()
-        return reply.now, reply.results[0]
+        (result,) = reply.results
+        return reply.now, result
 
     async def _send_waiting(self) -> None:
         try:
@@ -144,7 +145,7 @@ class AddCoalescer:
             row, future = self._waiting.popleft()
             if not future.done():
                 batch.append((row, future))
-                chars += len(row[1])  # type: ignore[arg-type]
+                chars += len(row[DATA])  # type: ignore[arg-type]
         return batch
 
     async def _send(self, batch: list[tuple[Row, asyncio.Future[Added]]]) -> None:
@@ -264,9 +265,9 @@ class BulkAdd:
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
         for i, job in enumerate(check_iterable("jobs", jobs, "jobs")):
             pair = _pair(job)
-            if pair is not None and type(pair[0]) is str and pair[0] in known:
-                name: str = pair[0]
-                value, options = pair[1], defaults
+            name, value = pair or (None, None)
+            if type(name) is str and name in known:
+                options = defaults
             else:
                 name, value, options = _spec(job, i, defaults)
                 known.add(name)
@@ -287,7 +288,7 @@ class BulkAdd:
             if i > start and (i - start >= CHUNK_ROWS or chars >= CHUNK_CHARS):
                 yield start, self.rows[start:i]
                 start, chars = i, 0
-            chars += len(row[1])  # type: ignore[arg-type]
+            chars += len(row[DATA])  # type: ignore[arg-type]
         if start < len(self.rows):
             yield start, self.rows[start:]
 

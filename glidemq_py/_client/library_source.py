@@ -132,13 +132,13 @@ class _Text:
 
 
 def _files(root: Path, variant: Variant, settable_clock: bool) -> list[Path]:
-    namespaces = root / "core" / "namespaces.lua"
+    first = [root / "core" / name for name in ("namespaces.lua", "lists.lua", "rows.lua")]
     clock = root / "clock" / ("settable.lua" if settable_clock else "server.lua")
     sources = [path for folder in ("core", "features") for path in sorted((root / folder).rglob("*.lua"))]
-    shared = [path for path in sources if path.parent.name != _FUNCTIONS and path != namespaces]
+    shared = [path for path in sources if path.parent.name != _FUNCTIONS and path not in first]
     if variant is Variant.WIRE:
-        return [namespaces, clock, *shared, *sorted((root / "wire_library").glob("*.lua"))]
-    return [namespaces, clock, *shared, *(path for path in sources if path.parent.name == _FUNCTIONS)]
+        return [*first, clock, *shared, *sorted((root / "wire_library").glob("*.lua"))]
+    return [*first, clock, *shared, *(path for path in sources if path.parent.name == _FUNCTIONS)]
 
 
 def _exported(code: str) -> frozenset[str]:
@@ -169,6 +169,7 @@ def assemble(variant: Variant = Variant.OWN, *, settable_clock: bool = False, ro
         f"#!lua name={name}",
         f"local G = {{ VERSION = '{version}' }}",
         "G.export = function(name, flags, callback, guards_itself)",
+        "  if G.reading then callback = G.reading(name, callback, guards_itself) end",
         "  callback = guards_itself and callback or G.guarded(callback)",
         f"  redis.register_function{{ function_name = '{prefix}' .. name, callback = callback, flags = flags }}",
         "end",

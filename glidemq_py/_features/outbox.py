@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
@@ -41,6 +42,7 @@ class OutboxEntry(NamedTuple):
     fields: dict[str, str]
 
 
+@declared("outbox_reply")
 class OutboxReply(NamedTuple):
     """Reply of `outbox`."""
 
@@ -57,7 +59,13 @@ def outbox(meta: str, holder: str, hold: int, cursor: str, delivered: Sequence[s
 
     ``holder`` gets the outbox lock for ``hold`` ms.
     """
-    return Call("outbox", meta, (pack((holder, hold, cursor, delivered)),), _read, repeatable=True)
+    return Call(
+        "outbox",
+        meta,
+        requests.outbox(holder=holder, hold=hold, cursor=cursor, delivered=delivered),
+        _read,
+        repeatable=True,
+    )
 
 
 def _read(reply: bytes) -> OutboxReply:
@@ -78,8 +86,8 @@ def dead_letter_queue(meta: str, name: str | None = None, on: str = "", subscrip
         on: the outcomes, comma separated.
         subscription: the subscription of a broadcast that the setting is for; '' = the queue itself.
     """
-    request = (False if name is None else name, on, subscription)
-    return Call("dead_letter_queue", meta, (pack(request),), bytes.decode, repeatable=True)
+    arguments = requests.dead_letter_queue(name=False if name is None else name, on=on, subscription=subscription)
+    return Call("dead_letter_queue", meta, arguments, bytes.decode, repeatable=True)
 
 
 async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport, Transport
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import StagedWriteError
@@ -106,6 +107,7 @@ Winner = tuple[str, int]
 """An attempt whose rows become jobs, and the number of pieces it has staged."""
 
 
+@declared("write_stage_reply")
 class StageReply(NamedTuple):
     """Reply of `stage`."""
 
@@ -114,6 +116,7 @@ class StageReply(NamedTuple):
     id: str
 
 
+@declared("write_open_reply")
 class WriteStatus(NamedTuple):
     """Reply of `open_write` and `claim`."""
 
@@ -122,6 +125,7 @@ class WriteStatus(NamedTuple):
     """The ballot that decided, or may decide, the write; ''."""
 
 
+@declared("write_publish_reply")
 class PublishReply(NamedTuple):
     """Reply of `publish`."""
 
@@ -132,6 +136,7 @@ class PublishReply(NamedTuple):
     ballot: str
 
 
+@declared("add_once_reply")
 class AddOnceReply(NamedTuple):
     """Reply of `add_once`."""
 
@@ -156,6 +161,7 @@ class WriteReport(NamedTuple):
     """Jobs and other rows per queue, at most 100 queues besides the home."""
 
 
+@declared("write")
 class WriteEntry(NamedTuple):
     """One row of `writes`."""
 
@@ -176,44 +182,58 @@ class WriteEntry(NamedTuple):
 
 def open_write(write: WriteId, *, create: bool, queue: str = "") -> Call[WriteStatus]:
     """Return the state of the write; starts it if ``create`` is set and adds ``queue`` to it if given."""
-    where = (write.id, write.home.name, write.query, write.batch)
-    request = (*where, write.ttl, int(create), queue, write.keep, write.driver)
-    return Call("write_open", write.home.meta, (pack(request),), _status, repeatable=True)
+    arguments = requests.write_open(
+        write=write.id, home=write.home.name, query=write.query, batch=write.batch, ttl=write.ttl, create=int(create),
+        queue=queue, keep=write.keep, driver=write.driver,
+    )  # fmt: skip
+    return Call("write_open", write.home.meta, arguments, reader(WriteStatus), repeatable=True)
 
 
 def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
     """Get a ballot with a number above ``floor``; commits with earlier ballots fail."""
-    request = (write.id, write.query, write.batch, token, floor, write.driver)
-    return Call("write_claim", write.home.meta, (pack(request),), _status, repeatable=True)
+    arguments = requests.write_claim(
+        write=write.id, query=write.query, batch=write.batch, token=token, floor=floor, driver=write.driver
+    )
+    return Call("write_claim", write.home.meta, arguments, reader(WriteStatus), repeatable=True)
 
 
 def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, unique: bool) -> Call[StageReply]:
     """Stage the ``seq``-th piece of an attempt in a queue; ``blob`` is the request of an `add`."""
-    create = int(keys != write.home)
-    where = (write.id, write.home.name, write.query, write.batch)
-    request = (*where, attempt, seq, write.ttl, create, int(unique), write.keep, write.driver)
-    return Call("write_stage", keys.meta, (pack(request), blob), _stage, repeatable=True)
+    arguments = requests.write_stage(
+        write=write.id, home=write.home.name, query=write.query, batch=write.batch, attempt=attempt, seq=seq,
+        ttl=write.ttl, create=int(keys != write.home), unique=int(unique), keep=write.keep, driver=write.driver,
+        jobs=blob,
+    )  # fmt: skip
+    return Call("write_stage", keys.meta, arguments, reader(StageReply), repeatable=True)
 
 
 def commit(
     write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int, ballot: str, facts: str = ""
 ) -> Call[StageReply]:
     """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues)."""
-    where = (write.id, write.query, write.batch)
-    request = (*where, winners, first, total, int(keys == write.home), write.keep, ballot, facts)
-    return Call("write_commit", keys.meta, (pack(request),), _stage, repeatable=True)
+    arguments = requests.write_commit(
+        write=write.id, query=write.query, batch=write.batch, winners=winners, first=first, total=total,
+        is_home=int(keys == write.home), keep=write.keep, ballot=ballot, facts=facts,
+    )  # fmt: skip
+    return Call("write_commit", keys.meta, arguments, reader(StageReply), repeatable=True)
 
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
     """Turn the next piece into jobs. Safe to repeat: the server tracks which pieces are published."""
-    request = (write.id, write.query, write.batch, int(decided), write.tombstone(keys, True), ballot)
-    return Call("write_publish", keys.meta, (pack(request),), _published, repeatable=True)
+    arguments = requests.write_publish(
+        write=write.id, query=write.query, batch=write.batch, decided=int(decided), keep=write.tombstone(keys, True),
+        ballot=ballot,
+    )  # fmt: skip
+    return Call("write_publish", keys.meta, arguments, reader(PublishReply), repeatable=True)
 
 
 def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
-    request = (write.id, write.query, write.batch, queue, write.tombstone(write.home, True), jobs, others)
-    return Call("write_finished", write.home.meta, (pack(request),), bytes.decode, repeatable=True)
+    arguments = requests.write_finished(
+        write=write.id, query=write.query, batch=write.batch, queue=queue, keep=write.tombstone(write.home, True),
+        jobs=jobs, others=others,
+    )  # fmt: skip
+    return Call("write_finished", write.home.meta, arguments, bytes.decode, repeatable=True)
 
 
 def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1) -> Call[tuple[str, list[str], str]]:
@@ -222,9 +242,11 @@ def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1)
     State 'more': call again with the cursor. Without a driver: nothing happens if the count of ``changes`` differs;
     -1 = any.
     """
-    where = (write.id, write.query, write.batch, write.home.name, write.tombstone(keys, False))
-    request = (*where, write.driver, cursor, changes, int(keys == write.home))
-    return Call("write_abort", keys.meta, (pack(request),), _aborted, repeatable=True)
+    arguments = requests.write_abort(
+        write=write.id, query=write.query, batch=write.batch, home=write.home.name, keep=write.tombstone(keys, False),
+        driver=write.driver, cursor=cursor, changes=changes, is_home=int(keys == write.home),
+    )  # fmt: skip
+    return Call("write_abort", keys.meta, arguments, _aborted, repeatable=True)
 
 
 def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
@@ -234,34 +256,23 @@ def writes(keys: QueueKeys) -> Call[list[WriteEntry]]:
 
 def write_reports(keys: QueueKeys, first: int = 0, count: int = 100) -> Call[list[WriteReport]]:
     """Return the reports of the finished writes of a home queue, newest first; at most 100 per call."""
-    request = pack((first, count))
-    return Call("write_reports", keys.meta, (request,), lambda reply: _reports(keys, reply), repeatable=True)
+    arguments = requests.write_reports(first=first, count=count)
+    return Call("write_reports", keys.meta, arguments, lambda reply: _reports(keys, reply), repeatable=True)
 
 
 def add_report(write: WriteId, jobs: int, others: int, facts: str) -> Call[int]:
     """Store the report of a save that staged nothing, or that repeated a write."""
-    request = (write.id, write.query, jobs, others, facts)
-    return Call("write_report", write.home.meta, (pack(request),), int, repeatable=False)
+    arguments = requests.write_report(write=write.id, query=write.query, jobs=jobs, others=others, facts=facts)
+    return Call("write_report", write.home.meta, arguments, int, repeatable=False)
 
 
 def add_once(keys: QueueKeys, write: WriteId, sequence: str, number: int, blob: bytes) -> Call[AddOnceReply]:
     """Add the ``number``-th piece of a sequence exactly once; ``blob`` is the request of an `add`."""
     ledger, batch = (write.query, write.batch) if write.query else (write.id, -1)
-    request = (ledger, batch, sequence, number, write.keep)
-    return Call("add_once", keys.meta, (pack(request), blob), _added_once, repeatable=True)
-
-
-def _stage(reply: bytes) -> StageReply:
-    return StageReply(*unpack(reply))
-
-
-def _status(reply: bytes) -> WriteStatus:
-    return WriteStatus(*unpack(reply))
-
-
-def _published(reply: bytes) -> PublishReply:
-    state, jobs, others, queues, ballot = unpack(reply)
-    return PublishReply(state, jobs, others, list(queues), ballot)
+    arguments = requests.add_once(
+        write=ledger, batch=batch, sequence=sequence, number=number, keep=write.keep, jobs=blob
+    )
+    return Call("add_once", keys.meta, arguments, reader(AddOnceReply), repeatable=True)
 
 
 def _aborted(reply: bytes) -> tuple[str, list[str], str]:
@@ -276,15 +287,8 @@ def _reports(keys: QueueKeys, reply: bytes) -> list[WriteReport]:
     ]
 
 
-def _added_once(reply: bytes) -> AddOnceReply:
-    return AddOnceReply(*unpack(reply))
-
-
 def _entries(reply: bytes) -> list[WriteEntry]:
-    return [
-        WriteEntry(write, state, home, query, idle, list(queues), *rest)
-        for write, state, home, query, idle, queues, *rest in unpack(reply)
-    ]
+    return [WriteEntry(*row) for row in unpack(reply)]
 
 
 T = TypeVar("T")

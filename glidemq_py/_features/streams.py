@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import Background, Signal
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.forks import new_lock
@@ -50,7 +51,9 @@ def stream_chunk(
     meta: str, job_id: str, token: tuple[int, int], keep: int, fields: Sequence[str]
 ) -> Call[tuple[AttemptStatus, str]]:
     """Append a chunk of flat ``fields``, keep the newest ``keep`` chunks (0 = all), and return the new entry's id."""
-    return Call("stream_chunk", meta, (pack((job_id, *token, keep, fields)),), _appended)
+    fence, processed_on = token
+    arguments = requests.stream_chunk(id=job_id, fence=fence, processed_on=processed_on, keep=keep, fields=fields)
+    return Call("stream_chunk", meta, arguments, _appended)
 
 
 def _appended(reply: bytes) -> tuple[AttemptStatus, str]:

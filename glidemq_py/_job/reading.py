@@ -150,7 +150,7 @@ async def _rows(
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name))
-    usages = await _usages(link, [row for row in found.rows if row[2][-1]])
+    usages = await _usages(link, [(job_id, position, values) for job_id, position, values in found.rows if values[-1]])
     rows: list[tuple[Job[Any, Any], str]] = []
     for job_id, position, values in found.rows:
         job = _listed(link, job_id, wanted, values, usages.get(job_id))

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._worker.options import FailureLogOptions
 from glidemq_py._worker.results import FinishedAttempt, message_of
@@ -36,7 +37,6 @@ _WINDOW_S: Final = 60.0
 _MAX_KINDS: Final = 200
 """Maximum number of kinds counted separately per minute. Job names come from users: there may be a million."""
 _MESSAGE_CHARS: Final = 300
-_FAILED_ROW, _BACKOFF = 2, 9
 """Kind of a row that reports a failure, and the position of its backoff (_core/calls/working.py, `failed`)."""
 _ANY: Final = ""
 
@@ -298,8 +298,8 @@ def _described(error: BaseException) -> str:
     return name if message == name else f"{name}: {message}"
 
 
-def _next_attempt(row: list[object]) -> str:
-    wait: Any = row[_BACKOFF] if row[0] == _FAILED_ROW else 0
+def _next_attempt(row: Finished) -> str:
+    wait = row.backoff if isinstance(row, Failed) else 0
     return f"next attempt in {_duration(wait)}" if wait else "next attempt now"
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from glidemq_py._core.calls import Call, working
-from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, ReattachReply
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._job.link import QueueLink
@@ -114,7 +114,7 @@ class FetchLoop:
 
     # -- interface to the other components --------------------------------------------------------------------
 
-    def job_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+    def job_ended(self, row: Finished, run: Run, result: Any, error: BaseException | None) -> None:
         """See `ResultSink`."""
         engine = self.engine
         engine.job_ended(FinishedAttempt(row, run, result, error))
@@ -123,7 +123,7 @@ class FetchLoop:
         else:
             self._pump()  # no other job runs, so no other result can join this call
 
-    def attempt_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+    def attempt_ended(self, row: Finished, run: Run, result: Any, error: BaseException | None) -> None:
         """See `ResultSink`."""
         self.engine.attempt_ended(FinishedAttempt(row, run, result, error))
         self.schedule_pump()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.calls.working import COMPLETED, AttemptStatus, Completed, Failed, Finished
 from glidemq_py._core.checks import check_choice
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data, encode_result
@@ -24,7 +24,6 @@ from glidemq_py._core.times import MAX_EPOCH_MS, to_ms
 from glidemq_py._features.retention import KeepJobs, Retention
 from glidemq_py._features.retries import is_retried, retry_delay
 from glidemq_py._features.suspend import job_api as suspending
-from glidemq_py._features.suspend.job_api import SUSPENDED_ROW
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
@@ -53,15 +52,8 @@ _REASON_CHARS = 4_096
 _TRACE_CHARS = 8_192
 _TRACE_FRAMES = 32
 
-# Kinds of rows and positions of their fields (_core/calls/working.py, `completed` and `failed`).
-_COMPLETED: Final = 1
-_FAILED: Final = 2
-_GROUP_LIMITED: Final = 5
-_WAITING_CHILDREN: Final = 6
-_SIGNALLED: Final = (4, _GROUP_LIMITED, _WAITING_CHILDREN, SUSPENDED_ROW)
-_LIMIT: Final = 8
-_HOW: Final = 7
-_KEEP: Final = {_COMPLETED: 6, _FAILED: 10}
+_SIGNALLED: Final = (working.Delayed, working.GroupLimited, working.WaitingChildren, working.Suspended)
+"""Reports of attempts that ended with a signal."""
 
 _OUTCOMES: Final[dict[int, str]] = {
     AttemptStatus.OK: "completed",
@@ -94,7 +86,7 @@ class Outcomes:
         """Returns how the job with this id is removed: 1 or 2, see `working.Keep`."""
         self._pause_ms = 1_000 if options.limiter is None else options.limiter.duration
 
-    def completed(self, run: Run, result: Any) -> list[object]:
+    def completed(self, run: Run, result: Any) -> Finished:
         """Return the row of a handler that returned.
 
         Raises:
@@ -103,12 +95,11 @@ class Outcomes:
         """
         text = "null" if result is None else encode_result(result, self._link.serializer)
         attempt = run.attempt
-        row: list[object] = [1, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text]
-        if run.options.remove_on_complete is not None:
-            row.append(self._keep(run, run.options.remove_on_complete))
-        return row
+        kept = run.options.remove_on_complete
+        keep = 0 if kept is None else self._keep(run, kept)
+        return Completed(COMPLETED, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text, keep)
 
-    def failed(self, run: Run, error: BaseException) -> list[object]:
+    def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""
         limit = run.options.attempts or 0
         if limit and not self._is_retried(run, error):
@@ -129,12 +120,12 @@ class Outcomes:
             limit > 0 and '"fallbacks"' in run.job._opts_text,
         )
 
-    def released(self, run: Run) -> list[object]:
+    def released(self, run: Run) -> Finished:
         """Return the row of a job that is released without counting an attempt."""
         attempt = run.attempt
         return working.released(run.job.id, attempt.entry, attempt.fence, attempt.processed_on)
 
-    def signalled(self, run: Run, signal: JobSignal) -> list[object]:
+    def signalled(self, run: Run, signal: JobSignal) -> Finished:
         """Return the row of an attempt that ended with a signal.
 
         Raises:
@@ -195,7 +186,7 @@ def _stacktraces(earlier: object, error: BaseException) -> str:
     return json.dumps([*known[-(MAX_STACKTRACES - 1) :], text])
 
 
-def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep: working.Keep) -> list[object]:
+def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep: working.Keep) -> Finished:
     """Return the row of an attempt that ended with ``signal``.
 
     Args:
@@ -249,7 +240,7 @@ class FinishedAttempt:
         sent: True if the row was sent before and the reply was lost.
     """
 
-    row: list[object]
+    row: Finished
     run: Run
     result: Any
     error: BaseException | None
@@ -266,23 +257,21 @@ def status_after_lost_reply(finished: FinishedAttempt, status: int) -> int:
     if status not in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
         return status
     row = finished.row
-    kind: Any = row[0]
-    limit: Any = row[_LIMIT] if kind == _FAILED else 0
-    is_retried = finished.run.job.attempts_made + 1 < limit
-    if status == AttemptStatus.GONE and not (kind in _KEEP and any(row[_KEEP[kind] : _KEEP[kind] + 1])):
+    is_retried = isinstance(row, Failed) and finished.run.job.attempts_made + 1 < row.limit
+    if status == AttemptStatus.GONE and not (isinstance(row, (Completed, Failed)) and row.keep):
         return status
-    if status == AttemptStatus.STALE and not (is_retried or kind in _SIGNALLED):
+    if status == AttemptStatus.STALE and not (is_retried or isinstance(row, _SIGNALLED)):
         return status
-    if kind == SUSPENDED_ROW:
+    if isinstance(row, working.Suspended):
         return AttemptStatus.SUSPENDED
-    if kind == _WAITING_CHILDREN:
+    if isinstance(row, working.WaitingChildren):
         return AttemptStatus.WAITING_CHILDREN
-    if kind in _SIGNALLED:
-        fails = kind == _GROUP_LIMITED and row[_HOW] == "fail"
+    if isinstance(row, _SIGNALLED):
+        fails = isinstance(row, working.GroupLimited) and row.how == "fail"
         return AttemptStatus.FAILED if fails else AttemptStatus.DELAYED
-    if kind == _COMPLETED:
+    if isinstance(row, Completed):
         return AttemptStatus.OK
-    if kind != _FAILED:
+    if not isinstance(row, Failed):
         return AttemptStatus.RELEASED
     return AttemptStatus.RETRYING if is_retried else AttemptStatus.FAILED
 

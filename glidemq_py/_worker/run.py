@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from glidemq_py._core.calls.working import FetchedJob
+from glidemq_py._core.calls.working import EarlierRun, FetchedJob
 from glidemq_py._core.job_options import JobOptions, read_stored_options
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
@@ -15,8 +16,7 @@ from glidemq_py.telemetry.context import CONTEXT_START, without_context
 
 __all__ = ["Run"]
 
-_FIELDS = 12
-"""Number of fields of every fetched job; only jobs that have run before have more."""
+_FIELDS: Final = len(FIELDS["fetched_job"])
 
 
 class Run:
@@ -40,12 +40,15 @@ class Run:
     handler: Callable[[Any], Any]
 
     def __init__(self, link: QueueLink, taken: FetchedJob, processed_on: int, context: Any) -> None:
-        # Positions: see FetchedJob. Hot path: only what every job needs.
+        # Hot path: only what every job needs. tests/unit/test_rows.py compares the names with the declared row.
         more = None
         suspect_limit = 0
         if len(taken) > _FIELDS:
-            taken, more = taken[:_FIELDS], taken[_FIELDS:]
-        job_id, entry, fence, name, data, opts, timestamp, attempts, progress, stalled, priority, trace = taken
+            taken, more = taken[:_FIELDS], EarlierRun(*taken[_FIELDS:])
+        (
+            job_id, entry, fence, name, data, opts, timestamp, attempts_made, progress, stalled_count, priority,
+            stacktrace,
+        ) = taken  # fmt: skip
         attempt = Attempt(entry, fence, processed_on, context)
         job: Job[Any, Any] = self.job_type(link, job_id, name)
         job._data_text = data
@@ -56,29 +59,33 @@ class Run:
             job._opts_text = opts
             if opts.startswith(CONTEXT_START):
                 opts = without_context(opts)
-        if attempts != "0":
-            job.attempts_made = _int(attempts)
+        if attempts_made != "0":
+            job.attempts_made = _int(attempts_made)
         if priority != "0":
             job.priority = _int(priority)
         if progress:
             job._progress_text = progress
-        if trace:
-            job._stacktrace_text = trace
-        if stalled:
-            job.stalled_count = _int(stalled)
+        if stacktrace:
+            job._stacktrace_text = stacktrace
+        if stalled_count:
+            job.stalled_count = _int(stalled_count)
         if more is not None:
-            job._signals_text = more[0] or None
-            job.fallback_index = _int(more[1])
-            job.failed_reason = more[2] or None
-            job.failed_type = more[3] or None
-            suspect_limit = _int(more[4]) if len(more) > 4 else 0
+            job._signals_text = _text(more.signals)
+            job.fallback_index = _int(more.fallback_index)
+            job.failed_reason = _text(more.failed_reason)
+            job.failed_type = _text(more.failed_type)
+            suspect_limit = _int(more.suspect_limit)
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)
-        self.stacktrace = trace
+        self.stacktrace = stacktrace
         self.suspect_limit = suspect_limit
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+
+def _text(value: str | bool) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _int(text: Any) -> int:

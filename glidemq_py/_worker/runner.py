@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py._core.calls.working import AttemptStatus, Finished
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
@@ -41,11 +41,11 @@ _log = get_logger(__name__)
 class ResultSink(Protocol):
     """Receiver of results."""
 
-    def job_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+    def job_ended(self, row: Finished, run: Run, result: Any, error: BaseException | None) -> None:
         """Report a row with the next exchange call, and free the slot of the job."""
         ...
 
-    def attempt_ended(self, row: list[object], run: Run, result: Any, error: BaseException | None) -> None:
+    def attempt_ended(self, row: Finished, run: Run, result: Any, error: BaseException | None) -> None:
         """Report a row with the next exchange call. The slot stays occupied until `free_slot`."""
         ...
 

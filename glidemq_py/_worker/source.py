@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call, working
-from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
+from glidemq_py._core.calls.working import ExchangeReply, Finished, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
@@ -34,7 +34,7 @@ class ExchangeBuilder(Protocol):
     def __call__(
         self,
         want: int,
-        finished: Sequence[list[object]],
+        finished: Sequence[Finished],
         *,
         limiter: tuple[int, int] | None = None,
         tokens: working.Tokens | None = None,

@@ -14,6 +14,7 @@ from glidemq_py._core.calls.adding import stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, stored_names
 from glidemq_py._core.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
+from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
@@ -24,6 +25,7 @@ __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_
 
 _HEAD: Any = np.dtype([("mark", "u1"), ("length", ">u4")])
 _NOTHING: Any = pa.scalar(b"")
+_OPTS, _AFTER_ID = FIELDS["new_job"].index("opts"), FIELDS["new_job"].index("id") + 1
 
 
 class PackedRows:
@@ -145,7 +147,7 @@ class _Named(NamedTuple):
         before = _SOME_ID.to_wire_json()[:-1]  # the id is the first of the options
         if not text.startswith(before):
             raise AssertionError(text)
-        return cls(array_head(len(row)), text[len(before) :], b"".join(map(pack, row[4:])))
+        return cls(array_head(len(row)), text[len(before) :], b"".join(map(pack, row[_AFTER_ID:])))
 
     def tail(self, job_id: str) -> _Tail:
         """Return the parts of the row with this id.
@@ -323,7 +325,7 @@ class RowEncoder:
 
     def _tail(self, options: JobOptions) -> _Tail:
         row = stored_row("", "", options.to_wire_json(), options)
-        return array_head(len(row)), b"".join(map(pack, row[2:]))
+        return array_head(len(row)), b"".join(map(pack, row[_OPTS:]))
 
     # -- errors -------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind, at, page = 0, after, self._page(transport, after, _PAGE)
         while page.entries:
             behind += len(page.entries)
-            at = page.entries[-1][0]
+            at, _ = page.entries[-1]
             page = self._page(transport, at, _PAGE)
         return _offset(after, page.added - behind)
 
@@ -126,7 +126,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not page.entries:
                 break
             number = max(number, page.added - page.kept) + len(page.entries)
-            after = page.entries[-1][0]
+            after, _ = page.entries[-1]
             left -= len(page.entries)
         return _offset(after, number)
 
@@ -161,11 +161,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if trimmed > number:
                 self._lost(trimmed - number)
                 number = trimmed
-            rows = [entry for entry in page.entries if _key(entry[0]) <= _key(partition.until)]
-            more = len(rows) == _PAGE and rows[-1][0] != partition.until
+            rows = [(entry, flat) for entry, flat in page.entries if _key(entry) <= _key(partition.until)]
             number += len(rows)
             if rows:
-                after = rows[-1][0]
+                after, _ = rows[-1]
+            more = len(rows) == _PAGE and after != partition.until
+            if rows:
                 yield self._batch(frame, rows)
         if number != partition.until_number:
             self._lost(partition.until_number - number)
@@ -183,9 +184,9 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, _ in self._columns:
             field = ours(name, "events")
             if field == "eventId":
-                found.append([entry[0] for entry in entries])
+                found.append([entry for entry, _ in entries])
             elif field == "timestamp":
-                found.append([entry[0].partition("-")[0] for entry in entries])
+                found.append([entry.partition("-")[0] for entry, _ in entries])
             elif field == "fields":
                 found.append([[(k, v) for k, v in each.items() if k not in ("event", "jobId")] for each in pairs])
             else:

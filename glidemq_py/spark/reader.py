@@ -256,8 +256,8 @@ class JobsReader(DataSourceReader):
             ids = partition.ids[i : i + options.fetch_size]
             found = transport.call(reading.records(options.keys.meta, ids, ["state", *names]))
             # Spark applies its own filters again, but not the option `state`.
-            rows = [(job_id, str(values[0] or ""), values[1:]) for job_id, values in found]
-            yield [row for row in rows if row[1] in options.states]
+            rows = [(job_id, str(state or ""), values) for job_id, (state, *values) in found]
+            yield [(job_id, state, values) for job_id, state, values in rows if state in options.states]
 
     def _by_index(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options, state = self._options, partition.state

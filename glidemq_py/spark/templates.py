@@ -19,6 +19,7 @@ from glidemq_py._core.calls import array_head, pack
 from glidemq_py._core.calls.adding import stored_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.ordering_groups import validate_ordering_key
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
@@ -30,7 +31,9 @@ SLOTS: Final[dict[str, Any]] = {
     "orderingKey": "glidemq-key-6b02e8a5",
 }  # fmt: skip
 """Placeholders of the columns whose values may differ in every row."""
-_PLACES: Final = {3: "jobId", 4: "delay", 6: "priority", 8: "ttl", 10: "orderingKey"}
+_ID, _ORDERING = FIELDS["new_job"].index("id"), FIELDS["new_job"].index("ordering")
+_COLUMNS: Final = {"id": "jobId", "delay": "delay", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey"}
+_PLACES: Final = {FIELDS["new_job"].index(field): column for field, column in _COLUMNS.items()}
 """Elements of a row that hold them (`stored_row`)."""
 _STORED: Final = {name: f'"{name}":{value}' for name, value in SLOTS.items() if isinstance(value, int)}
 _NUMBER: Final[Any] = np.dtype([("mark", "u1"), ("value", ">u8")])
@@ -86,14 +89,14 @@ class Template:
         row = stored_row("", "", text, options)
         behind: list[Part] = []
         found: set[str] = set()
-        for i, element in enumerate(row[3:], 3):
+        for i, element in enumerate(row[_ID:], _ID):
             name = _PLACES.get(i, "")
-            value: Any = cast("list[Any]", element)[0] if i == 10 and element else element
+            value: Any = cast("list[Any]", element)[0] if i == _ORDERING and element else element
             if name not in slots or value != SLOTS[name]:
                 behind.append(pack(element))
                 continue
             found.add(name)
-            if i == 10:
+            if i == _ORDERING:
                 fields = cast("list[Any]", element)
                 behind += [array_head(len(fields)), name, *map(pack, fields[1:])]
             else:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.adding import add_packed, packed_request
+from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
@@ -104,7 +104,7 @@ class AppendSink(_Sink):
     def send(self, queue: str, request: bytes) -> None:
         """Add the batch."""
         results = self._transport.call(add_packed(self._keys_of(queue).meta, request)).results
-        added = sum(type(result) is str or result[0] == "replaced" for result in results)
+        added = sum(isinstance(result, str) or AddedOther(*result).outcome == "replaced" for result in results)
         self.added += added
         self.skipped += len(results) - added
 

@@ -45,7 +45,8 @@ class _Adds:
 
     async def add(self, row: Row, /) -> Added:
         reply = await self._transport.call(self._add_call(self._meta, (row,), self._quiet))
-        return reply.now, reply.results[0]
+        (result,) = reply.results
+        return reply.now, result
 
     async def close(self) -> None:
         return None

@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.calls.adding import AddedOther, Row
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.context import carrier_of, context_of, with_context
@@ -27,7 +28,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_NAME, _OPTS = 0, 2
+_NAME, _OPTS = FIELDS["new_job"].index("name"), FIELDS["new_job"].index("opts")
 
 
 async def observed_add(
@@ -36,8 +37,8 @@ async def observed_add(
     """Add one row within a span; return the reply of ``add``: ``now`` and the result."""
 
     def describe(span: Span, answer: tuple[int, Any]) -> None:
-        result = answer[1]
-        job_id = result if isinstance(result, str) else result[1]
+        _, result = answer
+        job_id = result if isinstance(result, str) else AddedOther(*result).id
         span.set_attributes({names.MESSAGE_ID: job_id, names.JOB_ID: job_id})
 
     details = {

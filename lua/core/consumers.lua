@@ -2,6 +2,9 @@
 -- read first: a stream with more than GROUPS_MAX groups, or a group with more than CONSUMERS_MAX consumers, is not read
 -- (docs/learn/guarantees.md, "Bounded calls").
 
+local STREAM_GROUP = G.rows.stream_group
+local STREAM_CONSUMER = G.rows.stream_consumer
+local PENDING_ENTRY = G.rows.pending_entry
 local GROUPS_MAX, CONSUMERS_MAX, PENDING_MAX = 1000, 5000, 5000
 local IDLE_PAGE = 1000 -- pending entries
 local PEERS, PEERS_SEEN_MS = 'worker-', 86400000
@@ -29,13 +32,13 @@ end
 G.stream_group = function(q, name)
   local groups, crowded = G.stream_groups(q)
   for _, group in ipairs(groups) do
-    if group[2] == name then return group, false end
+    if group[STREAM_GROUP.name] == name then return group, false end
   end
   return nil, crowded
 end
 
 -- Return whether a group, as above, has few enough consumers to be read.
-G.has_few_consumers = function(group) return group[4] <= CONSUMERS_MAX end
+G.has_few_consumers = function(group) return group[STREAM_GROUP.consumers] <= CONSUMERS_MAX end
 
 -- Return the consumers of a group, as XINFO CONSUMERS does: {_, name, _, pending, _, idle ms, …}. The second value is
 -- true if there are too many to be read.
@@ -49,7 +52,7 @@ end
 -- Return the number of pending entries of a group; at most PENDING_MAX if the stream has too many groups.
 G.pending_count = function(q, name)
   local group, crowded = G.stream_group(q, name)
-  if group then return group[6] end
+  if group then return group[STREAM_GROUP.pending] end
   local pending = crowded and redis.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or {}
   return pending.err and 0 or #pending
 end
@@ -61,7 +64,7 @@ G.has_peers = function(q)
   local consumers, crowded = G.consumers(q, G.GROUP)
   known = crowded
   for _, consumer in ipairs(consumers) do
-    local name = consumer[2]
+    local name = consumer[STREAM_CONSUMER.name]
     known = known or string.sub(name, 1, #PEERS) == PEERS and redis.call('EXISTS', q.P .. 'w:' .. name) == 1
   end
   rawset(q, 'peers', known)
@@ -83,11 +86,11 @@ end
 G.each_idle = function(q, group, idle, from, most, each)
   local pending, found = redis.pcall('XPENDING', q.stream, group, from, '+', IDLE_PAGE), 0
   for i, p in ipairs(pending) do
-    if p[3] >= idle then
+    if p[PENDING_ENTRY.idle] >= idle then
       each(p)
       found = found + 1
-      if found == most then return i == #pending and #pending < IDLE_PAGE and '' or p[1] end
+      if found == most then return i == #pending and #pending < IDLE_PAGE and '' or p[PENDING_ENTRY.id] end
     end
   end
-  return #pending == IDLE_PAGE and pending[IDLE_PAGE][1] or ''
+  return #pending == IDLE_PAGE and pending[IDLE_PAGE][PENDING_ENTRY.id] or ''
 end

@@ -19,7 +19,7 @@ end
 -- If the new due time is the earliest of its priority, wake an idle worker so that it resets its timer. The lowest
 -- score of the whole set does not show the due times of other priorities.
 local function wake_for_due(q, id, priority)
-  local first = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1)[1]
+  local first = G.first(redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1))
   if first == id then G.wake(q, 1) end
 end
 

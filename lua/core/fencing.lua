@@ -7,14 +7,15 @@ G.DELAYED, G.LIMITED = 8, 9 -- 7 is in core/functions/heartbeat.lua
 G.SUSPENDED = 11
 G.WAITING_CHILDREN = 10
 
--- h: {state, fence, processedOn}. ended: states that this attempt may have led to, for a call that is repeated
--- because its reply was lost. Return nil if the attempt is current, else the status to reply.
-G.check_attempt = function(h, fence, processed_on, ended)
-  if not h[1] then return G.GONE end
-  if tonumber(h[2] or '') ~= fence then return G.STALE end
-  if h[1] == 'active' and tonumber(h[3] or '') == processed_on then return nil end
+-- fence, processed_on: the token of the attempt. ended: states that it may have led to, for a call that is repeated
+-- because its reply was lost. state, job_fence, job_processed_on: of the record. Return nil if the attempt is current,
+-- else the status to reply.
+G.check_attempt = function(fence, processed_on, ended, state, job_fence, job_processed_on)
+  if not state then return G.GONE end
+  if tonumber(job_fence or '') ~= fence then return G.STALE end
+  if state == 'active' and tonumber(job_processed_on or '') == processed_on then return nil end
   -- Completing leaves `processedOn` unchanged. After FLUSHALL another job may have the same id and fence.
-  if h[1] == 'completed' and tonumber(h[3] or '') ~= processed_on then return G.STALE end
-  if ended[h[1]] and h[3] then return G.ALREADY end
+  if state == 'completed' and tonumber(job_processed_on or '') ~= processed_on then return G.STALE end
+  if ended[state] and job_processed_on then return G.ALREADY end
   return G.STALE
 end

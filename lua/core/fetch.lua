@@ -1,10 +1,13 @@
 -- Fetch jobs: check each record, reject jobs that must not run, activate the others with a new fencing token.
 
--- Fields of a job sent to a worker, in this order after {id, entry, fence}. Absent fields are false.
+-- Fields read of a job that may be fetched.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
   'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey' }
-local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP, ATTEMPTS, PROGRESS, STALLED = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local EXPIRE_AT, REVOKED, GROUP_KEY, PROCESSED_ON, PRIORITY, STACKTRACE, BUDGET_KEY = 10, 11, 12, 13, 14, 15, 16
+local AT = G.positions(FIELDS)
+local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, AT.data, AT.opts, AT.timestamp
+local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
+local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
+local PRIORITY, STACKTRACE, BUDGET_KEY = AT.priority, AT.stacktrace, AT.budgetKey
 
 local M = G.groups
 
@@ -23,7 +26,7 @@ end
 -- Drop an entry: acknowledge it and report the reason to the worker.
 G.drop = function(fetching, id, entry, reason)
   if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
-  fetching.dropped[#fetching.dropped + 1] = { entry, id or '', reason }
+  fetching.dropped[#fetching.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = reason })
 end
 
 local function reject_unrunnable(q, fetching, id, entry, h)
@@ -92,13 +95,13 @@ local function write_active(q, fetching, id, entry, h)
     if not fetching.quiet then G.emit(q.events, 'active', id) end
   end
   fetching.bytes = fetching.bytes + #h[DATA]
-  local job = { id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS],
-    h[PROGRESS], h[STALLED], h[PRIORITY], h[STACKTRACE] }
+  local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
+    h[STALLED], h[PRIORITY], h[STACKTRACE])
   fetching.jobs[#fetching.jobs + 1] = job
   -- Fields that only a job that has run before can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
-    local more = redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType', 'suspectLimit')
-    for i = 1, 5 do job[12 + i] = more[i] end
+    G.add_earlier_run(job, unpack(redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType',
+      'suspectLimit')))
   end
 end
 

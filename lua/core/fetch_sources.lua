@@ -1,6 +1,8 @@
 -- Define the limits of a fetch, and the sources that belong to no feature: the stream, and lists that are popped at
 -- their right end. core/fetch.lua calls the sources in their order.
 
+local STREAM_ENTRY = G.rows.stream_entry
+
 -- Jobs that one call rejects per source.
 G.REJECTIONS_MAX = 100
 -- A reply exceeds this size by one job at most: data of many MiB would block the server and the worker.
@@ -33,10 +35,10 @@ G.sources.stream = function(q, fetching, free)
     local limit = math.min(free, G.STREAM_PAGE)
     local entries = G.read_stream(q, fetching.consumer, limit)
     for i = 1, #entries do
-      local id = G.entry_job(entries[i][2])
+      local id = G.entry_job(entries[i][STREAM_ENTRY.fields])
       if not id then
-        G.drop(fetching, nil, entries[i][1], 'a stream entry without a job id')
-      elseif G.activate(q, fetching, id, entries[i][1]) then
+        G.drop(fetching, nil, entries[i][STREAM_ENTRY.id], 'a stream entry without a job id')
+      elseif G.activate(q, fetching, id, entries[i][STREAM_ENTRY.id]) then
         free = free - 1
       end
       budget = budget - 1

@@ -2,6 +2,7 @@
 -- The record names the entry of every job that this library made ready. For jobs pushed by a peer, the likely
 -- positions are read.
 
+local STREAM_ENTRY = G.rows.stream_entry
 local LIST_PAGE, HEAD_PAGE, TIME_PAGE = 1000, 200, 300
 
 -- Search `count` entries from `from` on.
@@ -9,7 +10,7 @@ local function among(q, id, from, count)
   local found = redis.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
   if found.err then return nil end
   for _, entry in ipairs(found) do
-    if G.entry_job(entry[2]) == id then return entry[1] end
+    if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
   end
   return nil
 end

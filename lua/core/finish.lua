@@ -1,10 +1,10 @@
--- Report finished attempts, many per call. Rows (processed_on = the `now` of the reply that returned the job):
---   {1, id, entry, fence, processed_on, returnvalue [, keep]}                                 completed
---   {2, id, entry, fence, processed_on, reason, type, stacktrace, limit, backoff [, keep [, 1]]}   failed; 1 = the next
---     attempt uses the next fallback
---   {3, id, entry, fence, processed_on}                                                   released, no attempt counted
---   {4, …} delayed (finish_delay.lua)   {5, …} its group is rate limited (finish_group.lua)
---   {6, …} waits for its children (finish_children.lua)   {7, …} is suspended (finish_suspend.lua)
+-- Report finished attempts, many per call. Rows, by kind (processed_on = the `now` of the reply that returned the job):
+--   1 {kind, id, entry, fence, processed_on, returnvalue [, keep]}                             completed
+--   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback]]}   failed;
+--     next_fallback: the next attempt uses the next fallback
+--   3 {kind, id, entry, fence, processed_on}                                              released, no attempt counted
+--   4 delayed (finish_delay.lua)   5 its group is rate limited (finish_group.lua)
+--   6 waits for its children (finish_children.lua)   7 is suspended (finish_suspend.lua)
 -- keep: 0 or absent = keep the job, 1 = delete it immediately, 2 = the same if no peer can have written a key of the job,
 -- {count, age_s} = retention.
 -- Status per row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
@@ -13,7 +13,9 @@
 -- written stays active.
 
 local F = G.finishing
-local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local REPORT, DONE, FAILURE, RETENTION = G.rows.report, G.rows.completed, G.rows.failed, G.rows.retention
+local KIND, ID, ENTRY, FENCE, PROCESSED_ON = REPORT.kind, REPORT.id, REPORT.entry, REPORT.fence, REPORT.processed_on
+local RESULT, KEEP = DONE.returnvalue, DONE.keep
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
@@ -39,10 +41,11 @@ local function leave_source(b, row)
   end
 end
 
--- Return fields of the job's record; an empty table if the key is not a hash.
-local function read(key, ...)
+-- Check the token of a reported attempt. Return the status to reply, nil if the attempt is current, and the requested
+-- fields of the job's record. A key that is not a hash is a job that is gone.
+local function current(key, row, ended, ...)
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
-  return h.err and {} or h
+  return G.check_attempt(row[FENCE], row[PROCESSED_ON], ended, unpack(h)), unpack(h, 4)
 end
 
 -- Add the job to the index of a terminal state, or mark it for deletion at the end of the call: its final record is
@@ -62,7 +65,7 @@ local function index(b, zset, members, id, keep, rule)
     members[#members + 1] = b.now_text
     members[#members + 1] = id
   end
-  if type(keep) == 'table' then b[rule][keep[1] .. ':' .. keep[2]] = keep end
+  if type(keep) == 'table' then b[rule][keep[RETENTION.count] .. ':' .. keep[RETENTION.age]] = keep end
 end
 
 -- Free the job's slot in its group, if it has one. final: the record of a completed or deleted job needs no `slot`
@@ -77,23 +80,24 @@ end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'groupKey', 'parentId', 'parentIds', 'schedulerName')
-  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], COMPLETED)
+  local rejected, group, parent, parents, scheduler = current(key, row, COMPLETED, 'groupKey', 'parentId', 'parentIds',
+    'schedulerName')
   if rejected then return rejected end
-  index(b, b.q.completed, b.completed, row[ID], row[7], 'keep_completed')
-  if h[5] or h[6] then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, row[6], b.now) end
-  if not DELETED[row[7]] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text) end
+  local result, keep = row[RESULT], row[KEEP]
+  index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
+  if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
+  if not DELETED[keep] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text) end
   leave_source(b, row)
-  leave_group(b, row[ID], h[4], true)
-  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
+  leave_group(b, row[ID], group, true)
+  if scheduler then G.schedule_job_ended(b.q, scheduler, row[ID], b.now) end
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end
   if b.trims then
-    G.emit(b.q.events, 'completed', row[ID], 'returnvalue', row[6])
+    G.emit(b.q.events, 'completed', row[ID], 'returnvalue', result)
   else
     -- One trim of the events per call is enough, and not every call needs one.
-    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6])
+    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result)
   end
   return G.OK
 end
@@ -119,22 +123,22 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local h = read(key, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
-  local rejected = G.check_attempt(h, row[FENCE], row[PROCESSED_ON], FAILED)
+  local rejected, made, priority, group, scheduler, stalls, suspect_limit = current(key, row, FAILED, 'attemptsMade',
+    'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
   if rejected then return rejected end
-  local attempts = G.count_of(h[4]) + 1
-  if row[9] > 0 and attempts < row[9] then
-    return F.retry(b, key, row, G.int(attempts), h[5], h[8] or h[9])
+  local attempts, limit = G.count_of(made) + 1, row[FAILURE.limit]
+  if limit > 0 and attempts < limit then
+    return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit)
   end
-  if h[7] then G.schedule_job_ended(b.q, h[7], row[ID], b.now) end
-  return fail_at_once(b, row, h[6], row[6], row[7], row[11], 'attemptsMade', G.int(attempts), 'stacktrace', row[8],
-    'processedOn', b.now_text)
+  if scheduler then G.schedule_job_ended(b.q, scheduler, row[ID], b.now) end
+  return fail_at_once(b, row, group, row[FAILURE.reason], row[FAILURE.failed_type], row[FAILURE.keep], 'attemptsMade',
+    G.int(attempts), 'stacktrace', row[FAILURE.stacktrace], 'processedOn', b.now_text)
 end
 
 -- Release the job. It gets a new token immediately, so that a later report of this attempt is rejected.
 local function release(b, row)
   local q, id = b.q, row[ID]
-  local rejected = G.check_attempt(read(q.J .. id), row[FENCE], row[PROCESSED_ON], RELEASED)
+  local rejected = current(q.J .. id, row, RELEASED)
   if rejected then return rejected end
   local g = G.return_job(q, id, b.now, G.job_of(q, id))
   leave_source(b, row)
@@ -142,9 +146,9 @@ local function release(b, row)
   return G.RELEASED
 end
 
-local FINISH = G.finish_kinds
-FINISH[1], FINISH[2], FINISH[3] = complete, fail, release
-F.read, F.leave_source, F.leave_group, F.fail_at_once = read, leave_source, leave_group, fail_at_once
+local FINISH, KINDS = G.finish_kinds, G.report_kinds
+FINISH[KINDS.completed], FINISH[KINDS.failed], FINISH[KINDS.released] = complete, fail, release
+F.current, F.leave_source, F.leave_group, F.fail_at_once = current, leave_source, leave_group, fail_at_once
 
 local function write(b, no_metrics)
   local q = b.q

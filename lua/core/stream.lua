@@ -1,5 +1,9 @@
 -- Push to, read from and acknowledge entries of the job stream and its consumer group.
 
+local STREAM_READ = G.rows.stream_read
+local STREAM_ENTRY = G.rows.stream_entry
+local PENDING_ENTRY = G.rows.pending_entry
+
 G.push_stream = function(q, id, name)
   return redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
 end
@@ -25,14 +29,13 @@ G.read_stream = function(q, consumer, count)
     redis.call('XGROUP', 'CREATE', q.stream, G.GROUP, '0', 'MKSTREAM')
     reply = redis.call('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   end
-  if not reply or not reply[1] then return {} end
-  return reply[1][2]
+  local read = reply and G.first(reply)
+  return read and read[STREAM_READ.entries] or {}
 end
 
 -- Return the job id in an entry's fields, or nil if it has none.
 G.entry_job = function(fields)
   if not fields then return nil end
-  if fields[1] == 'jobId' then return fields[2] end
   for i = 1, #fields - 1, 2 do
     if fields[i] == 'jobId' then return fields[i + 1] end
   end
@@ -50,7 +53,7 @@ G.find_entry = function(q, id, eid, timestamp)
   local found = redis.pcall('XRANGE', q.stream, from, from, 'COUNT', count)
   if found.err then return nil end
   for _, entry in ipairs(found) do
-    if G.entry_job(entry[2]) == id then return entry[1] end
+    if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
   end
   return nil
 end
@@ -61,16 +64,17 @@ local PENDING_PAGE, PENDING_PAGES = 1000, 5
 -- hold entries that are no longer in the stream, so there can be more of them than the page has. With very many, each
 -- entry of the page is checked.
 G.pending_entries = function(q, group, page)
-  local pending_ids, from = {}, page[1][1]
+  local pending_ids, from = {}, G.first(page)[STREAM_ENTRY.id]
   for _ = 1, PENDING_PAGES do
-    local pending = redis.pcall('XPENDING', q.stream, group, from, page[#page][1], PENDING_PAGE)
+    local pending = redis.pcall('XPENDING', q.stream, group, from, page[#page][STREAM_ENTRY.id], PENDING_PAGE)
     if pending.err then return pending_ids end
-    for _, p in ipairs(pending) do pending_ids[p[1]] = true end
+    for _, p in ipairs(pending) do pending_ids[p[PENDING_ENTRY.id]] = true end
     if #pending < PENDING_PAGE then return pending_ids end
-    from = '(' .. pending[#pending][1]
+    from = '(' .. pending[#pending][PENDING_ENTRY.id]
   end
   for _, entry in ipairs(page) do
-    if #redis.call('XPENDING', q.stream, group, entry[1], entry[1], 1) > 0 then pending_ids[entry[1]] = true end
+    local id = entry[STREAM_ENTRY.id]
+    if #redis.call('XPENDING', q.stream, group, id, id, 1) > 0 then pending_ids[id] = true end
   end
   return pending_ids
 end
@@ -79,9 +83,9 @@ end
 G.delete_unclaimed = function(q, group, page, each)
   local pending_ids, free = G.pending_entries(q, group, page), {}
   for _, entry in ipairs(page) do
-    if not pending_ids[entry[1]] then
-      free[#free + 1] = entry[1]
-      local id = G.entry_job(entry[2])
+    if not pending_ids[entry[STREAM_ENTRY.id]] then
+      free[#free + 1] = entry[STREAM_ENTRY.id]
+      local id = G.entry_job(entry[STREAM_ENTRY.fields])
       if id then each(id) end
     end
   end

@@ -1,6 +1,7 @@
 -- Index keys that expire by themselves and that no job, set or stream names, so that `obliterate` finds them without a
 -- search: `P:temporary` has the part of the key after `P` as member and its expiry (epoch ms) as score.
 
+local SCORED = G.rows.scored
 local PRUNED_A_CALL = 20
 
 -- ttl: ms. To be called whenever the key's time to live is set. The index expires with its last member.
@@ -9,5 +10,5 @@ G.record_temporary = function(q, suffix, now, ttl)
   local over = redis.call('ZRANGEBYSCORE', q.temporary, '-inf', G.int(now), 'LIMIT', 0, PRUNED_A_CALL)
   if #over > 0 then redis.call('ZREM', q.temporary, unpack(over)) end
   local last = redis.call('ZRANGE', q.temporary, -1, -1, 'WITHSCORES')
-  if last[2] then redis.call('PEXPIRE', q.temporary, G.int(math.max(1, tonumber(last[2]) - now))) end
+  if last[SCORED.score] then redis.call('PEXPIRE', q.temporary, G.int(math.max(1, tonumber(last[SCORED.score]) - now))) end
 end

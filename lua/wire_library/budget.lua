@@ -12,6 +12,8 @@ G.export('checkBudget', { 'no-writes' }, function(keys)
 end)
 
 G.export('recordUsageAndCheckBudget', { 'allow-oom' }, function(keys, args)
-  local usage = { B.json(args[1]), B.json(args[2]), W.num(args[3]), W.num(args[4]) }
+  local usage = G.new.amounts({
+    tokens = B.json(args[1]), costs = B.json(args[2]), total_tokens = W.num(args[3]), total_cost = W.num(args[4]),
+  })
   return B.record(keys[1], usage, B.json(args[5]), B.json(args[6]))
 end)

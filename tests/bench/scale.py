@@ -83,7 +83,7 @@ class Site:
 
     async def work(self, jobs: int, *, fail: bool = False) -> None:
         """Fetch and complete this many jobs, as a worker does."""
-        finished: list[list[object]] = []
+        finished: list[working.Finished] = []
         left = jobs
         while left > 0 or finished:
             want = min(CHUNK, left)
@@ -95,11 +95,12 @@ class Site:
             finished = [_finished(job, reply.now, fail) for job in reply.jobs]
 
 
-def _finished(job: Any, now: int, fail: bool) -> list[object]:
+def _finished(job: Any, now: int, fail: bool) -> working.Finished:
+    job_id, entry, fence, _, _, opts, *_ = job
     if fail:
-        return working.failed(job[0], job[1], job[2], now, "broken", "ValueError", "[]", 0, 0)
-    keep = 1 if "removeOnComplete" in job[4 + 1] else 0
-    return working.completed(job[0], job[1], job[2], now, "null", keep)
+        return working.failed(job_id, entry, fence, now, "broken", "ValueError", "[]", 0, 0)
+    keep = 1 if "removeOnComplete" in opts else 0
+    return working.completed(job_id, entry, fence, now, "null", keep)
 
 
 def plain(options: str = OPTIONS) -> Row:

@@ -211,15 +211,13 @@ class Fetched:
         """Return id, entry, fence and processedOn, as sent by a worker's calls about this attempt."""
         return self.id, self.entry, self.fence, self.processed_on
 
-    def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Finished:
+    def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Completed:
         return working.completed(*self.token, result, keep)
 
-    def failed(
-        self, reason: str = "boom", limit: int = 0, backoff: int = 0, keep: working.Keep = 0
-    ) -> working.Finished:
+    def failed(self, reason: str = "boom", limit: int = 0, backoff: int = 0, keep: working.Keep = 0) -> working.Failed:
         return working.failed(*self.token, reason, "ValueError", "Traceback", limit, backoff, keep)
 
-    def released(self) -> working.Finished:
+    def released(self) -> working.Released:
         return working.released(*self.token)
 
 

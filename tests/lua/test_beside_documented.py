@@ -79,6 +79,7 @@ class Fleet:
             return
         job = self.ours.pop(self.random.choice(list(self.ours)))
         way = self.random.randrange(8)
+        finished: working.Finished
         if way < 4:
             finished, expected = job.completed(), 0
         elif way == 4:

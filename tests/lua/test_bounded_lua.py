@@ -23,7 +23,7 @@ EXCEPTIONS = {
     ("features/flows/parents.lua", "'SMEMBERS', deps"): "after SCARD",
     ("features/metrics/metrics.lua", "'HKEYS', key"): "after HLEN",
     ("features/staged_writes/functions/_stage.lua", "'HGETALL', w.manifest"): "after HLEN",
-    ("features/streams/functions/stream_chunk.lua", "'XADD', key, 'MAXLEN', '=', keep, '*', unpack(r[5])"): (
+    ("features/streams/functions/stream_chunk.lua", "'XADD', key, 'MAXLEN', '=', keep, '*', unpack(r.fields)"): (
         "deletes one chunk; of a stream that others have filled, whole nodes of 100 entries"
     ),
     ("features/usage/functions/usage.lua", "'HGETALL', bucket"): "after HLEN",

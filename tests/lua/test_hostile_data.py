@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from glidemq_py._client.library_source import Library
-from glidemq_py._core.calls import declared_keys
+from glidemq_py._core.calls import declared_keys, working
 from glidemq_py._core.calls.adding import row as job_row
+from glidemq_py._features.suspend.job_api import suspended
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
@@ -69,8 +70,9 @@ class HostileQueue:
         q.add(job_row("a", "1", "{}", lifo=True), job_row("a", "1", "{}", lifo=True))
         q.add(job_row("a", "1", "{}", deduplication=["d", 1000, "throttle"]))
         fetched = q.fetch(12)
+        ends: list[working.Finished]
         ends = [fetched[0].completed(), fetched[1].failed(), fetched[2].failed(limit=3, backoff=50)]
-        ends += [[7, *fetched[3].token, "why", 100], [4, *fetched[4].token, 50, 0]]
+        ends += [suspended(*fetched[3].token, "why", 100), working.delayed(*fetched[4].token, 50, 0, None)]
         q.finish(*ends)
         self.fetched = [job.token for job in fetched[5:]]
         q.add(*[job_row("a", "1", "{}", priority=p, delay=d) for p in (1, 3, 5) for d in (0, 100)])

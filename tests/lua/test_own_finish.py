@@ -5,7 +5,7 @@ import pytest
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.administration import remove
 from glidemq_py._core.calls.working import AttemptStatus as S
-from glidemq_py._core.calls.working import completed, failed
+from glidemq_py._core.calls.working import Finished, completed, failed
 from glidemq_py.testing import RespError
 from tests.lua.own_support import BAND, START, OwnQueue
 
@@ -104,7 +104,7 @@ def test_release_does_not_count_an_attempt(q: OwnQueue) -> None:
 def test_a_call_repeated_after_a_lost_reply_is_a_success(q: OwnQueue) -> None:
     add_many(q, 3)
     one, two, three = q.fetch(3)
-    rows = [one.completed("1"), two.failed(), three.failed(limit=2, backoff=50)]
+    rows: list[Finished] = [one.completed("1"), two.failed(), three.failed(limit=2, backoff=50)]
     assert q.finish(*rows) == [S.OK, S.FAILED, S.RETRYING]
     before = [q.job(job_id) for job_id in "123"]
     q.advance(10)
@@ -324,7 +324,7 @@ def test_unknown_row_kinds(q: OwnQueue) -> None:
     add_many(q, 1)
     job = q.take_one()
     with pytest.raises(RespError):
-        q.finish(job.completed(), [9, "1", "", 1, 1])
+        q.finish(job.completed(), job.released()._replace(kind=9, id="1"))
     assert q.state("1") == "completed"
     assert q.redis("ZCARD", "completed") == 1
 

@@ -111,8 +111,7 @@ def test_revoked_job_creates_dead_letter_entry(q: OwnQueue) -> None:
 def test_job_revoked_while_active_creates_revoked_entry(q: OwnQueue) -> None:
     declare(q, "revoked")
     job, other = take_with(q), take_with(q)
-    by_revocation = job.failed("revoked")
-    by_revocation[6] = "JobRevokedError"
+    by_revocation = job.failed("revoked")._replace(failed_type="JobRevokedError")
     # A handler can raise any message; the text alone does not mark a job as revoked.
     assert q.finish(by_revocation, other.failed("revoked")) == [S.FAILED, S.FAILED]
     assert only_outbox_entry(q)["id"] == job.id

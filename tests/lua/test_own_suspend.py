@@ -310,9 +310,9 @@ def test_fallback_index_is_incremented_by_retry(q: OwnQueue) -> None:
     q.add_job(opts='{"fallbacks":[]}')
     for expected in (1, 2):
         job = q.take_one()
-        q.finish([*job.failed(limit=3), 0, 1])
+        q.finish(job.failed(limit=3)._replace(next_fallback=1))
         assert q.job("1")["fallbackIndex"] == str(expected)
     job = q.take_one()
     assert job.fields["fallbackIndex"] == "2"
-    q.finish([*job.failed(limit=3), 0, 1])
+    q.finish(job.failed(limit=3)._replace(next_fallback=1))
     assert (q.state("1"), q.job("1")["fallbackIndex"]) == ("failed", "2")

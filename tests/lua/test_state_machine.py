@@ -115,7 +115,7 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
         (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode]))
         if mode == "throttle":
             expected = "skipped" if existing and now - at < 80 else "added"
-        elif mode == "debounce" and now - at >= 80:
+        elif now - at >= 80:
             expected = "added"
         elif mode == "debounce" and replaceable:
             expected = "replaced"

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from glidemq_py._core.calls import working
 from glidemq_py._features.limits.options import TokenLimiter
 from glidemq_py._worker.fetch_engine import (
     MAX_REFUSALS,
@@ -49,7 +50,7 @@ def number(run: Any) -> int:
 
 
 def finished(run: Any) -> FinishedAttempt:
-    return FinishedAttempt([run.number], run, None, None)
+    return FinishedAttempt(working.completed(str(run.number), "", 1, 1, "null"), run, None, None)
 
 
 def accepting_engine(slots: int, **options: Any) -> FetchEngine:

@@ -12,17 +12,22 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgpack
 
+from glidemq_py._core.rows import FIELDS
+
 __all__ = [
     "TEXT_MARK",
     "Call",
     "array_head",
+    "declared",
     "declared_keys",
     "pack",
+    "reader",
     "unpack",
 ]
 
 
 T_co = TypeVar("T_co", covariant=True)
+RowT = TypeVar("RowT", bound=tuple[Any, ...])
 
 
 _GUARD: Final = ":slot-guard"
@@ -88,6 +93,31 @@ unpack: Final[Callable[[bytes], Any]] = partial(
 
 TEXT_MARK: Final = 0xDB
 """First byte of a text with a 4-byte big-endian length (str 32), which fits a text of any length."""
+
+
+def declared(name: str) -> Callable[[type[RowT]], type[RowT]]:
+    """Decorate a NamedTuple that has the fields of the row ``name`` of tools/rows.py.
+
+    Raises:
+        TypeError: If the fields or their order differ.
+    """
+
+    def check(kind: type[RowT]) -> type[RowT]:
+        fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+        if fields != FIELDS[name]:
+            raise TypeError(f"{kind.__name__}: has the fields {fields}; row {name!r} has {FIELDS[name]}")
+        return kind
+
+    return check
+
+
+def reader(kind: type[RowT]) -> Callable[[bytes], RowT]:
+    """Return the function that unpacks a reply to a NamedTuple; trailing fields with a default may be missing."""
+
+    def read(reply: bytes) -> RowT:
+        return kind(*unpack(reply))
+
+    return read
 
 
 def array_head(length: int) -> bytes:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from glidemq_py._core.calls import Call, array_head, pack, unpack
+from glidemq_py._core.calls import Call, array_head, declared, pack, reader
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.payload import Compression, Serializer, encode_data
+from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
+    "DATA",
     "AddCall",
     "AddReply",
+    "AddRequest",
+    "AddedOther",
     "Row",
     "add",
     "add_packed",
@@ -23,11 +27,23 @@ __all__ = [
     "stored_row",
 ]
 
+DATA: Final = FIELDS["new_job"].index("data")
+"""Position of the encoded data in a row."""
+
 Row = list[object]
-"""Positional values, truncated after the last given one: name, data, opts JSON, id or '', delay, attempts, priority,
-lifo 0|1, ttl, run_at, ordering, deduplication, parent (id, queue name) (``lua/core/functions/add.lua``)."""
+"""The row ``new_job`` of tools/rows.py, truncated after the last given field; False = not given
+(``lua/core/functions/add.lua``)."""
 
 
+@declared("add_request")
+class AddRequest(NamedTuple):
+    """Argument of `add`."""
+
+    rows: Sequence[Row]
+    quiet: bool
+
+
+@declared("add_reply")
 class AddReply(NamedTuple):
     """Results of the rows of one `add`."""
 
@@ -35,6 +51,16 @@ class AddReply(NamedTuple):
     """Server time of the add, in epoch ms: the ``timestamp`` of the jobs."""
     results: list[str | list[str]]
     """One element per row: the new job's id, or ``[outcome, id]`` with the id of the existing or replacing job."""
+
+
+@declared("added_other")
+class AddedOther(NamedTuple):
+    """Result of a row that did not simply add a job."""
+
+    outcome: str
+    """duplicate, skipped, replaced, cost or parent (``lua/core/functions/add.lua``)."""
+    id: str
+    """Of the existing job, or of the new one if it replaced another."""
 
 
 class Codec(Protocol):
@@ -126,12 +152,12 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice."""
-    return Call("add", meta, (pack((rows, quiet)),), _added)
+    return Call("add", meta, (pack(AddRequest(rows, quiet)),), reader(AddReply))
 
 
 def request(rows: Sequence[Row], quiet: bool) -> bytes:
     """Return the packed argument of an `add`; the parts of a staged write have the same format."""
-    return pack((rows, quiet))
+    return pack(AddRequest(rows, quiet))
 
 
 def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
@@ -141,12 +167,8 @@ def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
 
 def add_packed(meta: str, request: bytes) -> Call[AddReply]:
     """Add jobs, given the result of `request` or `packed_request`."""
-    return Call("add", meta, (request,), _added)
+    return Call("add", meta, (request,), reader(AddReply))
 
 
 AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]
 """Type of `add` and of the corresponding function of broadcasts."""
-
-
-def _added(reply: bytes) -> AddReply:
-    return AddReply(*unpack(reply))

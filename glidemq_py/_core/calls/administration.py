@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.working import AttemptStatus
 
 __all__ = [
@@ -53,33 +54,39 @@ def resume(meta: str) -> Call[bool]:
 
 def set_event_retention(meta: str, count: int) -> Call[int]:
     """Set how many events the queue keeps; 0 is the default, about a thousand."""
-    return Call("set_event_retention", meta, (pack((count,)),), int, repeatable=True)
+    return Call("set_event_retention", meta, requests.set_event_retention(count=count), int, repeatable=True)
 
 
 def registry_add(key: str, members: Sequence[str]) -> Call[int]:
     """Add members to a set that belongs to no queue; return how many are new."""
-    return Call("registry_add", key, (pack(members),), int, repeatable=True)
+    return Call("registry_add", key, requests.registry_add(members=members), int, repeatable=True)
 
 
 def registry_set(key: str, fields: Mapping[str, str]) -> Call[int]:
     """Set fields of a hash that belongs to no queue; return how many are new."""
     flat = [text for pair in fields.items() for text in pair]
-    return Call("registry_set", key, (pack(flat),), int, repeatable=True)
+    return Call("registry_set", key, requests.registry_set(fields=flat), int, repeatable=True)
 
 
 def registry_touch(key: str, member: str, score: int, mode: Literal["GT", "NX"], ttl: int = 0) -> Call[int]:
     """Write a time to a sorted set that belongs to no queue, and set its TTL to ``ttl`` ms (0: unchanged)."""
-    return Call("registry_touch", key, (pack((member, score, mode, ttl)),), int, repeatable=True)
+    return Call(
+        "registry_touch",
+        key,
+        requests.registry_touch(member=member, score=score, mode=mode, ttl=ttl),
+        int,
+        repeatable=True,
+    )
 
 
 def remove(meta: str, job_id: str) -> Call[bool]:
     """Delete a job and all its keys; return False if it did not exist."""
-    return Call("remove", meta, (job_id,), bool, repeatable=True)
+    return Call("remove", meta, requests.remove(id=job_id), bool, repeatable=True)
 
 
 def requeue_job(meta: str, job_id: str) -> Call[str]:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("requeue_job", meta, (job_id,), bytes.decode)
+    return Call("requeue_job", meta, requests.requeue_job(id=job_id), bytes.decode)
 
 
 def obliterate(
@@ -90,7 +97,13 @@ def obliterate(
     The status is "more" (call again), "done", or "active": jobs are active and ``force`` is False; their number is
     returned instead. ``has_usage``: the queue may have usage that a Node peer reported.
     """
-    return Call("obliterate", meta, (pack((force, batch, cursor, int(has_usage))),), _obliterated, repeatable=True)
+    return Call(
+        "obliterate",
+        meta,
+        requests.obliterate(force=force, batch=batch, cursor=cursor, has_usage=int(has_usage)),
+        _obliterated,
+        repeatable=True,
+    )
 
 
 def _obliterated(reply: bytes) -> tuple[str, int, str]:
@@ -99,7 +112,9 @@ def _obliterated(reply: bytes) -> tuple[str, int, str]:
 
 
 def _update(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:
-    return Call("update_job", meta, (pack((kind, job_id, text, *token, keep)),), AttemptStatus)
+    fence, processed_on = token
+    arguments = requests.update_job(kind=kind, id=job_id, text=text, fence=fence, processed_on=processed_on, keep=keep)
+    return Call("update_job", meta, arguments, AttemptStatus)
 
 
 def update_job_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
@@ -126,19 +141,20 @@ def record_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = 
 
 def lock(key: str, token: str, ttl: int) -> Call[bool]:
     """Acquire a lock for ``ttl`` ms; return False if another client holds it."""
-    return Call("lock", key, (token, str(ttl)), bool)
+    return Call("lock", key, requests.lock(token=token, ttl=str(ttl)), bool)
 
 
 def unlock(key: str, token: str) -> Call[bool]:
     """Release a lock; return False if this client no longer holds it."""
-    return Call("unlock", key, (token,), bool, repeatable=True)
+    return Call("unlock", key, requests.unlock(token=token), bool, repeatable=True)
 
 
 def renew(key: str, token: str, ttl: int) -> Call[bool]:
     """Renew a lock for ``ttl`` ms; return False if this client no longer holds it."""
-    return Call("renew", key, (token, str(ttl)), bool, repeatable=True)
+    return Call("renew", key, requests.renew(token=token, ttl=str(ttl)), bool, repeatable=True)
 
 
+@declared("drain_reply")
 class Drained(NamedTuple):
     """Reply of one batch of a drain."""
 
@@ -147,6 +163,7 @@ class Drained(NamedTuple):
     """'' = the end."""
 
 
+@declared("clean_reply")
 class Cleaned(NamedTuple):
     """Reply of one batch of a clean."""
 
@@ -156,6 +173,7 @@ class Cleaned(NamedTuple):
     more: bool
 
 
+@declared("requeue_jobs_reply")
 class Retried(NamedTuple):
     """Reply of one batch of requeued failed jobs."""
 
@@ -166,34 +184,31 @@ class Retried(NamedTuple):
 
 def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:
     """Delete waiting jobs, and delayed ones if ``delayed``; ``total`` = number deleted by the previous calls."""
-    return Call("drain", meta, (pack((delayed, cursor, batch, total)),), _drained)
-
-
-def _drained(reply: bytes) -> Drained:
-    return Drained(*unpack(reply))
+    return Call(
+        "drain", meta, requests.drain(delayed=delayed, cursor=cursor, batch=batch, total=total), reader(Drained)
+    )
 
 
 def clean(meta: str, state: str, grace: int, cutoff: int, batch: int, want: int, total: int) -> Call[Cleaned]:
     """Delete jobs that ended at least ``grace`` ms ago; ``cutoff``: -1, then that of the previous reply."""
-    return Call("clean", meta, (pack((state, grace, cutoff, batch, want, total)),), _cleaned)
-
-
-def _cleaned(reply: bytes) -> Cleaned:
-    return Cleaned(*unpack(reply))
+    return Call(
+        "clean",
+        meta,
+        requests.clean(state=state, grace=grace, cutoff=cutoff, batch=batch, want=want, total=total),
+        reader(Cleaned),
+    )
 
 
 def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int) -> Call[Retried]:
     """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
-    return Call("requeue_jobs", meta, (pack((batch, want, left, total)),), _retried)
-
-
-def _retried(reply: bytes) -> Retried:
-    return Retried(*unpack(reply))
+    return Call(
+        "requeue_jobs", meta, requests.requeue_jobs(batch=batch, want=want, left=left, total=total), reader(Retried)
+    )
 
 
 def revoke(meta: str, job_id: str) -> Call[str]:
     """Revoke a job; return 'revoked', 'flagged' or 'not_found'."""
-    return Call("revoke", meta, (job_id,), bytes.decode, repeatable=True)
+    return Call("revoke", meta, requests.revoke(id=job_id), bytes.decode, repeatable=True)
 
 
 def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
@@ -201,14 +216,20 @@ def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
 
     Returns 'ok', 'no_op', 'gone', 'held', 'lost', or the state that does not allow it.
     """
-    return Call("change_priority", meta, (job_id, str(priority)), bytes.decode, repeatable=True)
+    return Call(
+        "change_priority",
+        meta,
+        requests.change_priority(id=job_id, priority=str(priority)),
+        bytes.decode,
+        repeatable=True,
+    )
 
 
 def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:
     """Make a job due ``delay`` ms from now, 0 = immediately. Returns the same results as `change_priority`."""
-    return Call("change_delay", meta, (job_id, str(delay)), bytes.decode, repeatable=True)
+    return Call("change_delay", meta, requests.change_delay(id=job_id, delay=str(delay)), bytes.decode, repeatable=True)
 
 
 def promote(meta: str, job_id: str) -> Call[str]:
     """Make a delayed job due immediately; return 'ok', 'gone', 'lost', or the state that does not allow it."""
-    return Call("promote", meta, (job_id,), bytes.decode)
+    return Call("promote", meta, requests.promote(id=job_id), bytes.decode)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 
 __all__ = [
     "EventSlice", "Gauges", "Page", "Parked", "count_delayed", "count_parked", "counts", "event_slice", "gauges",
@@ -13,6 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@declared("page_reply")
 class Page(NamedTuple):
     """One page of the jobs in a state."""
 
@@ -44,7 +46,7 @@ class Parked(NamedTuple):
 
 def count_parked(meta: str, cursor: str) -> Call[Parked]:
     """Count the waiting jobs in one page of the ordering groups; ``cursor``: '0', then that of the previous reply."""
-    return Call("count_parked", meta, (cursor,), _parked, repeatable=True)
+    return Call("count_parked", meta, requests.count_parked(cursor=cursor), _parked, repeatable=True)
 
 
 def _parked(reply: bytes) -> Parked:
@@ -54,7 +56,7 @@ def _parked(reply: bytes) -> Parked:
 
 def count_delayed(meta: str, band: int) -> Call[tuple[int, int]]:
     """Count delayed jobs from priority ``band``; return the count and the priority at which to continue (0 = end)."""
-    return Call("count_delayed", meta, (str(band),), _late, repeatable=True)
+    return Call("count_delayed", meta, requests.count_delayed(band=str(band)), _late, repeatable=True)
 
 
 def _late(reply: list[int]) -> tuple[int, int]:
@@ -67,19 +69,16 @@ def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], 
 
     ``lua/core/functions/page.lua`` describes the guarantees of a cursor.
     """
-    request = (state, cursor, count, fields, name) if name else (state, cursor, count, fields)
-    return Call("page", meta, (pack(request),), _paged, repeatable=True)
-
-
-def _paged(reply: bytes) -> Page:
-    return Page(*unpack(reply))
+    arguments = requests.page(state=state, cursor=cursor, count=count, fields=fields, name=name or False)
+    return Call("page", meta, arguments, reader(Page), repeatable=True)
 
 
 def records(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[str, list[str | bool]]]]:
     """Return id and values of the requested fields (False = absent) of the existing jobs among these ids."""
-    return Call("records", meta, (pack((ids, fields)),), unpack, repeatable=True)
+    return Call("records", meta, requests.records(ids=ids, fields=fields), unpack, repeatable=True)
 
 
+@declared("event_slice_reply")
 class EventSlice(NamedTuple):
     """Reply of `event_slice`."""
 
@@ -95,11 +94,13 @@ class EventSlice(NamedTuple):
 
 def event_slice(meta: str, after: str, count: int, ids_only: bool = False) -> Call[EventSlice]:
     """Return up to ``count`` events after the id ``after``."""
-    return Call("event_slice", meta, (pack((after, count, int(ids_only))),), _sliced, repeatable=True)
-
-
-def _sliced(reply: bytes) -> EventSlice:
-    return EventSlice(*unpack(reply))
+    return Call(
+        "event_slice",
+        meta,
+        requests.event_slice(after=after, count=count, ids_only=int(ids_only)),
+        reader(EventSlice),
+        repeatable=True,
+    )
 
 
 def workers(meta: str) -> Call[list[tuple[str, str]]]:
@@ -117,6 +118,7 @@ def version(key: str) -> Call[str]:
     return Call("version", key, (), bytes.decode, repeatable=True)
 
 
+@declared("gauges_reply")
 class Gauges(NamedTuple):
     """Metrics of one queue."""
 
@@ -131,8 +133,4 @@ class Gauges(NamedTuple):
 
 def gauges(meta: str) -> Call[Gauges]:
     """Return the metrics of one queue."""
-    return Call("gauges", meta, (), _gauged, repeatable=True)
-
-
-def _gauged(reply: bytes) -> Gauges:
-    return Gauges(*unpack(reply))
+    return Call("gauges", meta, (), reader(Gauges), repeatable=True)

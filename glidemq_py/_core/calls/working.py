@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, pack, reader, unpack
+from glidemq_py._core.rows import REPORT_KINDS
 
 __all__ = [
+    "COMPLETED",
     "FOREIGN_CONSUMER_PREFIX",
     "SCHEDULES",
     "AttemptStatus",
     "BudgetCharge",
+    "BudgetVerdicts",
+    "Completed",
+    "Delayed",
+    "EarlierRun",
     "ExchangeFlags",
     "ExchangeReply",
+    "ExchangeRequest",
+    "Failed",
     "FetchedJob",
+    "Finished",
+    "GroupLimited",
     "HeartbeatReply",
     "Held",
     "ReattachReply",
     "RecoverStalledReply",
+    "Released",
+    "Suspended",
+    "WaitingChildren",
     "completed",
     "delayed",
     "delete_side_keys",
@@ -40,14 +54,26 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 """Prefix of the consumer names of Node peers."""
 
 FetchedJob = list[Any]
-"""id, stream entry or '', fence, name, data, opts, timestamp, attemptsMade, progress, stalledCount, priority,
-stacktrace; absent fields are False (``lua/core/fetch.lua``). Jobs that ran before also have
-signals, fallbackIndex, failedReason, failedType and suspectLimit."""
+"""The row ``fetched_job``; absent fields are False (``lua/core/fetch.lua``). For a job that has run before, the fields
+of `EarlierRun` follow."""
+
+
+@declared("earlier_run")
+class EarlierRun(NamedTuple):
+    """Fields at the end of a `FetchedJob` that only a job that has run before has; False = absent."""
+
+    signals: str | bool
+    fallback_index: str | bool
+    failed_reason: str | bool
+    failed_type: str | bool
+    suspect_limit: str | bool = False
+    """Absent for messages."""
+
 
 Held = tuple[int, int, int]
 """Active jobs of a worker: number of jobs, number of suspects, smallest suspect limit (0 = none)."""
 
-Finished = list[object]
+COMPLETED: Final = REPORT_KINDS["completed"]
 Keep = int | tuple[int, int]
 """0 = keep the job, 1 = remove it, 2 = remove it and no peer can have written its keys, (count, age in seconds) =
 retention."""
@@ -84,6 +110,23 @@ SCHEDULES = 65536
 """The bits from this one on are the revision of the queue's schedulers, if it has any."""
 
 
+@declared("exchange_request")
+class ExchangeRequest(NamedTuple):
+    """Argument of `exchange`; False = not given. A plain job passes it twice: no function of `requests` is called."""
+
+    consumer: str
+    want: int
+    finished: Sequence[Any]
+    quiet: bool
+    no_metrics: bool
+    limiter: object = False
+    tokens: object = False
+    idle: object = False
+    charges: object = False
+    held: object = False
+
+
+@declared("exchange_reply")
 class ExchangeReply(NamedTuple):
     """Reply of `exchange`."""
 
@@ -101,6 +144,7 @@ class ExchangeReply(NamedTuple):
     the rows of ``finished`` (from 1) that exceeded a limit."""
 
 
+@declared("heartbeat_reply")
 class HeartbeatReply(NamedTuple):
     """Reply of `heartbeat`."""
 
@@ -108,6 +152,7 @@ class HeartbeatReply(NamedTuple):
     statuses: list[int]
 
 
+@declared("recover_stalled_reply")
 class RecoverStalledReply(NamedTuple):
     """Reply of `recover_stalled`."""
 
@@ -117,6 +162,7 @@ class RecoverStalledReply(NamedTuple):
     held: int
 
 
+@declared("reattach_reply")
 class ReattachReply(NamedTuple):
     """Reply of `reattach`."""
 
@@ -128,12 +174,133 @@ class ReattachReply(NamedTuple):
     """As in `ExchangeReply`."""
 
 
-def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Finished:
-    """Return the row of an attempt that completed with ``result`` (serialized text)."""
-    head: Finished = [1, job_id, entry, fence, processed_on, result]
-    if keep:
-        head.append(keep)
-    return head
+@declared("budget_verdicts")
+class BudgetVerdicts(NamedTuple):
+    """The field ``budgets`` of a reply."""
+
+    verdicts: Any
+    """Budget key and decision by job id; False if there is none."""
+    exceeding: list[int]
+    """Rows of ``finished`` (from 1) that exceeded a limit."""
+
+
+@declared("completed")
+class Completed(NamedTuple):
+    """Report of an attempt that completed."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    returnvalue: str
+    """Serialized."""
+    keep: Keep = 0
+
+
+@declared("failed")
+class Failed(NamedTuple):
+    """Report of an attempt that failed."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    reason: str
+    failed_type: str
+    stacktrace: str
+    limit: int
+    """Maximum number of attempts; 0 = no retry."""
+    backoff: int
+    """Delay of the next attempt, ms."""
+    keep: Keep = 0
+    next_fallback: int = 0
+    """1 = a retry uses the job's next fallback."""
+
+
+@declared("released")
+class Released(NamedTuple):
+    """Report of a released job; the attempt is not counted."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+
+
+@declared("delayed")
+class Delayed(NamedTuple):
+    """Report of an attempt that delays its job."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    delay: int
+    """Milliseconds; used if ``due`` is 0."""
+    due: int
+    """Epoch ms; 0 = not given."""
+    data: str | bool = False
+    """New data; False = unchanged."""
+
+
+@declared("group_limited")
+class GroupLimited(NamedTuple):
+    """Report of an attempt that rate limits the job's ordering group."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    ms: int
+    replace: int
+    """1 = even if the group is limited until a later time."""
+    how: str
+    """front, back or fail."""
+    keep: Keep = 0
+
+
+@declared("waiting_children")
+class WaitingChildren(NamedTuple):
+    """Report of an attempt that waits for the job's children."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    keep: Keep = 0
+    """Applies if the job fails."""
+    data: str | bool = False
+    """New data; False = unchanged."""
+
+
+@declared("suspended")
+class Suspended(NamedTuple):
+    """Report of an attempt that suspends its job until a signal."""
+
+    kind: int
+    id: str
+    entry: str
+    fence: int
+    processed_on: int
+    reason: str
+    timeout: int
+    """Milliseconds; 0 = no limit."""
+    keep: Keep = 0
+
+
+Finished = Completed | Failed | Released | Delayed | GroupLimited | WaitingChildren | Suspended
+"""A row of ``finished`` in an exchange."""
+
+
+def completed(job_id: str, entry: str, fence: int, processed_on: int, result: str, keep: Keep = 0) -> Completed:
+    """Return the report of an attempt that completed with ``result`` (serialized text)."""
+    return Completed(COMPLETED, job_id, entry, fence, processed_on, result, keep)
 
 
 def failed(
@@ -148,53 +315,46 @@ def failed(
     backoff: int,
     keep: Keep = 0,
     next_fallback: bool = False,
-) -> Finished:
-    """Return the row of an attempt that failed.
-
-    ``limit`` is the maximum number of attempts (0 = no retry), ``backoff`` is in ms. With ``next_fallback``, a retry
-    uses the job's next fallback.
-    """
-    head: Finished = [2, job_id, entry, fence, processed_on, reason, failed_type, stacktrace, limit, backoff]
-    if keep or next_fallback:
-        head.append(keep)
-    if next_fallback:
-        head.append(1)
-    return head
+) -> Failed:
+    """Return the report of an attempt that failed; see `Failed`."""
+    return Failed(
+        kind=REPORT_KINDS["failed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, reason=reason,
+        failed_type=failed_type, stacktrace=stacktrace, limit=limit, backoff=backoff, keep=keep,
+        next_fallback=int(next_fallback),
+    )  # fmt: skip
 
 
-def released(job_id: str, entry: str, fence: int, processed_on: int) -> Finished:
-    """Return the row of a released job; the attempt is not counted."""
-    return [3, job_id, entry, fence, processed_on]
+def released(job_id: str, entry: str, fence: int, processed_on: int) -> Released:
+    """Return the report of a released job."""
+    return Released(REPORT_KINDS["released"], job_id, entry, fence, processed_on)
 
 
-def delayed(
-    job_id: str, entry: str, fence: int, processed_on: int, delay: int, until: int, data: str | None
-) -> Finished:
-    """Return the row of a job delayed by ``delay`` ms or until ``until`` (epoch ms, 0 = not given), with new data."""
-    head: Finished = [4, job_id, entry, fence, processed_on, delay, until]
-    if data is not None:
-        head.append(data)
-    return head
+def delayed(job_id: str, entry: str, fence: int, processed_on: int, delay: int, due: int, data: str | None) -> Delayed:
+    """Return the report of a job delayed by ``delay`` ms or until ``due`` (epoch ms, 0 = not given), with new data."""
+    return Delayed(
+        kind=REPORT_KINDS["delayed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, delay=delay,
+        due=due, data=False if data is None else data,
+    )  # fmt: skip
 
 
 def group_limited(
     job_id: str, entry: str, fence: int, processed_on: int, ms: int, replace: bool, how: str, keep: Keep = 0
-) -> Finished:
-    """Return the row of a job whose group is rate limited for ``ms``; ``how`` is front, back or fail."""
-    head: Finished = [5, job_id, entry, fence, processed_on, ms, int(replace), how]
-    if keep:
-        head.append(keep)
-    return head
+) -> GroupLimited:
+    """Return the report of a job whose group is rate limited for ``ms``; ``how`` is front, back or fail."""
+    return GroupLimited(
+        kind=REPORT_KINDS["group_limited"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, ms=ms,
+        replace=int(replace), how=how, keep=keep,
+    )  # fmt: skip
 
 
 def waiting_children(
     job_id: str, entry: str, fence: int, processed_on: int, keep: Keep = 0, data: str | None = None
-) -> Finished:
-    """Return the row of a job that waits for its children, with new data; ``keep`` applies if the job fails."""
-    head: Finished = [6, job_id, entry, fence, processed_on, keep]
-    if data is not None:
-        head.append(data)
-    return head
+) -> WaitingChildren:
+    """Return the report of a job that waits for its children, with new data; ``keep`` applies if the job fails."""
+    return WaitingChildren(
+        kind=REPORT_KINDS["waiting_children"], id=job_id, entry=entry, fence=fence, processed_on=processed_on,
+        keep=keep, data=False if data is None else data,
+    )  # fmt: skip
 
 
 Tokens = tuple[int, int, Sequence[int]]
@@ -223,33 +383,24 @@ def exchange(
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
     by `reattach`. ``held`` is given if this call may fetch suspects.
     """
-    request: tuple[Any, ...] = (consumer, want, finished, quiet, no_metrics, limiter or False)
-    if held is not None:
-        request = (*request, tokens or False, False, charges or False, held)
-    elif charges:
-        request = (*request, tokens or False, False, charges)
-    elif tokens is not None:
-        request = (*request, tokens)
-    return Call("exchange", meta, (pack(request),), _exchanged)
+    request = ExchangeRequest(
+        consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
+        charges=charges or False, held=held or False,
+    )  # fmt: skip
+    return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 
 
 def idle_exchange(
     meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
 ) -> Call[ExchangeReply]:
     """Return an exchange that is pipelined after a blocking read on the same connection; see `retire`."""
-    request: tuple[Any, ...] = (consumer, want, (), quiet, no_metrics, False, False, token)
-    if held is not None:
-        request = (*request, False, held)
-    return Call("exchange", meta, (pack(request),), _exchanged)
+    request = ExchangeRequest(consumer, want, (), quiet, no_metrics, idle=token, held=held or False)
+    return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 
 
 def invalidate(meta: str, token: str) -> Call[bool]:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
-    return Call("invalidate", meta, (token,), bool, repeatable=True)
-
-
-def _exchanged(reply: bytes) -> ExchangeReply:
-    return ExchangeReply(*unpack(reply))
+    return Call("invalidate", meta, requests.invalidate(token=token), bool, repeatable=True)
 
 
 def heartbeat(
@@ -260,23 +411,24 @@ def heartbeat(
     ``info`` is the registration JSON ('' = unchanged), for ``ttl`` ms; ``jobs`` are (id, entry, fence, processed_on)
     of its active jobs.
     """
-    return Call("heartbeat", meta, (pack((consumer, info, ttl, jobs)),), _beaten, repeatable=True)
-
-
-def _beaten(reply: bytes) -> HeartbeatReply:
-    return HeartbeatReply(*unpack(reply))
+    return Call(
+        "heartbeat",
+        meta,
+        requests.heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs),
+        reader(HeartbeatReply),
+        repeatable=True,
+    )
 
 
 def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str
 ) -> Call[RecoverStalledReply]:
     """Recover stalled jobs; for ``hold`` ms only ``holder`` may do this."""
-    arg = pack((holder, hold, lock_duration, max_stalled, quiet, cursor, FOREIGN_CONSUMER_PREFIX))
-    return Call("recover_stalled", meta, (arg,), _recovered_jobs, repeatable=True)
-
-
-def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
-    return RecoverStalledReply(*unpack(reply))
+    arguments = requests.recover_stalled(
+        holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
+        foreign_prefix=FOREIGN_CONSUMER_PREFIX,
+    )  # fmt: skip
+    return Call("recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
 
 
 def reattach(
@@ -286,18 +438,19 @@ def reattach(
 
     ``known`` are the stream entries of its known jobs, ``known_ids`` the ids of known jobs without a stream entry.
     """
-    return Call("reattach", meta, (pack((consumer, known, want, quiet, cursor, known_ids)),), _reattached)
-
-
-def _reattached(reply: bytes) -> ReattachReply:
-    return ReattachReply(*unpack(reply))
+    return Call(
+        "reattach",
+        meta,
+        requests.reattach(consumer=consumer, known=known, want=want, quiet=quiet, cursor=cursor, known_ids=known_ids),
+        reader(ReattachReply),
+    )
 
 
 def delete_side_keys(meta: str, ids: Sequence[str]) -> Call[list[str]]:
     """Delete the logs, chunks, signals and relatives of jobs that no longer exist; return the ids of the others."""
-    return Call("delete_side_keys", meta, (pack(ids),), unpack, repeatable=True)
+    return Call("delete_side_keys", meta, requests.delete_side_keys(ids=ids), unpack, repeatable=True)
 
 
 def leave(meta: str, consumer: str) -> Call[bool]:
     """Delete a worker's registration and consumer; return False if it still has pending jobs."""
-    return Call("leave", meta, (consumer,), bool, repeatable=True)
+    return Call("leave", meta, requests.leave(consumer=consumer), bool, repeatable=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.calls.working import (
     FOREIGN_CONSUMER_PREFIX,
@@ -40,6 +41,7 @@ Marks = tuple[str, str]
 """Ids of the last entry of the message stream and of the wake stream."""
 
 
+@declared("subscription")
 class SubscriptionRow(NamedTuple):
     """The progress of one subscription."""
 
@@ -52,6 +54,7 @@ class SubscriptionRow(NamedTuple):
     consumers: int
 
 
+@declared("broadcast_subscriptions_reply")
 class SubscriptionPage(NamedTuple):
     """Some of the subscriptions."""
 
@@ -60,6 +63,7 @@ class SubscriptionPage(NamedTuple):
     """Where to continue; '' = the end."""
 
 
+@declared("broadcast_delivery_reply")
 class DeliveryReply(NamedTuple):
     """Reply of `delivery`."""
 
@@ -71,11 +75,12 @@ class DeliveryReply(NamedTuple):
 
 def publish(meta: str, rows: Sequence[Row], quiet: bool, most: int, age: int) -> Call[AddReply]:
     """Add messages, keep only the newest ``most`` (0 = no limit), and delete those older than ``age`` ms (0 = none)."""
-    return Call("broadcast_publish", meta, (pack((rows, quiet, most, age)),), _published)
-
-
-def _published(reply: bytes) -> AddReply:
-    return AddReply(*unpack(reply))
+    return Call(
+        "broadcast_publish",
+        meta,
+        requests.broadcast_publish(rows=rows, quiet=quiet, most=most, age=age),
+        reader(AddReply),
+    )
 
 
 def exchange(
@@ -93,17 +98,18 @@ def exchange(
         keep_marks: called with the marks of a reply after which no message is waiting.
         token: as in `working.idle_exchange`.
     """
-    of_group: tuple[Any, ...] = (group, patterns or False, start, token or False)
-    if tokens is not None:
-        of_group = (*of_group, tokens)
-    request = (consumer, want, finished, quiet, no_metrics, limiter or False, *of_group)
-    return Call("broadcast_exchange", meta, (pack(request),), partial(_exchanged, keep_marks))
+    arguments = requests.broadcast_exchange(
+        consumer=consumer, want=want, finished=finished, quiet=quiet, no_metrics=no_metrics, limiter=limiter or False,
+        group=group, patterns=patterns or False, start=start, idle=token or False, tokens=tokens or False,
+    )  # fmt: skip
+    return Call("broadcast_exchange", meta, arguments, partial(_exchanged, keep_marks))
 
 
 def _exchanged(keep_marks: Callable[[Marks], None], reply: bytes) -> ExchangeReply:
     *rest, marks = unpack(reply)
     if marks:
-        keep_marks((marks[0], marks[1]))
+        stream, wake = marks
+        keep_marks((stream, wake))
     return ExchangeReply(*rest)
 
 
@@ -111,45 +117,48 @@ def heartbeat(
     meta: str, consumer: str, info: str, ttl: int, jobs: Sequence[tuple[str, str, int, int]], group: str
 ) -> Call[HeartbeatReply]:
     """Renew the locks of messages, as `working.heartbeat` does for jobs."""
-    return Call("broadcast_heartbeat", meta, (pack((consumer, info, ttl, jobs, group)),), _beaten, repeatable=True)
-
-
-def _beaten(reply: bytes) -> HeartbeatReply:
-    return HeartbeatReply(*unpack(reply))
+    return Call(
+        "broadcast_heartbeat",
+        meta,
+        requests.broadcast_heartbeat(consumer=consumer, info=info, ttl=ttl, jobs=jobs, group=group),
+        reader(HeartbeatReply),
+        repeatable=True,
+    )
 
 
 def reattach(
     meta: str, consumer: str, known: Sequence[str], want: int, quiet: bool, cursor: str, group: str, start: str
 ) -> Call[ReattachReply]:
     """Return messages pending for this consumer whose entries are not among those in ``known``."""
-    request = (consumer, known, want, quiet, cursor, group, start)
-    return Call("broadcast_reattach", meta, (pack(request),), _reattached)
-
-
-def _reattached(reply: bytes) -> ReattachReply:
-    return ReattachReply(*unpack(reply))
+    arguments = requests.broadcast_reattach(
+        consumer=consumer, known=known, want=want, quiet=quiet, cursor=cursor, group=group, start=start
+    )
+    return Call("broadcast_reattach", meta, arguments, reader(ReattachReply))
 
 
 def recover_stalled(
     meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str
 ) -> Call[RecoverStalledReply]:
     """Recover stalled messages; for ``hold`` ms only ``holder`` may do it."""
-    request = (holder, hold, lock_duration, max_stalled, quiet, cursor, group, FOREIGN_CONSUMER_PREFIX)
-    return Call("broadcast_recover_stalled", meta, (pack(request),), _recovered_jobs, repeatable=True)
-
-
-def _recovered_jobs(reply: bytes) -> RecoverStalledReply:
-    return RecoverStalledReply(*unpack(reply))
+    arguments = requests.broadcast_recover_stalled(
+        holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
+        group=group, foreign_prefix=FOREIGN_CONSUMER_PREFIX,
+    )  # fmt: skip
+    return Call("broadcast_recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
 
 
 def leave(meta: str, group: str, consumer: str) -> Call[bool]:
     """Unregister a worker and delete its consumer; returns False if messages are pending for it."""
-    return Call("broadcast_leave", meta, (group, consumer), bool, repeatable=True)
+    return Call(
+        "broadcast_leave", meta, requests.broadcast_leave(group=group, consumer=consumer), bool, repeatable=True
+    )
 
 
 def subscribe(meta: str, group: str, start: str) -> Call[str]:
     """Create a subscription that starts after entry ``start`` ('$' = now), unless it exists; returns its start."""
-    return Call("broadcast_subscribe", meta, (pack((group, start)),), _text, repeatable=True)
+    return Call(
+        "broadcast_subscribe", meta, requests.broadcast_subscribe(group=group, start=start), _text, repeatable=True
+    )
 
 
 def _text(reply: Any) -> str:
@@ -158,7 +167,9 @@ def _text(reply: Any) -> str:
 
 def subscriptions(meta: str, cursor: str = "") -> Call[SubscriptionPage]:
     """Return the progress of a page of subscriptions, from ``cursor`` on ('' = from the first)."""
-    return Call("broadcast_subscriptions", meta, (cursor,), _page, repeatable=True)
+    return Call(
+        "broadcast_subscriptions", meta, requests.broadcast_subscriptions(cursor=cursor), _page, repeatable=True
+    )
 
 
 def _page(reply: bytes) -> SubscriptionPage:
@@ -168,18 +179,28 @@ def _page(reply: bytes) -> SubscriptionPage:
 
 def unsubscribe(meta: str, group: str, force: bool) -> Call[str]:
     """Delete a subscription; returns 'ok', 'gone', or 'active' if one of its workers runs and ``force`` is False."""
-    return Call("broadcast_unsubscribe", meta, (pack((group, force)),), _text, repeatable=True)
+    return Call(
+        "broadcast_unsubscribe", meta, requests.broadcast_unsubscribe(group=group, force=force), _text, repeatable=True
+    )
 
 
 def delivery(meta: str, message_id: str, group: str) -> Call[DeliveryReply]:
     """Return the state of a message in a subscription."""
-    return Call("broadcast_delivery", meta, (pack((message_id, group)),), _delivered, repeatable=True)
-
-
-def _delivered(reply: bytes) -> DeliveryReply:
-    return DeliveryReply(*unpack(reply))
+    return Call(
+        "broadcast_delivery",
+        meta,
+        requests.broadcast_delivery(id=message_id, group=group),
+        reader(DeliveryReply),
+        repeatable=True,
+    )
 
 
 def redeliver(meta: str, message_id: str, group: str, once: str) -> Call[str]:
     """Redeliver a message to a subscription that finished it; ``once`` is an idempotency key or ''."""
-    return Call("broadcast_redeliver", meta, (pack((message_id, group, once)),), _text, repeatable=bool(once))
+    return Call(
+        "broadcast_redeliver",
+        meta,
+        requests.broadcast_redeliver(id=message_id, group=group, once=once),
+        _text,
+        repeatable=bool(once),
+    )

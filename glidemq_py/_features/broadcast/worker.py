@@ -11,7 +11,14 @@ from typing_extensions import TypeVar
 
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls import Call, working
-from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
+from glidemq_py._core.calls.working import (
+    ExchangeReply,
+    Finished,
+    HeartbeatReply,
+    ReattachReply,
+    RecoverStalledReply,
+    completed,
+)
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import known_arguments
 from glidemq_py._core.names import validate_prefix
@@ -51,16 +58,14 @@ __all__ = ["BroadcastWorker", "SubscriptionSource"]
 class _Outcomes(Outcomes):
     """Outcomes of attempts at messages."""
 
-    def completed(self, run: Run, result: Any) -> list[object]:
+    def completed(self, run: Run, result: Any) -> Finished:
         """Return the row of a completed attempt, with a record only if there is a result or a failed attempt."""
         text = "null" if result is None else encode_result(result, self._link.serializer)
         attempt = run.attempt
-        row: list[object] = [1, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text]
-        if result is not None or run.job.attempts_made or run.job.stalled_count:
-            row.append(1)
-        return row
+        recorded = result is not None or run.job.attempts_made or run.job.stalled_count
+        return completed(run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text, 1 if recorded else 0)
 
-    def signalled(self, run: Run, signal: JobSignal) -> list[object]:
+    def signalled(self, run: Run, signal: JobSignal) -> Finished:
         """Return the row of a signalled attempt; messages support only delays."""
         if not isinstance(signal, (DelayedError, RateLimitError)):
             raise GlideMQError(f"{type(signal).__name__} is not supported for messages of a broadcast") from signal
@@ -116,7 +121,7 @@ class SubscriptionSource(QueueSource):
     def _exchange(
         self,
         want: int,
-        finished: Sequence[list[object]],
+        finished: Sequence[Finished],
         limiter: tuple[int, int] | None = None,
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from glidemq_py._core.calls.working import BudgetCharge
+from glidemq_py._core.calls.working import BudgetCharge, BudgetVerdicts
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.usage.calls import check_budget
@@ -52,8 +52,9 @@ class BudgetGate:
             reply: verdicts by job id, and the rows of ``batch`` (from 1) that exceeded a limit.
             batch: the reported attempts.
         """
-        verdicts: dict[str, list[str]] = reply[0] or {}
-        exceeding: list[int] = reply[1]
+        verdicts: dict[str, list[str]]
+        exceeding: list[int]
+        verdicts, exceeding = BudgetVerdicts(*reply)
         for row in exceeding:
             self._notify(batch[row - 1].run)
         if not verdicts:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 
 __all__ = [
     "GroupFacts",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+@declared("check_places_reply")
 class PlacesChecked(NamedTuple):
     """One page of a stream, list or set."""
 
@@ -40,6 +42,7 @@ class PlacesChecked(NamedTuple):
     """Cursor of the next page; '' = the last page."""
 
 
+@declared("check_jobs_reply")
 class JobsChecked(NamedTuple):
     """Jobs compared with the stream, list or set that their state implies."""
 
@@ -51,6 +54,7 @@ class JobsChecked(NamedTuple):
     """Job id, group, sequence, slot (0 none, 1 has one, 2 may have one), 1 = parked or active."""
 
 
+@declared("group")
 class GroupRow(NamedTuple):
     """The stored record of an ordering group."""
 
@@ -61,6 +65,7 @@ class GroupRow(NamedTuple):
     parked: int
 
 
+@declared("group_facts")
 class GroupFacts(NamedTuple):
     """Facts about the jobs of a group, as `check_group` and `repair_group` send them.
 
@@ -77,6 +82,7 @@ class GroupFacts(NamedTuple):
     calm: int
 
 
+@declared("check_group_reply")
 class GroupVerdict(NamedTuple):
     """Problems found in an ordering group."""
 
@@ -88,25 +94,23 @@ class GroupVerdict(NamedTuple):
 
 def check_places(meta: str, source: str, cursor: str, count: int) -> Call[PlacesChecked]:
     """Check one page of the stream, list or set ``source``."""
-    return Call("check_places", meta, (pack((source, cursor, count)),), _places, repeatable=True)
-
-
-def _places(reply: bytes) -> PlacesChecked:
-    return PlacesChecked(*unpack(reply))
+    return Call(
+        "check_places",
+        meta,
+        requests.check_places(source=source, cursor=cursor, count=count),
+        reader(PlacesChecked),
+        repeatable=True,
+    )
 
 
 def check_jobs(meta: str, ids: Sequence[str]) -> Call[JobsChecked]:
     """Check that these jobs are in the stream, list or set that their state implies."""
-    return Call("check_jobs", meta, (pack(ids),), _jobs, repeatable=True)
-
-
-def _jobs(reply: bytes) -> JobsChecked:
-    return JobsChecked(*unpack(reply))
+    return Call("check_jobs", meta, requests.check_jobs(ids=ids), reader(JobsChecked), repeatable=True)
 
 
 def check_keys(meta: str, suffixes: Sequence[str]) -> Call[list[str]]:
     """Return those of these key suffixes (``log:7``) whose job does not exist."""
-    return Call("check_keys", meta, (pack(suffixes),), _unpacked, repeatable=True)
+    return Call("check_keys", meta, requests.check_keys(suffixes=suffixes), _unpacked, repeatable=True)
 
 
 def check_scope(meta: str) -> Call[tuple[int, int]]:
@@ -116,7 +120,9 @@ def check_scope(meta: str) -> Call[tuple[int, int]]:
 
 def check_groups(meta: str, cursor: str, count: int, names: Sequence[str] = ()) -> Call[tuple[list[GroupRow], str]]:
     """Return one page of groups and the cursor of the next page, or the groups with these names."""
-    return Call("check_groups", meta, (pack((cursor, count, names)),), _groups, repeatable=True)
+    return Call(
+        "check_groups", meta, requests.check_groups(cursor=cursor, count=count, names=names), _groups, repeatable=True
+    )
 
 
 def _groups(reply: bytes) -> tuple[list[GroupRow], str]:
@@ -140,36 +146,50 @@ def blocked_groups(
     Returns:
         Names of groups, and the cursor of the next page ('' = the last page).
     """
-    return Call("blocked_groups", meta, (pack((holder, hold, blocked, full, cursor)),), unpack, repeatable=True)
+    return Call(
+        "blocked_groups",
+        meta,
+        requests.blocked_groups(holder=holder, hold=hold, blocked=blocked, full=full, cursor=cursor),
+        unpack,
+        repeatable=True,
+    )
 
 
 def check_group(meta: str, group: GroupFacts) -> Call[GroupVerdict]:
     """Check one group atomically."""
-    return Call("check_group", meta, (pack(group),), _verdict, repeatable=True)
-
-
-def _verdict(reply: bytes) -> GroupVerdict:
-    return GroupVerdict(*unpack(reply))
+    return Call("check_group", meta, requests.check_group(**group._asdict()), reader(GroupVerdict), repeatable=True)
 
 
 def check_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[tuple[str, int, int]]]:
     """Return wrong counters: name, stored value, correct value."""
-    return Call("check_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
+    return Call(
+        "check_counters",
+        meta,
+        requests.check_counters(top=top, others=others, peers=int(peers)),
+        _unpacked,
+        repeatable=True,
+    )
 
 
 def apply_repair(meta: str, rows: Sequence[Sequence[str]]) -> Call[list[int]]:
     """Repair the given rows; per row, return 1 if it was repaired."""
-    return Call("repair", meta, (pack(rows),), _unpacked, repeatable=True)
+    return Call("repair", meta, requests.repair(rows=rows), _unpacked, repeatable=True)
 
 
 def repair_group(meta: str, group: GroupFacts) -> Call[list[str]]:
     """Repair a group and return the kinds of problems repaired."""
-    return Call("repair_group", meta, (pack(group),), _unpacked, repeatable=True)
+    return Call("repair_group", meta, requests.repair_group(**group._asdict()), _unpacked, repeatable=True)
 
 
 def repair_counters(meta: str, top: int, others: Sequence[str], peers: bool) -> Call[list[str]]:
     """Repair the counters and return the names of those that changed."""
-    return Call("repair_counters", meta, (pack((top, others, int(peers))),), _unpacked, repeatable=True)
+    return Call(
+        "repair_counters",
+        meta,
+        requests.repair_counters(top=top, others=others, peers=int(peers)),
+        _unpacked,
+        repeatable=True,
+    )
 
 
 def _unpacked(reply: bytes) -> Any:

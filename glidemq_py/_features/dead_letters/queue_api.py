@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.adding import add, stored_row
+from glidemq_py._core.calls.adding import AddedOther, add, stored_row
 from glidemq_py._core.calls.reading import page as read_page
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions, read_stored_options
@@ -166,13 +166,14 @@ class DeadLetters:
         new_id = f"replay-{hashlib.sha256(json.dumps([letters.keys.name, letter.id]).encode()).hexdigest()[:32]}"
         row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
         reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))
-        result = reply.results[0]
-        if not isinstance(result, str) and result[0] == "cost":
+        (result,) = reply.results
+        other = None if isinstance(result, str) else AddedOther(*result)
+        if other is not None and other.outcome == "cost":
             raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
         record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
         job: Job[Any, Any] = Job.from_record(link, record)
-        if not isinstance(result, str):
-            job.outcome = JobOutcome(result[0])
+        if other is not None:
+            job.outcome = JobOutcome(other.outcome)
         await remove_dead_letter(letters, letter)
         return job
 

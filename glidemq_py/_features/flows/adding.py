@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.adding import AddedOther
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -76,9 +77,10 @@ async def attach_children(link: QueueLink, parent: JobRef, results: Iterable[Any
 
 async def _existing_child(link: QueueLink, parent: JobRef, result: Any) -> str:
     """Return the id of the existing job of a duplicate if it has the same parent (the add was repeated), else ''."""
-    if result[0] != "duplicate":
+    outcome, job_id = AddedOther(*result)
+    if outcome != "duplicate":
         return ""
-    transport, job_id = link.transport, result[1]
+    transport = link.transport
     values = await transport.command("HMGET", link.keys.job(job_id), "parentQueue", "parentId")
     if values == [parent.queue.encode(), parent.id.encode()]:
         return str(job_id)
@@ -127,7 +129,8 @@ async def add_planned(
         return await _by_steps(transport, plan, quiet, budget, flow_id)
     reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget, flow_id)))
     if not isinstance(reply.refused, bool):
-        raise _rejected(plan[reply.refused[0] - 1], reply.refused[1])
+        number, reason = reply.refused
+        raise _rejected(plan[number - 1], reason)
     for job, job_id in zip(plan, reply.ids, strict=True):
         job.id = job_id
     return reply.now
@@ -205,7 +208,8 @@ async def _execute(transport: Transport, steps: Iterable[Step]) -> tuple[int, st
     for step in steps:
         reply = await transport.call(flows.flow_step(step.meta, step.request))
         if not isinstance(reply.refused, bool):
-            return reply.now, step.ids[reply.refused[0] - 1]
+            number, _ = reply.refused
+            return reply.now, step.ids[number - 1]
         now = reply.now
     return now, None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.adding import Row
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@declared("child_outcome")
 class ChildOutcome(NamedTuple):
     """The outcome of a child in another queue."""
 
@@ -50,6 +52,7 @@ class ChildOutcome(NamedTuple):
     policy: str
 
 
+@declared("open_children_reply")
 class Open(NamedTuple):
     """The pending children of a parent."""
 
@@ -58,6 +61,7 @@ class Open(NamedTuple):
     """Failure reason of a child whose failure fails the parent; False if there is none."""
 
 
+@declared("children_reply")
 class Children(NamedTuple):
     """One page of a parent's children."""
 
@@ -67,6 +71,7 @@ class Children(NamedTuple):
     cursor: str
 
 
+@declared("watch_children_reply")
 class Watched(NamedTuple):
     """Parents that have been waiting for a long time."""
 
@@ -77,6 +82,7 @@ class Watched(NamedTuple):
     """1 if workers of a peer are registered, or were during the last day."""
 
 
+@declared("child_outcomes_reply")
 class ChildOutcomes(NamedTuple):
     """The outcomes of jobs."""
 
@@ -86,6 +92,7 @@ class ChildOutcomes(NamedTuple):
     """Outcome, result or failure reason, and failure policy of each job; False for an unfinished job."""
 
 
+@declared("flow_reserve_reply")
 class Reserved(NamedTuple):
     """Ids reserved for jobs."""
 
@@ -96,6 +103,7 @@ class Reserved(NamedTuple):
     """1-based number of the ordering whose bucket holds less than the job costs; 0 if none."""
 
 
+@declared("flow_add_reply")
 class FlowAdded(NamedTuple):
     """Reply of `flow_add`."""
 
@@ -107,7 +115,7 @@ class FlowAdded(NamedTuple):
 
 def children_ended(meta: str, ends: Sequence[ChildOutcome]) -> Call[bool]:
     """Report finished children to parents in this queue; returns True if the queue's outbox has new entries."""
-    return Call("children_ended", meta, (pack(ends),), bool, repeatable=True)
+    return Call("children_ended", meta, requests.children_ended(outcomes=ends), bool, repeatable=True)
 
 
 def notify_parents(meta: str) -> Call[bool]:
@@ -117,9 +125,16 @@ def notify_parents(meta: str) -> Call[bool]:
 
 def add_remote_children(meta: str, parent: str, members: Sequence[str]) -> Call[str]:
     """Add children of other queues to a parent; returns 'ok', 'gone', or the final state of a finished parent."""
-    return Call("add_remote_children", meta, (pack((parent, members)),), bytes.decode, repeatable=True)
+    return Call(
+        "add_remote_children",
+        meta,
+        requests.add_remote_children(parent=parent, members=members),
+        bytes.decode,
+        repeatable=True,
+    )
 
 
+@declared("notify_remote_parents_reply")
 class RemoteNotified(NamedTuple):
     """Reply of `notify_remote_parents`."""
 
@@ -135,11 +150,13 @@ def notify_remote_parents(meta: str, cursor: str, pause: int) -> Call[RemoteNoti
 
     A round (cursor '') that begins within ``pause`` ms of the previous one does nothing.
     """
-    return Call("notify_remote_parents", meta, (pack((cursor, pause)),), _remote_notified, repeatable=True)
-
-
-def _remote_notified(reply: bytes) -> RemoteNotified:
-    return RemoteNotified(*unpack(reply))
+    return Call(
+        "notify_remote_parents",
+        meta,
+        requests.notify_remote_parents(cursor=cursor, pause=pause),
+        reader(RemoteNotified),
+        repeatable=True,
+    )
 
 
 def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
@@ -147,7 +164,7 @@ def remote_children(meta: str, empty: Sequence[str]) -> Call[list[str]]:
 
     The prefixes in ``empty`` have no such children any more; they are removed after a grace period.
     """
-    return Call("remote_children", meta, (pack(empty),), unpack, repeatable=True)
+    return Call("remote_children", meta, requests.remote_children(empty=empty), unpack, repeatable=True)
 
 
 def sweep_parents(meta: str) -> Call[bool]:
@@ -157,25 +174,23 @@ def sweep_parents(meta: str) -> Call[bool]:
 
 def open_children(meta: str, parent: str) -> Call[Open]:
     """Return the number of pending children of a parent, and the failure that fails it, if any."""
-    return Call("open_children", meta, (parent,), _open, repeatable=True)
-
-
-def _open(reply: bytes) -> Open:
-    return Open(*unpack(reply))
+    return Call("open_children", meta, requests.open_children(parent=parent), reader(Open), repeatable=True)
 
 
 def children(meta: str, parent: str, cursor: str, count: int) -> Call[Children]:
     """Return one page of a parent's children; a child may appear twice."""
-    return Call("children", meta, (pack((parent, cursor, count)),), _children, repeatable=True)
-
-
-def _children(reply: bytes) -> Children:
-    return Children(*unpack(reply))
+    return Call(
+        "children",
+        meta,
+        requests.children(parent=parent, cursor=cursor, count=count),
+        reader(Children),
+        repeatable=True,
+    )
 
 
 def flow_nodes(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[tuple[int, list[str | bool]] | bool]]:
     """Return the number of children and the given fields of each job; False for a deleted job."""
-    return Call("flow_nodes", meta, (pack((ids, fields)),), _unpacked, repeatable=True)
+    return Call("flow_nodes", meta, requests.flow_nodes(ids=ids, fields=fields), _unpacked, repeatable=True)
 
 
 def _unpacked(reply: bytes) -> Any:
@@ -186,24 +201,21 @@ def watch_children(
     meta: str, age: int, pause: int, peer_age: int | None = None, peer_pause: int | None = None
 ) -> Call[Watched]:
     """Return the next page of parents that have waited for ``age`` ms; empty for ``pause`` ms after the last page."""
-    return Call("watch_children", meta, (pack((age, pause, _or(peer_age, age), _or(peer_pause, pause))),), _watched)
+    return Call(
+        "watch_children",
+        meta,
+        requests.watch_children(age=age, pause=pause, peer_age=_or(peer_age, age), peer_pause=_or(peer_pause, pause)),
+        reader(Watched),
+    )
 
 
 def _or(given: int | None, default: int) -> int:
     return default if given is None else given
 
 
-def _watched(reply: bytes) -> Watched:
-    return Watched(*unpack(reply))
-
-
 def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
     """Return the outcomes of jobs."""
-    return Call("child_outcomes", meta, (pack(ids),), _child_outcomes, repeatable=True)
-
-
-def _child_outcomes(reply: bytes) -> ChildOutcomes:
-    return ChildOutcomes(*unpack(reply))
+    return Call("child_outcomes", meta, requests.child_outcomes(ids=ids), reader(ChildOutcomes), repeatable=True)
 
 
 # -- adding ----------------------------------------------------------------------------------------------------
@@ -211,11 +223,9 @@ def _child_outcomes(reply: bytes) -> ChildOutcomes:
 
 def flow_reserve(meta: str, count: int, custom: Sequence[str], orderings: Sequence[object]) -> Call[Reserved]:
     """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket."""
-    return Call("flow_reserve", meta, (pack((count, custom, orderings)),), _reserved)
-
-
-def _reserved(reply: bytes) -> Reserved:
-    return Reserved(*unpack(reply))
+    return Call(
+        "flow_reserve", meta, requests.flow_reserve(count=count, ids=custom, orderings=orderings), reader(Reserved)
+    )
 
 
 def flow_request(
@@ -229,33 +239,33 @@ def flow_request(
     flow_id: str | None = None,
 ) -> bytes:
     """Return the packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
-    return pack((token, number, rows, deps, ready, quiet, budget or False, flow_id or False))
+    (packed,) = requests.flow_add(
+        token=token, number=number, rows=rows, deps=deps, ready=ready, quiet=quiet, budget=budget or False,
+        flow=flow_id or False,
+    )  # fmt: skip
+    return packed
 
 
 def flow_add(meta: str, request: bytes) -> Call[FlowAdded]:
     """Add a whole flow in one step. Not repeatable."""
-    return Call("flow_add", meta, (request,), _added)
+    return Call("flow_add", meta, (request,), reader(FlowAdded))
 
 
 def flow_step(meta: str, request: bytes) -> Call[FlowAdded]:
     """Execute one step of a recorded flow; repeating it does nothing."""
-    return Call("flow_add", meta, (request,), _added, repeatable=True)
-
-
-def _added(reply: bytes) -> FlowAdded:
-    return FlowAdded(*unpack(reply))
+    return Call("flow_add", meta, (request,), reader(FlowAdded), repeatable=True)
 
 
 def flow_stage(meta: str, token: str, commit: bool, steps: Sequence[str | bytes]) -> Call[bool]:
     """Record steps (meta key and request, flat); once committed, a worker executes them if this client stops."""
-    return Call("flow_stage", meta, (pack((token, int(commit), steps)),), bool)
+    return Call("flow_stage", meta, requests.flow_stage(token=token, commit=int(commit), steps=steps), bool)
 
 
 def flow_done(meta: str, token: str) -> Call[bool]:
     """Delete the record of a flow whose steps are all done."""
-    return Call("flow_done", meta, (token,), bool, repeatable=True)
+    return Call("flow_done", meta, requests.flow_done(token=token), bool, repeatable=True)
 
 
 def flows_due(meta: str, age: int, count: int) -> Call[list[str]]:
     """Return tokens of unfinished flows that were committed at least ``age`` ms ago."""
-    return Call("flows_due", meta, (pack((age, count)),), _unpacked, repeatable=True)
+    return Call("flows_due", meta, requests.flows_due(age=age, count=count), _unpacked, repeatable=True)

@@ -135,9 +135,11 @@ class JobFamily:
                     flows.flow_nodes(f"{base}:meta", chunk, ("state", "returnvalue"))
                 )
                 for job_id, row in zip(chunk, rows, strict=True):
-                    if isinstance(row, bool) or row[1][0] != "completed" or not isinstance(row[1][1], str):
+                    if isinstance(row, bool):
                         continue
-                    found.append((f"{base}:{job_id}", row[1][1]))
+                    _, (state, result) = row
+                    if state == "completed" and isinstance(result, str):
+                        found.append((f"{base}:{job_id}", result))
         return found
 
     async def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py._core.calls.adding import Row, encode_row
+from glidemq_py._core.calls.adding import DATA, Row, encode_row
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
@@ -22,7 +23,8 @@ __all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "
 ROWS: Final = 100
 CHARS: Final = 512 * 1024
 MEMBERS: Final = 1_000
-_ID, _ORDERING, _WIDTH = 3, 10, 12
+_FIELDS: Final = FIELDS["flow_job"]
+_ID, _ORDERING, _WIDTH = _FIELDS.index("id"), _FIELDS.index("ordering"), _FIELDS.index("flow")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Planned:
     @property
     def size(self) -> int:
         """Length of the encoded data, in characters."""
-        return len(str(self.row[1]))
+        return len(str(self.row[DATA]))
 
     @property
     def ordering(self) -> Any:

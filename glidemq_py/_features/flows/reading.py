@@ -103,7 +103,10 @@ class _Reader:
                 rows = await link.transport.call(flows.flow_nodes(link.keys.meta, page, _FIELDS))
                 for job_id, row in zip(page, rows, strict=True):
                     self.nodes[JobRef(queue, job_id)] = _node(link, job_id, row)
-                    if not isinstance(row, bool) and row[0]:
+                    if isinstance(row, bool):
+                        continue
+                    number_of_children, _ = row
+                    if number_of_children:
                         parents.append(JobRef(queue, job_id))
         return parents
 
@@ -127,7 +130,8 @@ class _Reader:
 def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
     if isinstance(row, bool):
         return JobNode(Job(link, job_id, ""))
-    values = (value if isinstance(value, str) else None for value in row[1])
+    _, stored = row
+    values = (value if isinstance(value, str) else None for value in stored)
     job: Job[Any, Any] = Job.from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
     return JobNode(job, state=job.state)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -20,6 +21,7 @@ Setting = tuple[int, int] | int
 """A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
 
 
+@declared("group_info_reply")
 class GroupReply(NamedTuple):
     """Reply of `group_info`; 0 = no such limit."""
 
@@ -36,22 +38,30 @@ class GroupReply(NamedTuple):
 
 def limit_queue(meta: str, concurrency: int, rate: Setting) -> Call[int]:
     """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged."""
-    return Call("limit_queue", meta, (pack((concurrency, rate)),), int, repeatable=True)
+    return Call("limit_queue", meta, requests.limit_queue(concurrency=concurrency, rate=rate), int, repeatable=True)
 
 
 def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
     """Set the limits of a group: concurrency, rate as (jobs, ms), bucket as (capacity, refill per s) in millitokens."""
-    return Call("limit_group", meta, (pack((key, concurrency, rate, bucket)),), int, repeatable=True)
+    return Call(
+        "limit_group",
+        meta,
+        requests.limit_group(key=key, concurrency=concurrency, rate=rate, bucket=bucket),
+        int,
+        repeatable=True,
+    )
 
 
 def block_group(meta: str, key: str, ms: int, replace: bool) -> Call[int]:
     """Rate limit a group for ``ms`` and return the end (epoch ms). A later end is kept unless ``replace`` is True."""
-    return Call("rate_limit_group", meta, (pack((key, ms, int(replace))),), int, repeatable=True)
+    return Call(
+        "rate_limit_group", meta, requests.rate_limit_group(key=key, ms=ms, replace=int(replace)), int, repeatable=True
+    )
 
 
 def group_info(meta: str, key: str) -> Call[GroupReply | None]:
     """Return the current state of a group, or None."""
-    return Call("group_info", meta, (key,), _group, repeatable=True)
+    return Call("group_info", meta, requests.group_info(key=key), _group, repeatable=True)
 
 
 def _group(reply: bytes) -> GroupReply | None:

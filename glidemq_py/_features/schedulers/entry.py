@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, read_stored_options
 from glidemq_py._features.schedulers.options import Schedule
@@ -205,6 +206,7 @@ class JobScheduler:
 _PAGE = 100
 
 
+@declared("schedule")
 class StoredRow(NamedTuple):
     """One stored entry."""
 
@@ -214,6 +216,7 @@ class StoredRow(NamedTuple):
     text: str
 
 
+@declared("schedules_read_reply")
 class ReadReply(NamedTuple):
     """Reply of `schedules_read`."""
 
@@ -222,6 +225,7 @@ class ReadReply(NamedTuple):
     cursor: str
 
 
+@declared("due_schedule")
 class DueRow(NamedTuple):
     """One entry that is due."""
 
@@ -233,6 +237,7 @@ class DueRow(NamedTuple):
     ``<time>:<id>`` of the job whose end was reported; 1 if no job is unfinished."""
 
 
+@declared("schedules_due_reply")
 class DueReply(NamedTuple):
     """Reply of `schedules_due`."""
 
@@ -246,6 +251,7 @@ class DueReply(NamedTuple):
     """The holder that fired last, for some seconds; '' = none."""
 
 
+@declared("firing")
 class FireRow(NamedTuple):
     """The jobs and the new state of one entry that was due."""
 
@@ -260,6 +266,7 @@ class FireRow(NamedTuple):
     tracked: bool
 
 
+@declared("schedules_fire_reply")
 class FireReply(NamedTuple):
     """Reply of `schedules_fire`."""
 
@@ -270,8 +277,8 @@ class FireReply(NamedTuple):
 
 def schedules_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
     """Return one scheduler, or one page of all schedulers."""
-    request = (name,) if name is not None else (False, cursor, _PAGE)
-    return Call("schedules_read", meta, (pack(request),), _read, repeatable=True)
+    arguments = requests.schedules_read(name=False if name is None else name, cursor=cursor, count=_PAGE)
+    return Call("schedules_read", meta, arguments, _read, repeatable=True)
 
 
 def _read(reply: bytes) -> ReadReply:
@@ -281,12 +288,17 @@ def _read(reply: bytes) -> ReadReply:
 
 def schedules_put(meta: str, name: str, home: int, expected: str, text: str, due: int) -> Call[str]:
     """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'."""
-    return Call("schedules_put", meta, (pack((name, home, expected, text, due)),), bytes.decode)
+    return Call(
+        "schedules_put",
+        meta,
+        requests.schedules_put(name=name, home=home, expected=expected, text=text, due=due),
+        bytes.decode,
+    )
 
 
 def schedules_due(meta: str, holder: str) -> Call[DueReply]:
     """Return the due entries for ``holder`` to fire."""
-    return Call("schedules_due", meta, (pack((holder,)),), _due, repeatable=True)
+    return Call("schedules_due", meta, requests.schedules_due(holder=holder), _due, repeatable=True)
 
 
 def _due(reply: bytes) -> DueReply:
@@ -296,8 +308,10 @@ def _due(reply: bytes) -> DueReply:
 
 def schedules_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
     """Add the jobs of entries that have not changed since they were read. Repeatable: firing changes them."""
-    return Call("schedules_fire", meta, (pack((holder, rows, quiet)),), _fired, repeatable=True)
-
-
-def _fired(reply: bytes) -> FireReply:
-    return FireReply(*unpack(reply))
+    return Call(
+        "schedules_fire",
+        meta,
+        requests.schedules_fire(holder=holder, rows=rows, quiet=quiet),
+        reader(FireReply),
+        repeatable=True,
+    )

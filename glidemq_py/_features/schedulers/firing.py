@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_py._client.runtime import BackgroundTask
-from glidemq_py._core.calls.adding import Row, stored_row
+from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULES
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
@@ -249,7 +249,7 @@ class SchedulerTask(BackgroundTask):
         rows = [self._plan(row, reply.now) for row in reply.rows]
         fired = await link.transport.call(schedules_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
-            if any(type(result) is list and result[0] == "cost" for result in outcome):
+            if any(type(result) is list and AddedOther(*result).outcome == "cost" for result in outcome):
                 self._report(row.name, "its job costs more than the token bucket of its group holds")
         return 0
 

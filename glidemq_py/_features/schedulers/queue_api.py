@@ -9,7 +9,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.calls.adding import encode_row
+from glidemq_py._core.calls.adding import DATA, encode_row
 from glidemq_py._core.checks import check_mapping, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
@@ -212,7 +212,7 @@ def _template(
             raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "is not supported here")
     _check_cost(job_options)
     # Encode one job now, so that a template that could not be added is rejected here.
-    text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[1])
+    text = str(encode_row(link, spec.name, spec.data, job_options, "template.data")[DATA])
     if has_data and link.serializer is JSON_SERIALIZER:
         stored["data"] = decode_data(text)
     elif has_data:

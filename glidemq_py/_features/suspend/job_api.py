@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from glidemq_py._core.calls import Call, pack, unpack
-from glidemq_py._core.calls.working import Finished, Keep
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.working import Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
+from glidemq_py._core.rows import REPORT_KINDS
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_SIGNAL_NAME",
-    "SUSPENDED_ROW",
     "JobSuspension",
     "Signal",
     "SuspendInfo",
@@ -108,10 +109,7 @@ def _parse(text: str) -> Any:
         return _NO_JSON
 
 
-SUSPENDED_ROW = 7
-"""Kind of the result row that suspends a job."""
-
-
+@declared("sweep_suspended_reply")
 class Swept(NamedTuple):
     """Reply of `sweep`."""
 
@@ -127,26 +125,19 @@ class Swept(NamedTuple):
 
 def suspended(
     job_id: str, entry: str, fence: int, processed_on: int, reason: str, timeout: int, keep: Keep = 0
-) -> Finished:
-    """Return the result row that suspends a job until a signal, for at most ``timeout`` ms (0 = no limit)."""
-    head: Finished = [SUSPENDED_ROW, job_id, entry, fence, processed_on, reason, timeout]
-    if keep:
-        head.append(keep)
-    return head
+) -> Suspended:
+    """Return the report that suspends a job until a signal, for at most ``timeout`` ms (0 = no limit)."""
+    return Suspended(REPORT_KINDS["suspended"], job_id, entry, fence, processed_on, reason, timeout, keep)
 
 
 def signal(meta: str, job_id: str, name: str, data: str) -> Call[str]:
     """Send a signal and return 'resumed', 'kept', 'full', 'ended' or 'gone'. ``data`` is JSON text, '' = none."""
-    return Call("signal", meta, (pack((job_id, name, data)),), bytes.decode)
+    return Call("signal", meta, requests.signal(id=job_id, name=name, data=data), bytes.decode)
 
 
 def sweep(meta: str) -> Call[Swept]:
     """Fail up to 100 suspended jobs whose timeout has expired."""
-    return Call("sweep_suspended", meta, (), _swept, repeatable=True)
-
-
-def _swept(reply: bytes) -> Swept:
-    return Swept(*unpack(reply))
+    return Call("sweep_suspended", meta, (), reader(Swept), repeatable=True)
 
 
 MAX_SIGNAL_NAME = 256

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
-from glidemq_py._core.calls import Call, pack, unpack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.calls.administration import NO_TOKEN
 from glidemq_py._core.calls.working import AttemptStatus
 
@@ -226,14 +227,17 @@ def create_budget(meta: str, flow_id: str, fields: Sequence[str]) -> Call[str]:
     Returns:
         The key of the budget, which is the ``budgetKey`` of each job.
     """
-    return Call("create_budget", meta, (pack((flow_id, fields)),), bytes.decode, repeatable=True)
+    return Call(
+        "create_budget", meta, requests.create_budget(flow_id=flow_id, fields=fields), bytes.decode, repeatable=True
+    )
 
 
 def check_budget(meta: str, flow_id: str) -> Call[str]:
     """Check whether a job of the flow may start; return '' (yes), 'fail' or 'pause'."""
-    return Call("check_budget", meta, (flow_id,), bytes.decode, repeatable=True)
+    return Call("check_budget", meta, requests.check_budget(flow_id=flow_id), bytes.decode, repeatable=True)
 
 
+@declared("usage_minutes_reply")
 class MinuteSums(NamedTuple):
     """Reply of `usage_minutes`: totals over minutes."""
 
@@ -272,25 +276,27 @@ def report_usage(
     Returns:
         The status of the attempt, and True if this is the first report of its minute.
     """
-    request = (
-        job_id, *token, row.fields, row.tokens, row.costs, row.total_tokens, row.total_cost, row.model, row.unit,
-        row.event,
+    fence, processed_on = token
+    arguments = requests.report_usage(
+        id=job_id, fence=fence, processed_on=processed_on, fields=row.fields, tokens=row.tokens, costs=row.costs,
+        total_tokens=row.total_tokens, total_cost=row.total_cost, model=row.model, unit=row.unit, event=row.event,
     )  # fmt: skip
-    return Call("report_usage", meta, (pack(request),), _reported, repeatable=True)
+    return Call("report_usage", meta, arguments, _reported, repeatable=True)
 
 
 def _reported(reply: list[int]) -> tuple[AttemptStatus, bool]:
-    return AttemptStatus(reply[0]), bool(reply[1])
+    status, is_first = reply
+    return AttemptStatus(status), bool(is_first)
 
 
 def usages(meta: str, ids: Sequence[str], fields: Sequence[str]) -> Call[list[list[str | bool] | bool]]:
     """Return the usage fields of many jobs; False for a job that has reported nothing."""
-    return Call("usages", meta, (pack((ids, fields)),), unpack, repeatable=True)
+    return Call("usages", meta, requests.usages(ids=ids, fields=fields), unpack, repeatable=True)
 
 
 def usage_minutes(meta: str, first: int, minutes: int) -> Call[MinuteSums]:
     """Return totals over ``minutes`` minutes; the first one starts at ``first`` (epoch ms)."""
-    return Call("usage_minutes", meta, (pack((first, minutes)),), _summed, repeatable=True)
+    return Call("usage_minutes", meta, requests.usage_minutes(first=first, minutes=minutes), _summed, repeatable=True)
 
 
 def _summed(reply: bytes) -> MinuteSums:
@@ -305,4 +311,10 @@ Charge = tuple[Mapping[str, float], Mapping[str, float], float, float]
 
 def charge_budget(meta: str, flow_id: str, mark: str, job: str, usage: Charge) -> Call[bool]:
     """Charge the usage of an attempt of another queue, once per ``mark``; return True if it exceeded a limit."""
-    return Call("charge_budget", meta, (pack((flow_id, mark, job, usage)),), bool, repeatable=True)
+    return Call(
+        "charge_budget",
+        meta,
+        requests.charge_budget(flow_id=flow_id, mark=mark, job=job, usage=usage),
+        bool,
+        repeatable=True,
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from glidemq_py._core.calls import Call, pack
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._features.vectors.options import check_field, encode_vector
 
@@ -21,7 +22,9 @@ __all__ = [
 
 def store_vector(meta: str, job_id: str, field: str, vector: bytes, token: tuple[int, int]) -> Call[AttemptStatus]:
     """Write the bytes of a vector to a field of the hash of an existing job."""
-    return Call("store_vector", meta, (pack((job_id, field, vector, *token)),), AttemptStatus, repeatable=True)
+    fence, processed_on = token
+    arguments = requests.store_vector(id=job_id, field=field, bytes=vector, fence=fence, processed_on=processed_on)
+    return Call("store_vector", meta, arguments, AttemptStatus, repeatable=True)
 
 
 class JobVectors:

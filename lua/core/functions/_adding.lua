@@ -2,16 +2,18 @@
 -- core/functions/add.lua and features/flows/functions/flow_add.lua, which document the rows.
 local A = G.adding
 
-local NAME, DATA, OPTS, DELAY, ATTEMPTS, PRIORITY, LIFO, TTL, RUN_AT = 1, 2, 3, 5, 6, 7, 8, 9, 10
-local ORDERING = 11
+local JOB, ORDERING = G.rows.new_job, G.rows.ordering
+local NAME, DATA, OPTS, DELAY, ATTEMPTS = JOB.name, JOB.data, JOB.opts, JOB.delay, JOB.attempts
+local PRIORITY, LIFO, TTL, RUN_AT = JOB.priority, JOB.lifo, JOB.ttl, JOB.run_at
 
 -- Return the settings of the job's group, as features/ordering_groups/group_setup.lua expects them; nil if it has
 -- none.
 A.group_of = function(row, now_text)
-  local o = row[ORDERING]
+  local o = row[JOB.ordering]
   if not o then return nil end
-  return { group = o[1], concurrency = o[2], rate_max = o[3], rate_duration = o[4], tb_capacity = o[5], tb_rate = o[6],
-    cost = o[7], timestamp_text = now_text }
+  return { group = o[ORDERING.group], concurrency = o[ORDERING.concurrency], rate_max = o[ORDERING.rate_max],
+    rate_duration = o[ORDERING.rate_duration], tb_capacity = o[ORDERING.tb_capacity], tb_rate = o[ORDERING.tb_rate],
+    cost = o[ORDERING.cost], timestamp_text = now_text }
 end
 
 -- Set up the group and return the job's sequence. A job without a limit leaves the group's limit unchanged, unlike in

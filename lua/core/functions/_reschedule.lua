@@ -34,8 +34,8 @@ end
 -- Return the function to export. rules: by state, each returns 'ok' or the reason why nothing was changed. event: the
 -- event to emit, with the new value in `field`.
 R.call = function(rules, event, field)
-  return function(keys, args)
-    local q, id, value = G.queue(keys[1]), args[1], G.count_of(args[2])
+  return function(q, r)
+    local id, value = r.id, G.count_of(field and r[field])
     local h = G.job_of(q, id)
     if not h.state then return 'gone' end
     local rule = rules[h.state]

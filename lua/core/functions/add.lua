@@ -11,8 +11,9 @@
 -- errors: OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
-local NAME, DATA, OPTS, ID, DELAY, ATTEMPTS, PRIORITY = 1, 2, 3, 4, 5, 6, 7
-local DEDUP, PARENT = 12, 13
+local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
+local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
+local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
 local STEPS_MAX = 40 -- 2^40 ids
 local A = G.adding
 
@@ -88,7 +89,8 @@ local function reject_reason(q, now, quiet, row, group)
   end
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
   if not dedup then return nil end
-  local outcome, existing = G.deduplicate(q, dedup[1], dedup[3], dedup[2], now, quiet)
+  local outcome, existing = G.deduplicate(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.mode],
+    dedup[DEDUPLICATION.ttl], now, quiet)
   if outcome == 'replaced' then return nil, nil, outcome end
   return outcome, existing
 end
@@ -106,7 +108,8 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims)
   else
     add_plain(q, now_text, quiet, id, row, trims)
   end
-  if row[DEDUP] then G.record_dedup(q, row[DEDUP][1], id, row[DEDUP][2], now) end
+  local dedup = row[DEDUP]
+  if dedup then G.record_dedup(q, dedup[DEDUPLICATION.id], id, dedup[DEDUPLICATION.ttl], now) end
   return id
 end
 
@@ -117,9 +120,9 @@ local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
   if row[ID] or group or row[DEDUP] or row[PARENT] then
     outcome, existing, replaced = reject_reason(q, now, quiet, row, group)
   end
-  if outcome then return { outcome, existing } end
+  if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
   id = add_row(q, now, now_text, quiet, id, row, group, trims)
-  return replaced and { replaced, id } or id
+  return replaced and G.new.added_other({ outcome = replaced, id = id }) or id
 end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
@@ -149,8 +152,7 @@ G.add_rows = function(q, rows, quiet)
   return now, results
 end
 
-G.export('add', {}, function(keys, args)
-  local request = cmsgpack.unpack(args[1])
-  local now, results = G.add_rows(G.queue(keys[1]), request[1], request[2])
-  return cmsgpack.pack({ now, results })
+G.export('add', {}, function(q, request)
+  local now, results = G.add_rows(q, request.rows, request.quiet)
+  return G.replies.add({ now = now, results = results })
 end)

@@ -10,6 +10,7 @@
 -- No scan of jobs: every number is a length kept by the server, or two places in a sorted set per priority in use, so
 -- the cost does not grow with the queue. Bound: GROUPS_A_CALL groups, 256 priorities.
 
+local SCAN = G.rows.scan
 local GROUPS_A_CALL = 500
 
 local function parked_in(q, group)
@@ -43,21 +44,19 @@ G.counts = function(q)
   }
 end
 
-G.export('counts', { 'no-writes' }, function(keys) return G.counts(G.queue(keys[1])) end)
+G.export('counts', { 'no-writes' }, function(q) return G.counts(q) end)
 
-G.export('count_parked', { 'no-writes' }, function(keys, args)
-  local q = G.queue(keys[1])
-  local page = redis.call('HSCAN', q.ordering, args[1], 'COUNT', GROUPS_A_CALL)
-  local found = { page[1] }
-  for i = 1, #page[2], 2 do
-    local n = parked_in(q, page[2][i])
-    if n > 0 then found[#found + 1], found[#found + 2] = page[2][i], n end
+G.export('count_parked', { 'no-writes' }, function(q, r)
+  local page = redis.call('HSCAN', q.ordering, r.cursor, 'COUNT', GROUPS_A_CALL)
+  local groups, found = page[SCAN.found], { page[SCAN.cursor] }
+  for i = 1, #groups, 2 do
+    local n = parked_in(q, groups[i])
+    if n > 0 then found[#found + 1], found[#found + 2] = groups[i], n end
   end
   return cmsgpack.pack(found)
 end)
 
-G.export('count_delayed', { 'no-writes' }, function(keys, args)
-  local q = G.queue(keys[1])
-  local delayed, band = G.count_delayed(q, G.now(q), G.count_of(args[1]))
-  return { delayed, band }
+G.export('count_delayed', { 'no-writes' }, function(q, r)
+  local delayed, band = G.count_delayed(q, G.now(q), G.count_of(r.band))
+  return G.replies.count_delayed({ late = delayed, band = band })
 end)

@@ -6,6 +6,8 @@
 -- delayed jobs too. Active jobs stay. Each phase ends at the end that its source had when the phase began, so that
 -- producers cannot prolong it. Bound: `batch` jobs, 512 groups and 256 priorities per call.
 
+local STREAM_ENTRY = G.rows.stream_entry
+local SCAN = G.rows.scan
 local M = G.groups
 local BANDS_A_CALL, GROUPS_A_SCAN = 256, 100
 local NOT_BEGUN = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
@@ -62,14 +64,14 @@ end
 PHASE.stream = function(q, d, position)
   local after, till = string.match(position, '^(.-)|(.*)$')
   if not till then
-    local last = redis.call('XREVRANGE', q.stream, '+', '-', 'COUNT', 1)[1]
+    local last = G.first(redis.call('XREVRANGE', q.stream, '+', '-', 'COUNT', 1))
     if not last then return nil end
-    after, till = '', last[1]
+    after, till = '', last[STREAM_ENTRY.id]
   end
   local page = redis.call('XRANGE', q.stream, after == '' and '-' or '(' .. after, till, 'COUNT', d.batch)
   if #page == 0 then return nil end
   G.delete_unclaimed(q, G.GROUP, page, function(id) delete(q, d, id) end)
-  local last = page[#page][1]
+  local last = page[#page][STREAM_ENTRY.id]
   return #page == d.batch and last ~= till and last .. '|' .. till or nil
 end
 
@@ -119,7 +121,7 @@ end
 PHASE.groups = function(q, d, position)
   local scan, left = string.match(position, '^(%d+)|(%d*)$')
   local page = redis.call('HSCAN', q.ordering, scan or 0, 'COUNT', GROUPS_A_SCAN)
-  local names, parked, room = page[2], 0, d.batch
+  local names, parked, room = page[SCAN.found], 0, d.batch
   left = tonumber(left)
   for i = 1, #names, 2 do
     local key = q.P .. 'groupq:' .. names[i]
@@ -136,7 +138,7 @@ PHASE.groups = function(q, d, position)
     room, left = room - #ids, left - #ids
   end
   if left > 0 and room < d.batch then return (scan or '0') .. '|' .. G.int(left) end
-  return page[1] ~= '0' and page[1] .. '|' or nil
+  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] .. '|' or nil
 end
 
 -- Jobs that were parked during the stream phase may be in the stream by now.
@@ -168,10 +170,9 @@ local function next_cursor(d, phase, position)
   return ORDER[d.number + 1] and ORDER[d.number + 1] .. ':' or ''
 end
 
-G.export('drain', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local phase, position = string.match(r[2], '^(%l+):(.*)$')
-  local d = { delayed = r[1], batch = r[3], now = G.now(q), ids = {}, groups = {}, number = 1 }
+G.export('drain', { 'allow-oom' }, function(q, r)
+  local phase, position = string.match(r.cursor, '^(%l+):(.*)$')
+  local d = { delayed = r.delayed, batch = r.batch, now = G.now(q), ids = {}, groups = {}, number = 1 }
   for i, name in ipairs(ORDER) do
     if name == phase then d.number = i end
   end
@@ -190,7 +191,7 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   G.budgets.delete(q, d.ids)
   continue_groups(q, d)
   if not ok then error(failure, 0) end
-  local total = r[4] + #d.ids
+  local total = r.total + #d.ids
   if cursor == '' and total > 0 then G.emit(q.events, 'drained', G.int(total)) end
-  return cmsgpack.pack({ #d.ids, cursor })
+  return G.replies.drain({ deleted = #d.ids, cursor = cursor })
 end)

@@ -4,15 +4,20 @@
 -- fields}.
 -- Bound: `count` entries.
 
-G.export('event_slice', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  if redis.call('EXISTS', q.events) == 0 then return cmsgpack.pack({ 0, 0, '0-0', {} }) end
+local EVENT = G.rows.event
+
+G.export('event_slice', { 'no-writes' }, function(q, r)
+  if redis.call('EXISTS', q.events) == 0 then
+    return G.replies.event_slice({ added = 0, kept = 0, last = '0-0', entries = {} })
+  end
   local info, facts = redis.call('XINFO', 'STREAM', q.events), {}
   for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
   local entries = {}
-  if r[2] > 0 then entries = redis.call('XRANGE', q.events, '(' .. r[1], '+', 'COUNT', r[2]) end
-  if r[3] == 1 then
-    for i = 1, #entries do entries[i] = { entries[i][1], {} } end
+  if r.count > 0 then entries = redis.call('XRANGE', q.events, '(' .. r.after, '+', 'COUNT', r.count) end
+  if r.ids_only == 1 then
+    for i = 1, #entries do entries[i] = G.new.event({ id = entries[i][EVENT.id], fields = {} }) end
   end
-  return cmsgpack.pack({ facts['entries-added'], facts['length'], facts['last-generated-id'], entries })
+  return G.replies.event_slice({
+    added = facts['entries-added'], kept = facts['length'], last = facts['last-generated-id'], entries = entries,
+  })
 end)

@@ -16,6 +16,7 @@
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
+local TOKENS = G.rows.tokens
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
 local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING = 1, 2, 4, 8
@@ -53,10 +54,10 @@ local function read_places(q)
 end
 
 local function run(q, fetching, request, want)
-  local finished, quiet = request[3], request[4]
-  local statuses, tokens = G.finish(q, fetching, finished, quiet, request[5]), request[7]
-  if tokens then G.count_tokens(q, tokens[2], fetching.now, tokens[3], statuses) end
-  local passed = request[9] and G.budgets.charge_finished(q, request[9], finished, statuses)
+  local finished, quiet = request.finished, request.quiet
+  local statuses, tokens = G.finish(q, fetching, finished, quiet, request.no_metrics), request.tokens
+  if tokens then G.count_tokens(q, tokens[TOKENS.duration], fetching.now, tokens[TOKENS.counts], statuses) end
+  local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
   local next_due, flags = -1, 0
   local stream_only, outbox_has_entries = read_places(q)
   fetching.stream_only = stream_only
@@ -64,7 +65,7 @@ local function run(q, fetching, request, want)
     next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.due_groups(q, fetching))
   end
   if want > 0 then
-    flags = fetch_within_limits(q, fetching, want, request[6], tokens)
+    flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
   elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
   elseif not fetching.stream_only and G.priority_is_due(q, fetching.now) then
@@ -74,20 +75,19 @@ local function run(q, fetching, request, want)
   if fetching.parked then next_due = earlier(next_due, G.next_group(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
-  return cmsgpack.pack({
-    fetching.now, statuses, fetching.jobs, earlier(next_due, fetching.next_due), flags, fetching.dropped,
-    G.budgets.reply_part(fetching, passed),
+  return G.replies.exchange({
+    now = fetching.now, statuses = statuses, jobs = fetching.jobs, next_due = earlier(next_due, fetching.next_due),
+    flags = flags, dropped = fetching.dropped, budgets = G.budgets.reply_part(fetching, passed),
   })
 end
 
-G.export('exchange', { 'allow-oom' }, function(keys, args)
-  local q = G.queue(keys[1])
+G.export('exchange', { 'allow-oom' }, function(q, args)
   local settings, rejected = G.settings(q)
   if rejected then return rejected end
-  local request = cmsgpack.unpack(args[1])
-  local fetching, want = G.fetching(q, G.now(q), request[1], request[4]), math.min(request[2], WANT_MAX)
-  if request[8] and redis.call('ZSCORE', q.invalidated, request[8]) then want = 0 end
-  fetching.held, fetching.settings = request[10] or nil, settings
+  local request = G.calls.exchange(args)
+  local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
+  if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
+  fetching.held, fetching.settings = request.held or nil, settings
   q.defer = true
   rawset(q, 'fetching', fetching)
   local ok, reply = pcall(run, q, fetching, request, want)

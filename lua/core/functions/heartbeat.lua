@@ -6,16 +6,18 @@
 -- delivery counted), so that neither our recovery nor XAUTOCLAIM of a Node peer recovers a job whose worker is alive.
 -- Bound: the jobs given.
 
+local LEASE = G.rows.lease
 local REVOKED = 7
 local FORGET_WORKER_MS = 86400000
 local NO_END = {}
 
 local function renew_lock(q, now_text, consumer, job)
-  local id, entry = job[1], job[2]
+  local id, entry = job[LEASE.id], job[LEASE.entry]
   local key = q.J .. id
   local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
   if h.err then return G.GONE end
-  local rejected = G.check_attempt(h, job[3], job[4], NO_END)
+  local state, fence, processed_on, revoked = unpack(h)
+  local rejected = G.check_attempt(job[LEASE.fence], job[LEASE.processed_on], NO_END, state, fence, processed_on)
   if rejected then return rejected end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then
@@ -23,20 +25,19 @@ local function renew_lock(q, now_text, consumer, job)
   else
     redis.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
   end
-  return h[4] == '1' and REVOKED or G.OK
+  return revoked == '1' and REVOKED or G.OK
 end
 
-G.export('heartbeat', { 'allow-oom' }, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('heartbeat', { 'allow-oom' }, function(q, request)
   local now = G.now(q)
   local now_text, statuses = G.int(now), {}
-  if request[2] ~= '' then
-    redis.call('SET', q.P .. 'w:' .. request[1], request[2], 'PX', request[3])
-    redis.call('ZADD', q.workers, now_text, request[1])
+  if request.info ~= '' then
+    redis.call('SET', q.P .. 'w:' .. request.consumer, request.info, 'PX', request.ttl)
+    redis.call('ZADD', q.workers, now_text, request.consumer)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
-  for i, job in ipairs(request[4]) do
-    statuses[i] = renew_lock(q, now_text, request[1], job)
+  for i, job in ipairs(request.jobs) do
+    statuses[i] = renew_lock(q, now_text, request.consumer, job)
   end
-  return cmsgpack.pack({ now, statuses })
+  return G.replies.heartbeat({ now = now, statuses = statuses })
 end)

@@ -6,8 +6,8 @@
 
 G.export('version', { 'no-writes' }, function() return G.VERSION end)
 
-G.export('lock', { 'allow-oom' }, function(keys, args) return G.lock(keys[1], args[1], args[2]) end)
+G.export('lock', { 'allow-oom' }, function(key, r) return G.lock(key, r.token, r.ttl) end)
 
-G.export('unlock', { 'allow-oom' }, function(keys, args) return G.unlock(keys[1], args[1]) end)
+G.export('unlock', { 'allow-oom' }, function(key, r) return G.unlock(key, r.token) end)
 
-G.export('renew', { 'allow-oom' }, function(keys, args) return G.renew(keys[1], args[1], args[2]) end)
+G.export('renew', { 'allow-oom' }, function(key, r) return G.renew(key, r.token, r.ttl) end)

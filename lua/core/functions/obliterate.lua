@@ -7,6 +7,10 @@
 -- jobs in no index. No key of another queue is read. Keys of a foreign type are deleted with the rest.
 -- Bound: `batch` jobs, 1,000 relatives of each, 1,000 ids that are searched, 1,000 minutes of usage.
 
+local ENDED_CHILD = G.rows.ended_child
+local STREAM_ENTRY = G.rows.stream_entry
+local SCAN = G.rows.scan
+local STREAM_CONSUMER = G.rows.stream_consumer
 local RELATIVES, GROUPS, IDS, MINUTES = 1000, 50, 1000, 1000
 local GAP = 4000 -- the search by id ends after this many ids in a row without a key
 local MINUTE_MS, USAGE_MS = 60000, 2592000000
@@ -32,8 +36,9 @@ end
 -- Delete a job with all its keys. Return 1 if it existed, and how many keys it had.
 local function delete_job(q, id, subscriptions)
   local P, key = q.P, q.J .. id
-  local h = typed(redis.pcall('HMGET', key, 'parentId', 'parentQueue', 'groupKey', 'budgetKey', 'building'))
-  if h[1] and h[2] then add_relatives(q, { G.flows.P_of(q, h[2]) .. h[1] }) end
+  local parent, parent_queue, group, budget, flow = unpack(typed(redis.pcall('HMGET', key, 'parentId', 'parentQueue',
+    'groupKey', 'budgetKey', 'building')))
+  if parent and parent_queue then add_relatives(q, { G.flows.P_of(q, parent_queue) .. parent }) end
   local parents = typed(redis.pcall('SPOP', P .. 'parents:' .. id, RELATIVES))
   add_relatives(q, parents)
   local children = typed(redis.pcall('SPOP', P .. 'deps:' .. id, RELATIVES))
@@ -44,11 +49,11 @@ local function delete_job(q, id, subscriptions)
     redis.call('UNLINK', P .. 'deps:' .. id)
   end
   -- Parked jobs of the group are in the record that is deleted here: only an empty one.
-  if h[3] and redis.pcall('ZCARD', P .. 'groupq:' .. h[3]) == 0 then delete_group(q, h[3]) end
-  if h[4] and string.sub(h[4], 1, #P) == P then redis.call('UNLINK', h[4]) end
-  if h[5] then redis.call('UNLINK', P .. 'flow:' .. h[5], P .. 'flow-mark:' .. h[5]) end
+  if group and redis.pcall('ZCARD', P .. 'groupq:' .. group) == 0 then delete_group(q, group) end
+  if budget and string.sub(budget, 1, #P) == P then redis.call('UNLINK', budget) end
+  if flow then redis.call('UNLINK', P .. 'flow:' .. flow, P .. 'flow-mark:' .. flow) end
   local records = {}
-  for i, group in ipairs(subscriptions) do records[i] = G.subscriptions.record_key(q, id, group) end
+  for i, name in ipairs(subscriptions) do records[i] = G.subscriptions.record_key(q, id, name) end
   if #records > 0 then redis.call('UNLINK', unpack(records)) end
   local existed = redis.call('UNLINK', key)
   local others = redis.call('UNLINK', P .. 'log:' .. id, P .. 'parents:' .. id, P .. 'jstream:' .. id,
@@ -92,8 +97,8 @@ local function first_ids(q, count)
   end
   local ids, entries = {}, {}
   for _, e in ipairs(typed(redis.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
-    entries[#entries + 1] = e[1]
-    ids[#ids + 1] = G.entry_job(e[2])
+    entries[#entries + 1] = e[STREAM_ENTRY.id]
+    ids[#ids + 1] = G.entry_job(e[STREAM_ENTRY.fields])
   end
   G.ack_entries(q, entries)
   return ids, #entries
@@ -102,7 +107,7 @@ end
 -- Return ids of parked jobs, and how many ids and groups were removed. A group is deleted when it has no parked jobs.
 local function group_ids(q, count)
   local page = typed(redis.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS))
-  local names, ids, groups = page[2] or {}, {}, 0
+  local names, ids, groups = page[SCAN.found] or {}, {}, 0
   for i = 1, #names, 2 do
     local parked = q.P .. 'groupq:' .. names[i]
     local found = typed(redis.pcall('ZRANGE', parked, 0, count - #ids - 1))
@@ -141,7 +146,7 @@ local OTHERS = {
     return #suffixes
   end,
   function(q)
-    local page = typed(redis.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[2] or {}
+    local page = typed(redis.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[SCAN.found] or {}
     for i = 1, #page, 2 do
       redis.call('UNLINK', q.P .. 'flow:' .. page[i], q.P .. 'flow-mark:' .. page[i])
       redis.call('HDEL', q.P .. 'flows', page[i])
@@ -152,13 +157,13 @@ local OTHERS = {
     local results = typed(redis.pcall('LRANGE', q.parents_left, 0, count - 1))
     for _, packed in ipairs(results) do
       local ok, result = pcall(cmsgpack.unpack, packed)
-      if ok and type(result) == 'table' then redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(result[1])) end
+      if ok and type(result) == 'table' then redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(result[ENDED_CHILD.id])) end
     end
     if #results > 0 then redis.call('LTRIM', q.parents_left, #results, -1) end
     return #results
   end,
   function(q)
-    local id = typed(redis.pcall('ZRANGE', q.writes, 0, 0))[1]
+    local id = G.first(typed(redis.pcall('ZRANGE', q.writes, 0, 0)))
     if not id then return 0 end
     local stem = q.P .. 'write:' .. id
     local attempts = typed(redis.pcall('SPOP', stem .. ':tried', RELATIVES))
@@ -188,10 +193,10 @@ SEARCH.events = function(q, c, batch)
   local from = c.position == '' and '-' or '(' .. c.position
   local page = typed(redis.pcall('XRANGE', q.events, from, '+', 'COUNT', batch))
   for _, entry in ipairs(page) do
-    local id = G.entry_job(entry[2])
+    local id = G.entry_job(entry[STREAM_ENTRY.fields])
     if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then found_job(q, c, id) end
   end
-  return #page == batch and page[#page][1] or nil
+  return #page == batch and page[#page][STREAM_ENTRY.id] or nil
 end
 
 -- Ids from `position` on, in steps of 1 or -1, until GAP ids in a row have no key.
@@ -267,7 +272,7 @@ local function delete_queue(q)
   groups[#groups + 1] = G.GROUP
   for _, group in ipairs(groups) do
     for _, consumer in ipairs((G.consumers(q, group))) do
-      redis.call('UNLINK', P .. 'w:' .. consumer[2])
+      redis.call('UNLINK', P .. 'w:' .. consumer[STREAM_CONSUMER.name])
     end
   end
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
@@ -290,16 +295,15 @@ local function delete_indexed(q, batch, subscriptions)
   return deleted, found > 0
 end
 
-G.export('obliterate', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local active = r[1] and 0 or active_count(q)
-  if active > 0 then return cmsgpack.pack({ 'active', active, '' }) end
-  local subscriptions, cursor = G.subscriptions.names(q), r[3]
-  local deleted, found = delete_indexed(q, r[2], subscriptions)
-  if found then return cmsgpack.pack({ 'more', deleted, cursor }) end
-  local c = { deleted = 0, keys = 0, subscriptions = subscriptions, usage = r[4] == 1 }
-  cursor = search(q, c, cursor, r[2])
-  if cursor then return cmsgpack.pack({ 'more', c.deleted, cursor }) end
+G.export('obliterate', { 'allow-oom' }, function(q, r)
+  local active = r.force and 0 or active_count(q)
+  if active > 0 then return G.replies.obliterate({ status = 'active', deleted = active, cursor = '' }) end
+  local subscriptions, cursor = G.subscriptions.names(q), r.cursor
+  local deleted, found = delete_indexed(q, r.batch, subscriptions)
+  if found then return G.replies.obliterate({ status = 'more', deleted = deleted, cursor = cursor }) end
+  local c = { deleted = 0, keys = 0, subscriptions = subscriptions, usage = r.has_usage == 1 }
+  cursor = search(q, c, cursor, r.batch)
+  if cursor then return G.replies.obliterate({ status = 'more', deleted = c.deleted, cursor = cursor }) end
   delete_queue(q)
-  return cmsgpack.pack({ 'done', 0, '' })
+  return G.replies.obliterate({ status = 'done', deleted = 0, cursor = '' })
 end)

@@ -12,6 +12,9 @@
 --   Parked jobs of groups: the cursor of the group scan, the group, and the position in it. Groups created meanwhile
 --   may cause jobs to be returned again.
 
+local PENDING_ENTRY = G.rows.pending_entry
+local STREAM_ENTRY = G.rows.stream_entry
+local SCAN = G.rows.scan
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
 local MOVED_MAX = 1000 -- jobs of a list that may leave between two pages without the list being read again
@@ -26,7 +29,7 @@ local function read(q, fields, rows, id, position)
   end
   if fields.only and redis.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
   local values = redis.pcall('HMGET', q.J .. id, unpack(fields))
-  if not values.err then rows[#rows + 1] = { id, position, values } end
+  if not values.err then rows[#rows + 1] = G.new.listed({ id = id, position = position, values = values }) end
 end
 
 -- Continue after the last member. If it has left the set, all members with its score are returned again.
@@ -79,7 +82,7 @@ local function pending_between(q, first, last, count)
   local seen = {}
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, first, last, count)
   if not pending.err then
-    for _, p in ipairs(pending) do seen[p[1]] = true end
+    for _, p in ipairs(pending) do seen[p[PENDING_ENTRY.id]] = true end
   end
   return seen
 end
@@ -119,11 +122,11 @@ local function waiting(q, cursor, count, fields)
   local rows = {}
   local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
   if #entries == 0 then return rows, 'l:0@' end
-  local last = entries[#entries][1]
-  local seen = pending_between(q, entries[1][1], last, count)
+  local last = entries[#entries][STREAM_ENTRY.id]
+  local seen = pending_between(q, G.first(entries)[STREAM_ENTRY.id], last, count)
   for _, e in ipairs(entries) do
-    local id = not seen[e[1]] and G.entry_job(e[2])
-    if id then read(q, fields, rows, id, e[1]) end
+    local id = not seen[e[STREAM_ENTRY.id]] and G.entry_job(e[STREAM_ENTRY.fields])
+    if id then read(q, fields, rows, id, e[STREAM_ENTRY.id]) end
   end
   return rows, #entries == count and last or 'l:0@'
 end
@@ -137,22 +140,23 @@ local function active(q, cursor, count, fields)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
   if pending.err or #pending == 0 then return rows, 'z:' end
   for _, p in ipairs(pending) do
-    local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
-    local id = found and G.entry_job(found[2])
-    if id then read(q, fields, rows, id, p[1]) end
+    local entry = p[PENDING_ENTRY.id]
+    local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
+    local id = found and G.entry_job(found[STREAM_ENTRY.fields])
+    if id then read(q, fields, rows, id, entry) end
   end
-  return rows, #pending == count and pending[count][1] or 'z:'
+  return rows, #pending == count and pending[count][PENDING_ENTRY.id] or 'z:'
 end
 
 -- Sort the groups of a scan page by name, so that a position can be found again.
 local function groups_at(q, scan, from)
   local page = redis.call('HSCAN', q.ordering, scan, 'COUNT', GROUPS_A_SCAN)
-  local names = {}
-  for i = 1, #page[2], 2 do
-    if page[2][i] >= from then names[#names + 1] = page[2][i] end
+  local names, found = {}, page[SCAN.found]
+  for i = 1, #found, 2 do
+    if found[i] >= from then names[#names + 1] = found[i] end
   end
   table.sort(names)
-  return names, page[1]
+  return names, page[SCAN.cursor]
 end
 
 -- cursor: scan cursor, length of the group's name, the name, the position in the group.
@@ -173,10 +177,9 @@ local function group_waiting(q, cursor, count, fields)
   return rows, next_scan ~= '0' and next_scan .. ':0:' or ''
 end
 
-G.export('page', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local state, cursor, count, fields = r[1], r[2], r[3], r[4]
-  fields.only = r[5] or nil
+G.export('page', { 'no-writes' }, function(q, r)
+  local state, cursor, count, fields = r.state, r.cursor, r.count, r.fields
+  fields.only = r.name or nil
   local rows, next_cursor
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
@@ -193,5 +196,5 @@ G.export('page', { 'no-writes' }, function(keys, args)
   else
     return redis.error_reply('ERR unknown state ' .. tostring(state))
   end
-  return cmsgpack.pack({ rows, next_cursor })
+  return G.replies.page({ rows = rows, cursor = next_cursor })
 end)

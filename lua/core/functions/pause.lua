@@ -5,8 +5,7 @@
 local RESUME_MARKERS = 32
 
 local function set(paused)
-  return function(keys)
-    local q = G.queue(keys[1])
+  return function(q)
     local before = redis.call('HGET', q.meta, 'paused')
     redis.call('HSET', q.meta, 'paused', paused)
     G.emit(q.events, paused == '1' and 'paused' or 'resumed', '0')

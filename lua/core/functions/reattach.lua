@@ -8,6 +8,8 @@
 -- Bound: one page of 200 pending entries or list jobs; call again with the cursor until it is ''. A call that has found
 -- `want` jobs returns a cursor too; with `want` 0 the cursor is ''.
 
+local PENDING_ENTRY = G.rows.pending_entry
+local STREAM_ENTRY = G.rows.stream_entry
 local PAGE = 200
 local LISTS = 'l:' -- cursor: this prefix and a rank in list-active-ids
 
@@ -21,7 +23,8 @@ end
 -- `lastActive`.
 local function is_ours(q, consumer, id, last_active)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
-  return not h.err and h[1] == 'active' and h[2] == consumer and tonumber(h[3] or '') == last_active
+  local state, taken_by, renewed = unpack(h)
+  return state == 'active' and taken_by == consumer and tonumber(renewed or '') == last_active
 end
 
 -- Found jobs move to the end of the set, so the rank to continue from is lower.
@@ -48,29 +51,32 @@ local function from_stream(q, fetching, known, want, cursor)
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
   if pending.err then pending = {} end
   for _, p in ipairs(pending) do
-    if not known[p[1]] then
+    local entry = p[PENDING_ENTRY.id]
+    if not known[entry] then
       if #fetching.jobs >= want then return want > 0 and cursor or '' end
-      local found = redis.call('XRANGE', q.stream, p[1], p[1])[1]
-      local id = found and G.entry_job(found[2])
-      if id then G.activate(q, fetching, id, p[1]) else G.drop(fetching, nil, p[1], 'a stream entry without a job id') end
+      local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
+      local id = found and G.entry_job(found[STREAM_ENTRY.fields])
+      if id then G.activate(q, fetching, id, entry) else G.drop(fetching, nil, entry, 'a stream entry without a job id') end
     end
-    cursor = p[1]
+    cursor = entry
   end
-  return #pending == PAGE and pending[PAGE][1] or LISTS .. '0'
+  return #pending == PAGE and pending[PAGE][PENDING_ENTRY.id] or LISTS .. '0'
 end
 
-G.export('reattach', { 'allow-oom' }, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local want, cursor, known_ids = request[3], request[5], request[6]
-  local fetching = G.fetching(q, G.now(q), request[1], request[4])
+G.export('reattach', { 'allow-oom' }, function(q, request)
+  local want, cursor, known_ids = request.want, request.cursor, request.known_ids
+  local fetching = G.fetching(q, G.now(q), request.consumer, request.quiet)
   fetching.reattach = true
   local in_lists = string.sub(cursor, 1, 2) == LISTS
   if in_lists then
     cursor = from_lists(q, fetching, set_of(known_ids), want, tonumber(string.sub(cursor, 3)))
   else
-    cursor = from_stream(q, fetching, set_of(request[2]), want, cursor)
+    cursor = from_stream(q, fetching, set_of(request.known), want, cursor)
   end
   G.promote_groups(q, fetching)
   G.ack_entries(q, fetching.acked)
-  return cmsgpack.pack({ fetching.now, fetching.jobs, fetching.dropped, cursor, G.budgets.reply_part(fetching) })
+  return G.replies.reattach({
+    now = fetching.now, jobs = fetching.jobs, dropped = fetching.dropped, cursor = cursor,
+    budgets = G.budgets.reply_part(fetching),
+  })
 end)

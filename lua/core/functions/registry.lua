@@ -16,17 +16,16 @@ local function write_in_chunks(command, key, values)
   return n
 end
 
-G.export('registry_add', { 'allow-oom' }, function(keys, args)
-  return write_in_chunks('SADD', keys[1], cmsgpack.unpack(args[1]))
+G.export('registry_add', { 'allow-oom' }, function(key, r)
+  return write_in_chunks('SADD', key, r.members)
 end)
 
-G.export('registry_set', { 'allow-oom' }, function(keys, args)
-  return write_in_chunks('HSET', keys[1], cmsgpack.unpack(args[1]))
+G.export('registry_set', { 'allow-oom' }, function(key, r)
+  return write_in_chunks('HSET', key, r.fields)
 end)
 
-G.export('registry_touch', { 'allow-oom' }, function(keys, args)
-  local r = cmsgpack.unpack(args[1])
-  redis.call('ZADD', keys[1], r[3] == 'GT' and 'GT' or 'NX', G.int(r[2]), r[1])
-  if r[4] > 0 then redis.call('PEXPIRE', keys[1], G.int(r[4])) end
+G.export('registry_touch', { 'allow-oom' }, function(key, r)
+  redis.call('ZADD', key, r.mode == 'GT' and 'GT' or 'NX', G.int(r.score), r.member)
+  if r.ttl > 0 then redis.call('PEXPIRE', key, G.int(r.ttl)) end
   return 1
 end)

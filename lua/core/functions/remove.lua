@@ -12,17 +12,17 @@ local function leave_lists(q, id, by_record)
   if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.untrack_list_job(q, id) end
 end
 
-G.export('remove', { 'allow-oom' }, function(keys, args)
-  local q, id = G.queue(keys[1]), args[1]
+G.export('remove', { 'allow-oom' }, function(q, r)
+  local id = r.id
   local key = q.J .. id
-  local h = redis.call('HMGET', key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
-  if not h[1] then return 0 end
-  if h[1] == 'waiting' then
-    local place = G.waiting_place(q, id, { eid = h[2] or nil, lifo = h[3], priority = h[4], timestamp = h[5] or nil })
+  local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
+  if not h.state then return 0 end
+  if h.state == 'waiting' then
+    local place = G.waiting_place(q, id, h)
     if place then G.leave_waiting(q, id, place) end
-  elseif h[1] == 'active' then
-    local entry = G.find_entry(q, id, h[2], h[5])
-    if entry then G.ack_entries(q, { entry }) else leave_lists(q, id, h[3] == '1' or G.count_of(h[4]) > 0) end
+  elseif h.state == 'active' then
+    local entry = G.find_entry(q, id, h.eid, h.timestamp)
+    if entry then G.ack_entries(q, { entry }) else leave_lists(q, id, h.lifo == '1' or G.count_of(h.priority) > 0) end
   end
   redis.call('ZREM', q.scheduled, id)
   redis.call('ZREM', q.completed, id)

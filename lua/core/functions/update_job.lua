@@ -26,14 +26,13 @@ end
 
 local KINDS = { progress, log, data, tokens }
 
-G.export('update_job', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local h = redis.call('HMGET', q.J .. r[2], 'state', 'fence', 'processedOn')
-  if not h[1] then return G.GONE end
-  if r[4] > 0 then
-    local rejected = G.check_attempt(h, r[4], r[5], NO_END)
+G.export('update_job', { 'allow-oom' }, function(q, r)
+  local state, fence, processed_on = unpack(redis.call('HMGET', q.J .. r.id, 'state', 'fence', 'processedOn'))
+  if not state then return G.GONE end
+  if r.fence > 0 then
+    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
     if rejected then return rejected end
   end
-  KINDS[r[1]](q, r[2], r[3], r[6])
+  KINDS[r.kind](q, r.id, r.text, r.keep)
   return G.OK
 end)

@@ -4,6 +4,7 @@
 -- leave:   KEYS 1 meta   ARGV 1 consumer   -> 1 if its consumer was deleted, 0 if jobs are still pending for it
 -- The set `workers` holds our registrations; a Node peer's registration is found by the consumers of the group.
 
+local STREAM_CONSUMER = G.rows.stream_consumer
 local INVALIDATED_MS = 3600000 -- longer than any call waits in a connection
 local WORKERS_MAX = 5000 -- the registrations renewed last
 
@@ -19,10 +20,10 @@ local function registered(q, names)
   return found
 end
 
-G.export('workers', { 'no-writes' }, function(keys)
-  local q, names = G.queue(keys[1]), {}
+G.export('workers', { 'no-writes' }, function(q)
+  local names = {}
   for _, name in ipairs(redis.call('ZRANGE', q.workers, -WORKERS_MAX, -1)) do names[name] = true end
-  for _, consumer in ipairs((G.consumers(q, G.GROUP))) do names[consumer[2]] = true end
+  for _, consumer in ipairs((G.consumers(q, G.GROUP))) do names[consumer[STREAM_CONSUMER.name]] = true end
   return registered(q, names)
 end)
 
@@ -32,16 +33,15 @@ local function pending_of(q, consumer)
 end
 
 -- A worker that has given up waiting for its calls must not receive jobs from them.
-G.export('invalidate', { 'allow-oom' }, function(keys, args)
-  local q = G.queue(keys[1])
+G.export('invalidate', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
   G.remove_older(q.invalidated, now - INVALIDATED_MS)
-  redis.call('ZADD', q.invalidated, G.int(now), args[1])
+  redis.call('ZADD', q.invalidated, G.int(now), r.token)
   return 1
 end)
 
-G.export('leave', { 'allow-oom' }, function(keys, args)
-  local q, consumer = G.queue(keys[1]), args[1]
+G.export('leave', { 'allow-oom' }, function(q, r)
+  local consumer = r.consumer
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end

@@ -2,6 +2,9 @@
 -- P:budget:<root job id>. A budget is exceeded if usage is above a limit; a limit of 0 is no limit; the mark `exceeded`
 -- stays.
 
+local AMOUNTS = G.rows.amounts
+local CHARGE = G.rows.charge
+local REPORT = G.rows.report
 local M = G.budgets
 
 -- How long the budget of a flow can still be read after its root has ended.
@@ -30,8 +33,8 @@ local function is_any_over(key, prefix, limits)
 end
 
 local function is_over(key, max_tokens, max_costs)
-  local caps = redis.call('HMGET', key, 'maxTotalTokens', 'maxTotalCost')
-  return over(key, 'usedTokens', tonumber(caps[1] or '')) or over(key, 'usedCost', tonumber(caps[2] or ''))
+  local tokens, cost = unpack(redis.call('HMGET', key, 'maxTotalTokens', 'maxTotalCost'))
+  return over(key, 'usedTokens', tonumber(tokens or '')) or over(key, 'usedCost', tonumber(cost or ''))
     or is_any_over(key, 'usedTokens:', max_tokens) or is_any_over(key, 'usedCost:', max_costs)
 end
 
@@ -41,14 +44,14 @@ M.json = function(text)
   return ok and type(value) == 'table' and value or {}
 end
 
--- Record usage. usage: {tokens, costs, weighted total, total cost}; max_tokens, max_costs: limits by category. Return
+-- Record usage: amounts with the weighted total of tokens; max_tokens, max_costs: limits by category. Return
 -- 'ok', 'exceeded' (a limit is passed now) or 'no_budget'.
 M.record = function(key, usage, max_tokens, max_costs)
   if redis.call('EXISTS', key) == 0 then return 'no_budget' end
-  add(key, 'usedTokens', usage[3])
-  add(key, 'usedCost', usage[4])
-  add_all(key, 'usedTokens:', usage[1])
-  add_all(key, 'usedCost:', usage[2])
+  add(key, 'usedTokens', usage[AMOUNTS.total_tokens])
+  add(key, 'usedCost', usage[AMOUNTS.total_cost])
+  add_all(key, 'usedTokens:', usage[AMOUNTS.tokens])
+  add_all(key, 'usedCost:', usage[AMOUNTS.costs])
   if not is_over(key, max_tokens, max_costs) then return 'ok' end
   redis.call('HSET', key, 'exceeded', '1')
   return 'exceeded'
@@ -65,12 +68,16 @@ local function weighted_total(tokens, weights, total)
   return sum > 0 and sum or total
 end
 
--- Charge {tokens, costs, total tokens, total cost} of a job. Return true if this passed a limit for the first time.
+-- Charge the amounts that a job used. Return true if this passed a limit for the first time.
 M.charge = function(q, key, id, usage)
-  local h = redis.call('HMGET', key, 'tokenWeights', 'maxTokens', 'maxCosts', 'exceeded')
-  local weighted = weighted_total(usage[1], M.json(h[1]), usage[3])
-  local answer = M.record(key, { usage[1], usage[2], weighted, usage[4] }, M.json(h[2]), M.json(h[3]))
-  if answer ~= 'exceeded' or h[4] == '1' then return false end
+  local h = G.pick(key, 'tokenWeights', 'maxTokens', 'maxCosts', 'exceeded')
+  local tokens = usage[AMOUNTS.tokens]
+  local weighted = G.new.amounts({
+    tokens = tokens, costs = usage[AMOUNTS.costs], total_cost = usage[AMOUNTS.total_cost],
+    total_tokens = weighted_total(tokens, M.json(h.tokenWeights), usage[AMOUNTS.total_tokens]),
+  })
+  local answer = M.record(key, weighted, M.json(h.maxTokens), M.json(h.maxCosts))
+  if answer ~= 'exceeded' or h.exceeded == '1' then return false end
   G.emit(q.events, 'budget-exceeded', id, 'flowId', string.sub(key, #q.P + 8))
   return true
 end
@@ -90,8 +97,9 @@ end
 -- Return what to do with a job of the flow before it starts: '' (it may start), 'fail' or 'pause'.
 M.start_decision = function(key)
   local h = redis.pcall('HMGET', key, 'exceeded', 'onExceeded')
-  if h.err or h[1] ~= '1' then return '' end
-  return h[2] == 'pause' and 'pause' or 'fail'
+  local exceeded, on_exceeded = unpack(h)
+  if exceeded ~= '1' then return '' end
+  return on_exceeded == 'pause' and 'pause' or 'fail'
 end
 
 -- The root `id` of a flow has ended.
@@ -117,14 +125,15 @@ end
 M.charge_finished = function(q, charges, finished, statuses)
   local passed = {}
   for _, c in ipairs(charges) do
-    local row, key, usage, status = finished[c[1]], c[2], c[3], statuses[c[1]]
-    local id = row[2]
+    local number, key, usage = c[CHARGE.row], c[CHARGE.key], c[CHARGE.usage]
+    local row, status = finished[number], statuses[number]
+    local id = row[REPORT.id]
     local ended = status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE
     if ended and usage then
       if not is_own(q, key) then
-        G.outbox_put(q, 'budget', 'key', key, 'id', id, 'activation', G.int(row[4]), 'usage', cjson.encode(usage))
+        G.outbox_put(q, 'budget', 'key', key, 'id', id, 'activation', G.int(row[REPORT.fence]), 'usage', cjson.encode(usage))
       elseif M.charge(q, key, id, usage) then
-        passed[#passed + 1] = c[1]
+        passed[#passed + 1] = number
       end
     end
     if key == q.P .. 'budget:' .. id and (status == G.OK or status == G.FAILED) then M.expire_with_root(q, id, G.now(q)) end
@@ -135,7 +144,7 @@ end
 -- Return the budget part of a reply: nil if no job of a flow with a budget is involved.
 M.reply_part = function(fetching, passed)
   if not fetching.budgets and not (passed and #passed > 0) then return nil end
-  return { fetching.budgets or false, passed or {} }
+  return G.new.budget_verdicts({ verdicts = fetching.budgets or false, exceeding = passed or {} })
 end
 
 -- Delete the budgets of roots that were deleted before they ended.

@@ -1,23 +1,26 @@
 -- Promote due jobs without a priority (delayed and retrying ones) to the stream or the LIFO list. Due jobs with a
 -- priority stay in the set: workers fetch them from there (features/priorities/fetch_priorities.lua).
 
+local SCORED = G.rows.scored
+
 -- States that a leftover member of the set must not change.
 local NOT_WAITING = { active = true, completed = true, failed = true }
 
 -- The new place is written first and the old one removed later: a job whose promotion failed half-way is found again.
 local function promote_one(q, id, now, quiet)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
-  if h.err or not h[1] or NOT_WAITING[h[1]] then return end
-  local expire_at = tonumber(h[4] or '')
+  local state, name, lifo, expires, processed_on = unpack(h)
+  if not state or NOT_WAITING[state] then return end
+  local expire_at = tonumber(expires or '')
   if expire_at and expire_at > 0 and now > expire_at then
-    return G.end_job(q, id, now, 'expired', 'expired', h[5])
+    return G.end_job(q, id, now, 'expired', 'expired', processed_on)
   end
-  if h[3] == '1' then
+  if lifo == '1' then
     redis.call('RPUSH', q.lifo, id)
     redis.call('HSET', q.J .. id, 'state', 'waiting')
     G.wake(q, 1)
   else
-    redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, h[2] or ''))
+    redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name or ''))
   end
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
@@ -50,7 +53,7 @@ G.promote_due = function(q, now, limit, quiet)
   end
   if #due == limit then return 0 end
   local head = redis.call('ZRANGE', q.scheduled, 0, 0, 'WITHSCORES')
-  local score = tonumber(head[2] or '')
+  local score = tonumber(head[SCORED.score] or '')
   if not score or score >= G.BAND then return -1 end
   return math.max(0, score - now)
 end
@@ -60,7 +63,8 @@ local GROUPS_MAX = 100
 -- Return milliseconds until the rate limit of a group ends (0 = now), or -1.
 G.next_group = function(q, now)
   local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
-  return head[2] and math.max(0, G.clamped_time(head[2]) - now) or -1
+  local score = head[SCORED.score]
+  return score and math.max(0, G.clamped_time(score) - now) or -1
 end
 
 -- Add groups whose rate limit has ended to the ready groups. Return the value of next_group.

@@ -5,18 +5,19 @@
 local REPAIRS_MAX = 20
 local NOT_WAITING = { active = true, completed = true, failed = true }
 
-local function due_of(h, now)
-  local delay = G.duration(h[3])
+local function due_of(delay, timestamp, now)
+  delay = G.duration(delay)
   if delay <= 0 then return now end
-  return math.max(now, G.clamped_time(h[4]) + delay)
+  return math.max(now, G.clamped_time(timestamp) + delay)
 end
 
 local function repair(q, member, now)
   local id, group = string.match(member, '^(.-)||(.*)$')
   local h = redis.pcall('HMGET', q.J .. (id or member), 'state', 'priority', 'delay', 'timestamp')
-  if h.err or not h[1] or (not group and NOT_WAITING[h[1]]) then return redis.call('ZREM', q.scheduled, member) end
+  local state, priority, delay, timestamp = unpack(h)
+  if not state or (not group and NOT_WAITING[state]) then return redis.call('ZREM', q.scheduled, member) end
   -- A subscription's retry has its delay only in its score.
-  local score = group and G.int(now) or G.scheduled_score(h[2], due_of(h, now))
+  local score = group and G.int(now) or G.scheduled_score(priority, due_of(delay, timestamp, now))
   redis.call('ZADD', q.scheduled, score, member)
 end
 

@@ -34,17 +34,17 @@ F.may_notify = function(q)
   return true
 end
 
--- Return {P, id} of a parent. A member is split at its last colon.
+-- Return `P` and id of a parent, by name. A member is split at its last colon.
 F.parent_of = function(member)
   local P, parent = string.match(member, '^(.*:)([^:]*)$')
-  return P and { P, parent } or nil
+  return P and { P = P, id = parent } or nil
 end
 
--- Return {P, id} of the parents. The second value is true if the members of `parents` are to be notified by later calls:
+-- Return `P` and id of the parents. The second value is true if the members of `parents` are to be notified by later calls:
 -- they are too many for this one, or later calls still notify them of an earlier result.
 local function parents_of(q, id, h)
   local parents = {}
-  if h.parentId and h.parentQueue then parents[1] = { F.P_of(q, h.parentQueue), h.parentId } end
+  if h.parentId and h.parentQueue then parents = { { P = F.P_of(q, h.parentQueue), id = h.parentId } } end
   if not h.parentIds then return parents, false end
   local left = budget_of(q).left
   local members = redis.call('SRANDMEMBER', q.P .. 'parents:' .. id, left + 1)
@@ -76,7 +76,7 @@ end
 F.remote_of = function(q, parents)
   local remote = {}
   for _, parent in ipairs(parents) do
-    if not F.is_reachable(q, parent[1]) then remote[#remote + 1] = parent[1] .. parent[2] end
+    if not F.is_reachable(q, parent.P) then remote[#remote + 1] = parent.P .. parent.id end
   end
   return remote
 end
@@ -103,12 +103,12 @@ local function notify_each(q, parents, depth, member, how, text, policy, now)
   for i, parent in ipairs(parents) do
     -- The single parent of a reported job is always notified: the caller bounds the number of jobs.
     local directly = depth == 0 and i == 1 or F.may_notify(q)
-    if parent[1] == q.P and directly then
-      F.record_child_end(q, parent[2], member, how, text, policy, now)
+    if parent.P == q.P and directly then
+      F.record_child_end(q, parent.id, member, how, text, policy, now)
     else
-      in_other_queue = in_other_queue or parent[1] ~= q.P
+      in_other_queue = in_other_queue or parent.P ~= q.P
       local notify = F.notify_other_queue or F.notify_by_outbox
-      if not notify(q, parent[1], parent[2], member, how, text, policy, now) then unnotified = true end
+      if not notify(q, parent.P, parent.id, member, how, text, policy, now) then unnotified = true end
     end
   end
   return in_other_queue, unnotified

@@ -4,7 +4,8 @@
 local F = G.flows
 
 local PARENTS, RESULTS = 500, 50 -- per call
-local ID, HOW, TEXT, POLICY, MEMBERS = 1, 2, 3, 4, 5
+local ROW = G.rows.ended_child
+local ID, HOW, TEXT, POLICY, MEMBERS = ROW.id, ROW.how, ROW.text, ROW.policy, ROW.members
 local WAITS = 1 -- instead of members: an earlier result of the child is still to be reported
 
 -- Workers of this library read the outbox. Those of another one continue with `promote`.
@@ -29,22 +30,22 @@ F.notify_later = function(q, id, how, text, policy)
   elseif redis.call('EXISTS', parents) == 1 then
     redis.call('RENAME', parents, left)
   end
-  add(q, { id, how, text, policy, waits })
+  add(q, G.new.ended_child({ id = id, how = how, text = text, policy = policy, members = waits }))
 end
 
 -- Report the result of the child to one parent, given as `P` and id.
 F.notify_one_later = function(q, id, P, parent, how, text, policy)
-  add(q, { id, how, text, policy, { P .. parent } })
+  add(q, G.new.ended_child({ id = id, how = how, text = text, policy = policy, members = { P .. parent } }))
 end
 
 -- A parent whose key is of a foreign type must not stop the others.
 local function notify(q, result, member, now)
   local parent, child = F.parent_of(member), q.P .. result[ID]
   if not parent then return end
-  if parent[1] == q.P then
-    pcall(F.record_child_end, q, parent[2], child, result[HOW], result[TEXT], result[POLICY], now)
+  if parent.P == q.P then
+    pcall(F.record_child_end, q, parent.id, child, result[HOW], result[TEXT], result[POLICY], now)
   else
-    pcall(F.notify_other_queue or F.notify_by_outbox, q, parent[1], parent[2], child, result[HOW], result[TEXT],
+    pcall(F.notify_other_queue or F.notify_by_outbox, q, parent.P, parent.id, child, result[HOW], result[TEXT],
       result[POLICY], now)
   end
 end

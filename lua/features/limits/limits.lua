@@ -3,13 +3,16 @@
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
   'sideKeys' }
-local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS, REVISION, SIDE_KEYS = 2, 3, 4, 5, 6, 7
+local AT = G.positions(FIELDS)
+local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
+local REVISION, SIDE_KEYS = AT.schedulesRev, AT.sideKeys
+local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
 -- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
 -- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
 G.settings = function(q)
   local settings = redis.pcall('HMGET', q.meta, unpack(FIELDS))
-  return settings, G.feature_error(q.meta, settings[1])
+  return settings, G.feature_error(q.meta, settings[AT.features])
 end
 
 local function checked(settings)
@@ -30,8 +33,8 @@ end
 
 -- Return the permits left in the fixed window, and ms until the next one begins.
 local function window(q, rate, now)
-  local state = redis.call('HMGET', q.rate, 'windowStart', 'count')
-  local start, count = G.num(state[1] or ''), G.num(state[2] or '')
+  local start, count = unpack(redis.call('HMGET', q.rate, 'windowStart', 'count'))
+  start, count = G.num(start or ''), G.num(count or '')
   if G.window_is_over(start, rate.duration, now) then
     rate.start, rate.count = now, 0
   else
@@ -61,14 +64,14 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
     limits.want = math.min(limits.want, math.max(0, concurrency - G.active_count(q)))
   end
   local max, duration = G.num(meta[RATE_MAX]), G.duration(meta[RATE_MS])
-  if max <= 0 and limiter then max, duration = limiter[1], limiter[2] end
+  if max <= 0 and limiter then max, duration = limiter[LIMITER.max], limiter[LIMITER.duration] end
   if max > 0 and duration > 0 then
     local rate = { max = max, duration = duration }
     local left, wait = window(q, rate, fetching.now)
     limits.rate = rate
     if left < limits.want then reduce_want(limits, fetching, left, wait) end
   end
-  local tokens_wait = tokens and G.tokens_spent(q, tokens[1], tokens[2], fetching.now)
+  local tokens_wait = tokens and G.tokens_spent(q, tokens[TOKENS.max], tokens[TOKENS.duration], fetching.now)
   if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
   return limits

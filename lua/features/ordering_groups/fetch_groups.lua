@@ -1,6 +1,8 @@
 -- Fetch parked jobs of ordering groups that have free slots (a source of core/fetch.lua), and push the others to the
 -- stream.
 
+local SCORED = G.rows.scored
+
 -- Parked jobs that one call pushes to the stream.
 local PROMOTIONS_MAX = 1000
 
@@ -15,7 +17,7 @@ local function next_parked(q, fetching, g)
   local M = G.groups
   if M.is_full(g) and not M.head_holds_slot(q, g) then return nil end
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  local id, seq = head[1], G.num(head[2])
+  local id, seq = head[SCORED.member], G.num(head[SCORED.score])
   if not id or M.limited_until(q, g, fetching.now) then return nil end
   if g.nextSeq > 0 and seq > g.nextSeq then
     M.skip_marked(g)
@@ -76,7 +78,7 @@ G.sources.groups = function(q, fetching, free)
   fetching.from_groups = true
   for _ = 1, #groups do
     if free <= 0 then break end
-    local name = groups[1]
+    local name = G.first(groups)
     local fetched, empty, rejected = fetch_parked(q, fetching, name, free, rejections)
     free, rejections = free - fetched, rejections - rejected
     if not empty then break end

@@ -1,10 +1,10 @@
 -- Report an attempt whose handler met a limit of the whole group: the group is rate limited, and no attempt is counted.
---   {5, id, entry, fence, processed_on, ms, replace 0|1, 'front' | 'back' | 'fail' [, keep]}
+--   5 {kind, id, entry, fence, processed_on, ms, replace 0|1, 'front' | 'back' | 'fail' [, keep]}
 -- Status G.LIMITED, or G.FAILED for 'fail'. 'front': the job keeps its slot and runs first; 'back': it runs after the
 -- jobs parked now, and its slot is freed.
 
 local F = G.finishing
-local ID, FENCE, PROCESSED_ON, DURATION, REPLACE, HOW, KEEP = 2, 4, 5, 6, 7, 8, 9
+local ROW = G.rows.group_limited
 local PARKED = { ['group-waiting'] = true, waiting = true, delayed = true }
 local FAILED = { failed = true }
 local REASON = 'group rate limited'
@@ -39,13 +39,13 @@ local function park(b, id, h, how)
   redis.call('HDEL', b.q.J .. id, 'stalledCount', 'suspectLimit')
 end
 
-G.finish_kinds[5] = function(b, row)
-  local q, id, how = b.q, row[ID], row[HOW]
-  local rejected = G.check_attempt(F.read(q.J .. id), row[FENCE], row[PROCESSED_ON], how == 'fail' and FAILED or PARKED)
+G.finish_kinds[G.report_kinds.group_limited] = function(b, row)
+  local q, id, how = b.q, row[ROW.id], row[ROW.how]
+  local rejected = F.current(q.J .. id, row, how == 'fail' and FAILED or PARKED)
   if rejected then return rejected end
   local h = G.job_of(q, id)
   if not h.groupKey then error('job ' .. id .. ' belongs to no group') end
-  G.rate_limit_group(q, h.groupKey, b.now, row[DURATION], row[REPLACE] == 1, id)
+  G.rate_limit_group(q, h.groupKey, b.now, row[ROW.ms], row[ROW.replace] == 1, id)
   if how ~= 'fail' then
     park(b, id, h, how)
     F.leave_source(b, row)
@@ -54,5 +54,5 @@ G.finish_kinds[5] = function(b, row)
   end
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
   if scheduler then G.schedule_job_ended(q, scheduler, id, b.now) end
-  return F.fail_at_once(b, row, h.groupKey, REASON, 'GroupRateLimitError', row[KEEP])
+  return F.fail_at_once(b, row, h.groupKey, REASON, 'GroupRateLimitError', row[ROW.keep])
 end

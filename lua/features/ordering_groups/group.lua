@@ -1,6 +1,7 @@
 -- Read and write the record of an ordering group: its fields, its sequence, its token bucket
 -- (docs/reference/data-model.md, "Fields of P:group:<key>"). A table `g` mirrors the hash; code that writes the hash
 -- also updates the mirror.
+local SCORED = G.rows.scored
 local M = G.groups
 
 -- Fields of groups with a limit.
@@ -22,11 +23,12 @@ M.group = function(q, name)
   local known = q.groups[name]
   if known then return known end
   local num, count, key = G.num, G.count_of, q.P .. 'group:' .. name
-  local v = redis.call('HMGET', key, 'active', 'maxConcurrency', 'nextSeq', 'rateMax', 'tbCapacity')
+  local active, width, next_seq, rate, capacity = unpack(redis.call('HMGET', key, 'active', 'maxConcurrency', 'nextSeq',
+    'rateMax', 'tbCapacity'))
   local g = {
-    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false, active = count(v[1]),
-    maxConcurrency = count(v[2]), nextSeq = count(v[3]), rateMax = v[4] and num(v[4]) or 0,
-    tbCapacity = v[5] and num(v[5]) or 0,
+    q = q, name = name, key = key, queue = q.P .. 'groupq:' .. name, dirty = false, moved = false,
+    active = count(active), maxConcurrency = count(width), nextSeq = count(next_seq), rateMax = rate and num(rate) or 0,
+    tbCapacity = capacity and num(capacity) or 0,
   }
   if g.rateMax > 0 or g.tbCapacity > 0 then read_limits(g) end
   q.groups[name] = g
@@ -195,13 +197,13 @@ end
 local function place_of(g, id, h)
   local score = score_of(id, h)
   if h.slot ~= '1' then return score end
-  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[2]
+  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[SCORED.score]
   return head and G.num(head) < score and G.num(head) - 1 or score
 end
 
 -- Return the highest score of a parked job; nil if none is parked.
 M.last_place = function(g)
-  local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[SCORED.score]
   return last and G.count_of(last, PLACES_MAX - 1)
 end
 

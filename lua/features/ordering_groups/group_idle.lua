@@ -1,11 +1,12 @@
 -- Delete the record of a group that was not used for a day. The record and its sequence counter are deleted together,
 -- so that a new group starts with sequence 1.
+local SCAN = G.rows.scan
 local M = G.groups
 
 local PAGE, IDLE_MS = 200, 86400000
 local REPAIRS_MAX = 5
 local CURSOR_DIGITS = 19
-local UNUSABLE = { { '(9007199254740991', '+inf' }, { '-inf', '(-9007199254740991' } }
+local UNUSABLE = { { from = '(9007199254740991', to = '+inf' }, { from = '-inf', to = '(-9007199254740991' } }
 
 -- Return whether the group is empty, all its sequences are used, and no limit set by an operator
 -- (features/limits/functions/limits.lua) would be lost.
@@ -17,7 +18,7 @@ end
 -- Parked jobs with a non-finite score would stay behind or before all others forever: give them their place again.
 local function repair_places(q, g)
   for _, range in ipairs(UNUSABLE) do
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', g.queue, range[1], range[2], 'LIMIT', 0, REPAIRS_MAX)) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', g.queue, range.from, range.to, 'LIMIT', 0, REPAIRS_MAX)) do
       local h = G.job_of(q, id)
       redis.call('ZREM', g.queue, id)
       if h.state == 'group-waiting' then M.park(q, g, id, h) end
@@ -30,9 +31,9 @@ local function check_idle(q, name, issued, now)
   local g = M.group(q, name)
   repair_places(q, g)
   M.skip_marked(g)
-  local seen = redis.call('HMGET', g.key, 'idleSince', 'limitsKept')
-  if not is_idle(q, g, issued, seen[2]) then return end
-  local at = string.match(seen[1] or '', '^' .. G.int(issued) .. '|(%d+)$')
+  local since, kept = unpack(redis.call('HMGET', g.key, 'idleSince', 'limitsKept'))
+  if not is_idle(q, g, issued, kept) then return end
+  local at = string.match(since or '', '^' .. G.int(issued) .. '|(%d+)$')
   if not at then
     redis.call('HSET', g.key, 'idleSince', G.int(issued) .. '|' .. G.int(now))
   elseif G.window_is_over(tonumber(at), IDLE_MS, now) then
@@ -48,8 +49,9 @@ G.sweep_groups = function(q, now)
   local cursor = string.match(redis.call('HGET', q.meta, 'groupSweep') or '', '^%d+$') or '0'
   if #cursor > CURSOR_DIGITS then cursor = '0' end
   local page = redis.call('HSCAN', q.ordering, cursor, 'COUNT', PAGE)
-  for i = 1, #page[2], 2 do check_idle(q, page[2][i], G.count_of(page[2][i + 1]), now) end
-  if page[1] ~= cursor then redis.call('HSET', q.meta, 'groupSweep', page[1]) end
+  local found, following = page[SCAN.found], page[SCAN.cursor]
+  for i = 1, #found, 2 do check_idle(q, found[i], G.count_of(found[i + 1]), now) end
+  if following ~= cursor then redis.call('HSET', q.meta, 'groupSweep', following) end
 end
 
 -- A job that returns after its end joins the group behind all present jobs, unless its sequence has had its turn: the

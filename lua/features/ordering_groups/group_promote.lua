@@ -1,4 +1,5 @@
 -- Start parked jobs of a group: push them to the stream.
+local SCORED = G.rows.scored
 local M = G.groups
 
 local PROMOTIONS_MAX, STALE_MAX, HEADS_MAX = 1000, 20, 10
@@ -22,7 +23,7 @@ end
 
 -- Return whether the first parked job holds a slot, so that it may run even if the group is full.
 M.head_holds_slot = function(q, g)
-  local id = redis.call('ZRANGE', g.queue, 0, 0)[1]
+  local id = G.first(redis.call('ZRANGE', g.queue, 0, 0))
   return id ~= nil and redis.call('HGET', q.J .. id, 'slot') == '1'
 end
 
@@ -34,13 +35,13 @@ local function has_tokens(q, g, now)
   local tokens = M.refill(g, now)
   for _ = 1, HEADS_MAX do
     local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-    local id = head[1]
+    local id = head[SCORED.member]
     if not id then return false end
     local h = G.job_of(q, id)
     local cost = M.cost(h)
     if not h.state then
       redis.call('ZREM', g.queue, id)
-      M.mark_skip(g, G.count_of(head[2]))
+      M.mark_skip(g, G.count_of(head[SCORED.score]))
     elseif cost > g.tbCapacity then
       fail_parked(q, g, id, now, h, 'cost exceeds token bucket capacity', 'failed')
     elseif tokens >= cost or g.tbRefillRate <= 0 then
@@ -61,13 +62,13 @@ local PROMOTED, DROPPED, STOP, RETURNED = 1, 2, 3, 4
 -- Promote the first parked job. free: slots for jobs without one.
 local function promote_head(q, g, now, expected, free)
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  local id = head[1]
+  local id = head[SCORED.member]
   if not id then return STOP end
   local h = G.job_of(q, id)
   local seq = G.count_of(h.orderingSeq)
   if h.state ~= 'group-waiting' then
     redis.call('ZREM', g.queue, id)
-    if not h.state then M.mark_skip(g, G.count_of(head[2])) end
+    if not h.state then M.mark_skip(g, G.count_of(head[SCORED.score])) end
     return DROPPED
   end
   local holds = h.slot == '1'

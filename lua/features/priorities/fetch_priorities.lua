@@ -1,5 +1,7 @@
 -- Fetch due jobs with a priority from the scheduled set, most urgent priority first (a source of core/fetch.lua).
 
+local SCORED = G.rows.scored
+
 -- All priorities, and one read that finds nothing more.
 local BANDS_MAX = G.PRIORITY_MAX + 1
 -- Priorities read to find out whether a job is due.
@@ -13,7 +15,7 @@ end
 -- Fetch due members of one priority from `found`. Return how many were read, how many fetched, and the next priority
 -- to read if this one has no more due members. budget: how many may be read.
 local function fetch_band(q, fetching, found, free, budget)
-  local band, examined, fetched = G.band_of(found[2]), 0, 0
+  local band, examined, fetched = G.band_of(found[SCORED.score]), 0, 0
   for i = 1, #found, 2 do
     local band_here, at = G.band_of(found[i + 1])
     if band_here ~= band then return examined, fetched, band_here end
@@ -51,7 +53,7 @@ end
 G.priority_is_due = function(q, now)
   local from = G.int(G.BAND)
   for _ = 1, BANDS_PEEKED do
-    local band, at = G.band_of(read_band(q, from, 1)[2])
+    local band, at = G.band_of(read_band(q, from, 1)[SCORED.score])
     if not band then return false end
     if at <= now then return true end
     from = G.int((band + 1) * G.BAND)

@@ -1,5 +1,6 @@
 -- Apply the retention of finished jobs, and delete all keys of a job.
 
+local RETENTION = G.rows.retention
 local PURGE_MAX = 1000
 local UNLINK_MAX = 700 -- keys per command, about
 
@@ -50,7 +51,7 @@ end
 
 -- keep: nil keeps all; {count, age_seconds} keeps the newest `count` (0 = any number) younger than `age` (0 = any).
 G.retain = function(q, zset, keep, now)
-  local count, age = keep[1] or 0, keep[2] or 0
+  local count, age = keep[RETENTION.count] or 0, keep[RETENTION.age] or 0
   if age > 0 then
     local limit = G.int(now - age * 1000)
     purge_from(q, zset, redis.call('ZRANGEBYSCORE', zset, '-inf', limit, 'LIMIT', 0, PURGE_MAX))

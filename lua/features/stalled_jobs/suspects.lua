@@ -3,6 +3,9 @@
 -- `suspectLimit` in its record, is the limit: how many suspects one worker may run at the same time while this one is
 -- among them. Each death halves the limit. A suspect with limit 1 runs alone: `suspect-host` names the worker that is
 -- emptied for it, `<consumer>|<until ms>|<mode>`, mode `drain` (finishes its active jobs) or `run` (runs the suspect).
+local PENDING_ENTRY = G.rows.pending_entry
+local HELD = G.rows.held
+
 G.suspects = {}
 local S = G.suspects
 
@@ -26,7 +29,7 @@ S.lost_together = function(q, run, consumer, listed, lock)
   -- Heartbeats of one worker are less than half a lock apart.
   local pending, lost = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', LOST_MAX, consumer), listed
   for _, p in ipairs(pending) do
-    if p[3] >= lock / 2 then lost = lost + 1 end
+    if p[PENDING_ENTRY.idle] >= lock / 2 then lost = lost + 1 end
   end
   local before = redis.pcall('HGET', q.losses, consumer)
   lost = math.max(1, lost, type(before) == 'string' and G.count_of(before) or 0)
@@ -89,7 +92,7 @@ local function set_next_due(fetching, wait)
 end
 
 local function is_empty(q, fetching)
-  if not fetching.held or fetching.held[1] > 0 or #fetching.jobs > 0 then return false end
+  if not fetching.held or fetching.held[HELD.jobs] > 0 or #fetching.jobs > 0 then return false end
   local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer)
   return pending.err ~= nil or #pending == 0
 end
@@ -99,11 +102,15 @@ local function fetch(q, fetching, id)
   return G.activate(q, fetching, id, '')
 end
 
+local function become_only_suspect(fetching)
+  fetching.held = G.new.held({ jobs = fetching.held[HELD.jobs] + 1, suspects = 1, limit = 1 })
+end
+
 -- The host's jobs take too long: the suspect runs beside other jobs, as the only suspect of its worker.
 local function fetch_beside_others(q, fetching, id)
-  if fetching.held[2] > 0 then return end
+  if fetching.held[HELD.suspects] > 0 then return end
   redis.call('UNLINK', q.suspect_host)
-  if fetch(q, fetching, id) then fetching.held = { fetching.held[1] + 1, 1, 1 } end
+  if fetch(q, fetching, id) then become_only_suspect(fetching) end
 end
 
 -- Fetch suspects with limit 1. Return true if this worker gets no other jobs now.
@@ -117,7 +124,7 @@ local function fetch_alone(q, fetching)
     end
   end
   if not fetching.held then return false end
-  local id = redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1)[1]
+  local id = G.first(redis.call('ZRANGEBYSCORE', q.suspects, '-inf', 1, 'LIMIT', 0, 1))
   if not id then
     if host then redis.call('UNLINK', q.suspect_host) end
     return false
@@ -135,8 +142,8 @@ end
 
 -- Fetch the others, smallest limit first. A suspect without room stops those behind it, or it would never get room.
 local function fetch_some(q, fetching, want)
-  local held = fetching.held[2]
-  local most = fetching.held[3] > 0 and fetching.held[3] or math.huge
+  local held = fetching.held[HELD.suspects]
+  local most = fetching.held[HELD.limit] > 0 and fetching.held[HELD.limit] or math.huge
   local found = redis.call('ZRANGEBYSCORE', q.suspects, '(1', '+inf', 'WITHSCORES', 'LIMIT', 0, math.min(want, PAGE))
   for i = 1, #found, 2 do
     most = math.min(most, tonumber(found[i + 1]))

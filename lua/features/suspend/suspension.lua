@@ -1,5 +1,6 @@
 -- Suspend and resume jobs, and store their signals. `signals:<id>` lists every signal of a job; its field `signals`
 -- those delivered to its handler. Signals only in the list came early, and resume the job as soon as it is suspended.
+local SCORED = G.rows.scored
 local S = G.suspension
 
 local NEVER = 9999999999999
@@ -80,8 +81,9 @@ local function repair_deadlines(q)
   local found = redis.call('ZRANGEBYSCORE', q.suspended, '(' .. G.score(NEVER), '+inf', 'LIMIT', 0, REPAIRS_MAX)
   for _, id in ipairs(found) do
     local values = redis.pcall('HMGET', q.J .. id, 'suspendTimeout', 'suspendedAt')
-    local timeout = values.err and 0 or G.duration(values[1])
-    local deadline = timeout > 0 and G.clamped_time(values[2]) + timeout or NEVER
+    local timeout, suspended_at = unpack(values)
+    timeout = values.err and 0 or G.duration(timeout)
+    local deadline = timeout > 0 and G.clamped_time(suspended_at) + timeout or NEVER
     redis.call('ZADD', q.suspended, G.score(math.min(deadline, NEVER)), id)
   end
 end
@@ -104,7 +106,7 @@ end
 
 -- Return milliseconds until the next deadline, -1 if there is none.
 S.next_due = function(q, now)
-  local first = tonumber(redis.call('ZRANGE', q.suspended, 0, 0, 'WITHSCORES')[2] or '')
+  local first = tonumber(redis.call('ZRANGE', q.suspended, 0, 0, 'WITHSCORES')[SCORED.score] or '')
   if not first or first >= NEVER then return -1 end
   return math.max(0, first - now)
 end

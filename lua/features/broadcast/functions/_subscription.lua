@@ -2,6 +2,11 @@
 -- The stream provides the fencing: consumer and delivery count of an entry are the token of an attempt. A call with an
 -- outdated token changes nothing (G.check_attempt does the same for jobs).
 -- Entries with a `retryGroup` are for that subscription only: further attempts, also those of Node peers.
+local PENDING_ENTRY = G.rows.pending_entry
+local STREAM_GROUP = G.rows.stream_group
+local PENDING_SUMMARY = G.rows.pending_summary
+local PENDING_CONSUMER = G.rows.pending_consumer
+local STREAM_ENTRY = G.rows.stream_entry
 local S = G.subscriptions
 
 S.RELEASED_CONSUMER = 'released' -- the consumer that holds entries no worker runs
@@ -25,7 +30,8 @@ S.attempts = function(q, id, group) return G.count_of(redis.call('HGET', S.recor
 
 -- Return job id, name and retryGroup from the fields of an entry.
 S.parse = function(fields)
-  if fields[1] == 'jobId' and fields[3] == 'name' and not fields[5] then return fields[2], fields[4] end
+  local first, id, second, name, more = unpack(fields, 1, 5)
+  if first == 'jobId' and second == 'name' and not more then return id, name end
   local f = {}
   for i = 1, #fields - 1, 2 do f[fields[i]] = fields[i + 1] end
   return f.jobId, f.name or '', f.retryGroup
@@ -37,8 +43,9 @@ S.fence = function(deliveries, alone) return 2 * deliveries + (alone and 1 or 0)
 -- Return the consumer and delivery count of a pending entry; nil if it is not pending.
 S.holder = function(q, group, entry)
   local found = redis.pcall('XPENDING', q.stream, group, entry, entry, 1)
-  if found.err or not found[1] then return nil end
-  return found[1][2], found[1][4]
+  local pending = not found.err and G.first(found)
+  if not pending then return nil end
+  return pending[PENDING_ENTRY.consumer], pending[PENDING_ENTRY.deliveries]
 end
 
 -- Return the status for an outdated token; nil if the token is current.
@@ -93,11 +100,10 @@ end
 S.active_count = function(q, group)
   local info = G.stream_group(q, group)
   if not info then return 0 end
-  if not G.has_few_consumers(info) then return info[6] end
-  local pending, n = redis.call('XPENDING', q.stream, group), 0
-  if not pending[4] then return 0 end
-  for _, consumer in ipairs(pending[4]) do
-    if consumer[1] ~= S.RELEASED_CONSUMER then n = n + tonumber(consumer[2]) end
+  if not G.has_few_consumers(info) then return info[STREAM_GROUP.pending] end
+  local n = 0
+  for _, consumer in ipairs(redis.call('XPENDING', q.stream, group)[PENDING_SUMMARY.consumers] or {}) do
+    if consumer[PENDING_CONSUMER.name] ~= S.RELEASED_CONSUMER then n = n + tonumber(consumer[PENDING_CONSUMER.count]) end
   end
   return n
 end
@@ -106,7 +112,8 @@ end
 S.names = function(q)
   local names = {}
   for _, group in ipairs((G.stream_groups(q))) do
-    if not S.INTERNAL[group[2]] then names[#names + 1] = group[2] end
+    local name = group[STREAM_GROUP.name]
+    if not S.INTERNAL[name] then names[#names + 1] = name end
   end
   return names
 end
@@ -139,7 +146,7 @@ S.trim = function(q, now, most, age, more)
   end
   if #found == 0 then return end
   local ids = {}
-  for _, entry in ipairs(found) do ids[#ids + 1] = S.parse(entry[2]) end
+  for _, entry in ipairs(found) do ids[#ids + 1] = S.parse(entry[STREAM_ENTRY.fields]) end
   redis.call('XTRIM', q.stream, 'MAXLEN', '=', length - #found)
   purge(q, ids)
 end

@@ -1,9 +1,14 @@
 -- Fetch messages for a subscription: released ones first, then new ones. Messages that do not match it are
 -- acknowledged.
+local STREAM_ENTRY = G.rows.stream_entry
+local STREAM_READ = G.rows.stream_read
+local PENDING_ENTRY = G.rows.pending_entry
 local S = G.subscriptions
 
 local FIELDS = { 'name', 'data', 'opts', 'timestamp', 'priority', 'progress', 'expireAt', 'revoked' }
-local NAME, DATA, OPTS, TIMESTAMP, PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = 1, 2, 3, 4, 5, 6, 7, 8
+local AT = G.positions(FIELDS)
+local NAME, DATA, OPTS, TIMESTAMP = AT.name, AT.data, AT.opts, AT.timestamp
+local PRIORITY, PROGRESS, EXPIRE_AT, REVOKED = AT.priority, AT.progress, AT.expireAt, AT.revoked
 local PAGE = 100
 local SKIPPED_MAX = 2000 -- entries of other subscriptions read by one call
 
@@ -35,7 +40,7 @@ end
 
 local function drop(t, id, entry, alone, why)
   acknowledge(t, entry, alone)
-  t.dropped[#t.dropped + 1] = { entry, id or '', why }
+  t.dropped[#t.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = why })
 end
 
 -- Return why the message must not run; nil if it may.
@@ -72,24 +77,23 @@ S.fetch_entry = function(q, t, entry, fields, deliveries)
     reject(q, t, id, entry, why, S.fence(deliveries, alone))
     return drop(t, id, entry, alone, why)
   end
-  local attempts, stalled, trace, record = '0', false, false, nil
+  local attempts, stalled, trace, reason, failed_type = false, false, false, nil, nil
   if alone or deliveries > 1 then
-    record = redis.call('HMGET', S.record_key(q, id, t.group), 'a', 'stalled', 'stacktrace', 'failedReason', 'failedType')
-    attempts, stalled, trace = record[1] or '0', record[2], record[3]
+    attempts, stalled, trace, reason, failed_type = unpack(redis.call('HMGET', S.record_key(q, id, t.group), 'a',
+      'stalled', 'stacktrace', 'failedReason', 'failedType'))
   end
   t.bytes = t.bytes + #h[DATA]
-  t.jobs[#t.jobs + 1] = { id, entry, S.fence(deliveries, alone), h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts,
-    h[PROGRESS], stalled, h[PRIORITY], trace }
-  if record then
-    local job = t.jobs[#t.jobs]
-    job[13], job[14], job[15], job[16] = false, false, record[4], record[5]
-  end
+  local fence = S.fence(deliveries, alone)
+  local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts or '0', h[PROGRESS],
+    stalled, h[PRIORITY], trace)
+  if reason ~= nil then G.add_earlier_run(job, false, false, reason, failed_type) end
+  t.jobs[#t.jobs + 1] = job
 end
 
 -- Claim a pending entry of another consumer, or of this consumer that does not know it, and fetch it.
 S.claim_entry = function(q, t, entry, deliveries)
-  local claimed = redis.call('XCLAIM', q.stream, t.group, t.consumer, 0, entry)[1]
-  if claimed then return S.fetch_entry(q, t, entry, claimed[2], deliveries + 1) end
+  local claimed = G.first(redis.call('XCLAIM', q.stream, t.group, t.consumer, 0, entry))
+  if claimed then return S.fetch_entry(q, t, entry, claimed[STREAM_ENTRY.fields], deliveries + 1) end
   S.report_trimmed(q, t.group, nil, entry)
   drop(t, nil, entry, false, 'the message is gone')
 end
@@ -99,7 +103,7 @@ local function fetch_released(q, t, want)
   if found.err then return end
   for _, p in ipairs(found) do
     if t.bytes >= G.REPLY_BYTES then return end
-    S.claim_entry(q, t, p[1], p[4])
+    S.claim_entry(q, t, p[PENDING_ENTRY.id], p[PENDING_ENTRY.deliveries])
   end
 end
 
@@ -110,7 +114,8 @@ local function read(q, t, count)
     S.create(q, t.group, t.start)
     reply = redis.call('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   end
-  return reply and reply[1] and reply[1][2] or {}
+  local of_stream = reply and G.first(reply)
+  return of_stream and of_stream[STREAM_READ.entries] or {}
 end
 
 -- Fetch up to `want` messages. Return true if no new message is left.
@@ -121,7 +126,7 @@ S.fetch = function(q, t, want)
     if t.bytes >= G.REPLY_BYTES or t.examined >= SKIPPED_MAX then return false end
     local count = math.min(want - #t.jobs, G.STREAM_PAGE)
     local entries = read(q, t, count)
-    for _, entry in ipairs(entries) do S.fetch_entry(q, t, entry[1], entry[2], 1) end
+    for _, entry in ipairs(entries) do S.fetch_entry(q, t, entry[STREAM_ENTRY.id], entry[STREAM_ENTRY.fields], 1) end
     if #entries < count then return true end
   end
   return false

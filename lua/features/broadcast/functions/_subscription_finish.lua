@@ -1,9 +1,10 @@
--- Report finished attempts at messages. Rows and statuses are those of core/finish.lua, kinds 1 to 4. In kind 1, the
--- seventh element is 1 to write a record although no result is kept.
+-- Report finished attempts at messages. Rows and statuses are those of core/finish.lua, kinds 1 to 4. In kind 1,
+-- `keep` is 1 to write a record although no result is kept.
 -- An outcome affects only its own subscription: the message's hash is not written.
 local S = G.subscriptions
 
-local KIND, ID, ENTRY, FENCE, PROCESSED_ON = 1, 2, 3, 4, 5
+local REPORT, DONE, FAILURE, DELAYED = G.rows.report, G.rows.completed, G.rows.failed, G.rows.delayed
+local KIND, ID, ENTRY, FENCE, PROCESSED_ON = REPORT.kind, REPORT.id, REPORT.entry, REPORT.fence, REPORT.processed_on
 local REVOKED = 'JobRevokedError' -- type of the error that ends a revoked attempt, as in core/finish.lua
 
 local function leave(b, row)
@@ -12,13 +13,14 @@ local function leave(b, row)
 end
 
 local function complete(b, row)
-  if row[7] then
-    S.write_record(b.q, row[ID], b.group, 0, 'state', 'completed', 'returnvalue', row[6], 'finishedOn', b.now_text)
+  local result = row[DONE.returnvalue]
+  if row[DONE.keep] == 1 then
+    S.write_record(b.q, row[ID], b.group, 0, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
   end
   leave(b, row)
   b.completed_n, b.completed_ms = b.completed_n + 1, b.completed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then
-    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', row[6],
+    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result,
       'subscription', b.group)
   end
   return G.OK
@@ -30,7 +32,8 @@ local function schedule_retry(b, row, due)
 end
 
 local function fail(b, row)
-  local q, id, limit, wait = b.q, row[ID], row[9], row[10]
+  local q, id, limit, wait = b.q, row[ID], row[FAILURE.limit], row[FAILURE.backoff]
+  local reason, failed_type = row[FAILURE.reason], row[FAILURE.failed_type]
   local key = S.record_key(q, id, b.group)
   if redis.call('EXISTS', q.J .. id) == 0 then
     leave(b, row)
@@ -39,22 +42,22 @@ local function fail(b, row)
   end
   local attempts = G.bump(key, 'a')
   local retried = limit > 0 and attempts < limit
-  S.write_record(q, id, b.group, retried and wait or 0, 'state', retried and 'delayed' or 'failed', 'failedReason', row[6],
-    'failedType', row[7], 'stacktrace', row[8], 'finishedOn', retried and '' or b.now_text)
+  S.write_record(q, id, b.group, retried and wait or 0, 'state', retried and 'delayed' or 'failed', 'failedReason', reason,
+    'failedType', failed_type, 'stacktrace', row[FAILURE.stacktrace], 'finishedOn', retried and '' or b.now_text)
   redis.call('HDEL', key, 'stalled')
   if retried then
     schedule_retry(b, row, b.now + wait)
     if not b.quiet then
-      G.emit(q.events, 'retrying', id, 'failedReason', row[6], 'attemptsMade', attempts, 'delay', G.int(wait),
+      G.emit(q.events, 'retrying', id, 'failedReason', reason, 'attemptsMade', attempts, 'delay', G.int(wait),
         'subscription', b.group)
     end
     return G.RETRYING
   end
   leave(b, row)
-  G.dead_message(q, b.group, id, row[7] == REVOKED and 'revoked' or 'failed', row[6], row[ENTRY], row[FENCE],
+  G.dead_message(q, b.group, id, failed_type == REVOKED and 'revoked' or 'failed', reason, row[ENTRY], row[FENCE],
     attempts - 1)
   b.failed_n, b.failed_ms = b.failed_n + 1, b.failed_ms + b.now - row[PROCESSED_ON]
-  if not b.quiet then G.emit(q.events, 'failed', id, 'failedReason', row[6], 'subscription', b.group) end
+  if not b.quiet then G.emit(q.events, 'failed', id, 'failedReason', reason, 'subscription', b.group) end
   return G.FAILED
 end
 
@@ -68,13 +71,16 @@ local function release(b, row)
 end
 
 local function delay(b, row)
-  local due = row[7] > 0 and math.max(b.now, row[7]) or b.now + row[6]
+  local due = row[DELAYED.due] > 0 and math.max(b.now, row[DELAYED.due]) or b.now + row[DELAYED.delay]
   S.write_record(b.q, row[ID], b.group, due - b.now, 'state', 'delayed')
   schedule_retry(b, row, due)
   return G.DELAYED
 end
 
-local KINDS = { complete, fail, release, delay }
+local NUMBERS = G.report_kinds
+local KINDS = {
+  [NUMBERS.completed] = complete, [NUMBERS.failed] = fail, [NUMBERS.released] = release, [NUMBERS.delayed] = delay,
+}
 
 -- Return the statuses of the rows in order.
 S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)

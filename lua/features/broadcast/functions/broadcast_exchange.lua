@@ -6,6 +6,8 @@
 --   marks: last entry ids of the stream and of the wake stream, for the blocking read of an idle worker; false = not
 --   needed
 -- Bound: 1,000 messages; 2,000 entries of other subscriptions.
+local STREAM_ENTRY = G.rows.stream_entry
+local TOKENS = G.rows.tokens
 local S = G.subscriptions
 
 local PROMOTE_MAX, WANT_MAX = 200, 1000
@@ -18,7 +20,8 @@ end
 
 local function last_of(key)
   local found = redis.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
-  return found[1] and found[1][1] or '0-0'
+  local last = G.first(found)
+  return last and last[STREAM_ENTRY.id] or '0-0'
 end
 
 local function fetch_within_limits(q, t, want, limiter, tokens)
@@ -37,22 +40,21 @@ local function fetch_within_limits(q, t, want, limiter, tokens)
   return flags
 end
 
-G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
-  local q = G.queue(keys[1])
+G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)
   local settings, rejected = G.settings(q)
   if rejected then return rejected end
-  local r = cmsgpack.unpack(args[1])
-  local now, want, finished = G.now(q), math.min(r[2], WANT_MAX), r[3]
-  if r[10] and redis.call('ZSCORE', q.invalidated, r[10]) then want = 0 end
-  local t = S.fetching(now, r[1], r[7], r[8], r[9], r[4])
+  local r = G.calls.broadcast_exchange(args)
+  local now, want, finished = G.now(q), math.min(r.want, WANT_MAX), r.finished
+  if r.idle and redis.call('ZSCORE', q.invalidated, r.idle) then want = 0 end
+  local t = S.fetching(now, r.consumer, r.group, r.patterns, r.start, r.quiet)
   t.settings = settings
-  local statuses = #finished > 0 and S.finish(q, now, r[1], r[7], finished, r[4], r[5]) or {}
-  local tokens = r[11]
-  if tokens then G.count_tokens(q, tokens[2], now, tokens[3], statuses) end
-  local next_due = G.promote_due(q, now, PROMOTE_MAX, r[4])
+  local statuses = #finished > 0 and S.finish(q, now, r.consumer, r.group, finished, r.quiet, r.no_metrics) or {}
+  local tokens = r.tokens
+  if tokens then G.count_tokens(q, tokens[TOKENS.duration], now, tokens[TOKENS.counts], statuses) end
+  local next_due = G.promote_due(q, now, PROMOTE_MAX, r.quiet)
   local flags = 0
   if want > 0 then
-    flags = fetch_within_limits(q, t, want, r[6], tokens)
+    flags = fetch_within_limits(q, t, want, r.limiter, tokens)
     S.ack(q, t.group, t.acked, t.own)
   elseif #finished > 0 and G.has_concurrency(settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
@@ -60,5 +62,8 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(keys, args)
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
   if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
   flags = flags + (rawget(q, 'schedules_flag') or 0)
-  return cmsgpack.pack({ now, statuses, t.jobs, earlier(next_due, t.next_due), flags, t.dropped, marks })
+  return G.replies.broadcast_exchange({
+    now = now, statuses = statuses, jobs = t.jobs, next_due = earlier(next_due, t.next_due), flags = flags,
+    dropped = t.dropped, marks = marks,
+  })
 end, true)

@@ -3,10 +3,9 @@
 -- most: messages kept, 0 = any number   age: ms for which they are kept, 0 = no limit
 -- Bound: the rows; deletes at most 1,000 messages plus as many as there are rows.
 -- errors: OOM (not allow-oom: a full server rejects new messages)
-G.export('broadcast_publish', {}, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local rows, most, age = request[1], request[3], request[4]
-  local now, results = G.add_rows(q, rows, request[2])
+G.export('broadcast_publish', {}, function(q, request)
+  local rows, most, age = request.rows, request.most, request.age
+  local now, results = G.add_rows(q, rows, request.quiet)
   if most > 0 or age > 0 then G.subscriptions.trim(q, now, most, age, #rows) end
-  return cmsgpack.pack({ now, results })
+  return G.replies.broadcast_publish({ now = now, results = results })
 end)

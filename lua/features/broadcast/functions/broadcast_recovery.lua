@@ -8,6 +8,10 @@
 --   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix}
 --   -> packed {recovered ids, failed ids, cursor, held}, as `recover_stalled`   Bound: 100 entries
 -- broadcast_leave: as `leave`.   KEYS 1 meta   ARGV 1 group, 2 consumer
+local LEASE = G.rows.lease
+local PENDING_ENTRY = G.rows.pending_entry
+local STREAM_ENTRY = G.rows.stream_entry
+local STREAM_CONSUMER = G.rows.stream_consumer
 local S = G.subscriptions
 
 local FORGET_WORKER_MS, CONSUMER_KEPT_MS = 86400000, 3600000
@@ -16,43 +20,43 @@ local STALLED = 'job stalled more than maxStalledCount'
 
 -- The idle time of an entry is the heartbeat. A trimmed entry is not claimed: the claim would delete it from the group.
 local function renew_lock(q, group, consumer, job)
-  local rejected = S.check_attempt(q, group, consumer, job[1], job[2], job[3])
+  local entry = job[LEASE.entry]
+  local rejected = S.check_attempt(q, group, consumer, job[LEASE.id], entry, job[LEASE.fence])
   if rejected then return rejected == G.ALREADY and G.STALE or rejected end
-  if #redis.call('XRANGE', q.stream, job[2], job[2]) > 0 then
-    redis.call('XCLAIM', q.stream, group, consumer, 0, job[2], 'JUSTID')
+  if #redis.call('XRANGE', q.stream, entry, entry) > 0 then
+    redis.call('XCLAIM', q.stream, group, consumer, 0, entry, 'JUSTID')
   end
   return G.OK
 end
 
-G.export('broadcast_heartbeat', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('broadcast_heartbeat', { 'allow-oom' }, function(q, r)
   local now, statuses = G.now(q), {}
-  if r[2] ~= '' then
-    redis.call('SET', q.P .. 'w:' .. r[1], r[2], 'PX', r[3])
-    redis.call('ZADD', q.workers, G.int(now), r[1])
+  if r.info ~= '' then
+    redis.call('SET', q.P .. 'w:' .. r.consumer, r.info, 'PX', r.ttl)
+    redis.call('ZADD', q.workers, G.int(now), r.consumer)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
-  for i, job in ipairs(r[4]) do statuses[i] = renew_lock(q, r[5], r[1], job) end
-  return cmsgpack.pack({ now, statuses })
+  for i, job in ipairs(r.jobs) do statuses[i] = renew_lock(q, r.group, r.consumer, job) end
+  return G.replies.broadcast_heartbeat({ now = now, statuses = statuses })
 end)
 
-G.export('broadcast_reattach', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local t, known = S.fetching(G.now(q), r[1], r[6], false, r[7], r[4]), {}
-  for _, entry in ipairs(r[2]) do known[entry] = true end
-  local from = r[5] == '' and '-' or '(' .. r[5]
+G.export('broadcast_reattach', { 'allow-oom' }, function(q, r)
+  local t, known = S.fetching(G.now(q), r.consumer, r.group, false, r.start, r.quiet), {}
+  for _, entry in ipairs(r.known) do known[entry] = true end
+  local from = r.cursor == '' and '-' or '(' .. r.cursor
   local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
   if pending.err then pending = {} end
-  local full, last = false, r[5]
+  local full, last = false, r.cursor
   for _, p in ipairs(pending) do
-    full = #t.jobs >= r[3]
+    full = #t.jobs >= r.want
     if full then break end
-    if not known[p[1]] then S.claim_entry(q, t, p[1], p[4]) end
-    last = p[1]
+    local entry = p[PENDING_ENTRY.id]
+    if not known[entry] then S.claim_entry(q, t, entry, p[PENDING_ENTRY.deliveries]) end
+    last = entry
   end
   S.ack(q, t.group, t.acked, t.own)
-  local cursor = (full or #pending == REATTACH_PAGE) and r[3] > 0 and last or ''
-  return cmsgpack.pack({ t.now, t.jobs, t.dropped, cursor })
+  local cursor = (full or #pending == REATTACH_PAGE) and r.want > 0 and last or ''
+  return G.replies.broadcast_reattach({ now = t.now, jobs = t.jobs, dropped = t.dropped, cursor = cursor })
 end)
 
 local function is_registered(q, consumer) return redis.call('EXISTS', q.P .. 'w:' .. consumer) == 1 end
@@ -75,18 +79,20 @@ local function recover(q, run, id, entry, alone, deliveries)
   run.recovered[#run.recovered + 1] = id
 end
 
--- p: {entry, consumer, idle ms, deliveries}
+-- p: a row of XPENDING
 local function check_pending(q, run, p)
-  local entry, consumer = p[1], p[2]
+  local entry, consumer = p[PENDING_ENTRY.id], p[PENDING_ENTRY.consumer]
   if consumer == S.RELEASED_CONSUMER then return end
   local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
   -- A Node peer does not renew its entries; it is alive as long as it is registered.
   if foreign and is_registered(q, consumer) then return end
-  if p[3] < G.lock_of_worker(q, run, consumer) then return end
-  local found = redis.call('XRANGE', q.stream, entry, entry)[1]
+  if p[PENDING_ENTRY.idle] < G.lock_of_worker(q, run, consumer) then return end
+  local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
   local id, _, only_for
-  if found then id, _, only_for = S.parse(found[2]) end
-  if id and redis.call('EXISTS', q.J .. id) == 1 then return recover(q, run, id, entry, only_for ~= nil, p[4]) end
+  if found then id, _, only_for = S.parse(found[STREAM_ENTRY.fields]) end
+  if id and redis.call('EXISTS', q.J .. id) == 1 then
+    return recover(q, run, id, entry, only_for ~= nil, p[PENDING_ENTRY.deliveries])
+  end
   -- Trimmed while pending. A worker that is alive may still finish it.
   if not found and is_registered(q, consumer) then return end
   redis.call('XACK', q.stream, run.group, entry)
@@ -95,7 +101,7 @@ end
 
 local function sweep_consumers(q, run)
   for _, c in ipairs((G.consumers(q, run.group))) do
-    local name, pending, idle = c[2], c[4], c[6]
+    local name, pending, idle = c[STREAM_CONSUMER.name], c[STREAM_CONSUMER.pending], c[STREAM_CONSUMER.idle]
     local foreign = string.sub(name, 1, #run.foreign) == run.foreign
     if pending == 0 and idle > CONSUMER_KEPT_MS and not foreign and not is_registered(q, name) then
       redis.call('XGROUP', 'DELCONSUMER', q.stream, run.group, name)
@@ -103,27 +109,29 @@ local function sweep_consumers(q, run)
   end
 end
 
-G.export('broadcast_recover_stalled', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local run = { now = G.now(q), lock = r[3], max_stalled = r[4], quiet = r[5], group = r[7], foreign = r[8],
+G.export('broadcast_recover_stalled', { 'allow-oom' }, function(q, r)
+  local run = { now = G.now(q), lock = r.lock_duration, max_stalled = r.max_stalled, quiet = r.quiet, group = r.group,
+    foreign = r.foreign_prefix,
     recovered = {}, failed = {} }
   local lock_key = q.P .. 'lock:recover:' .. run.group
-  if redis.call('GET', lock_key) ~= r[1] and not redis.call('SET', lock_key, r[1], 'NX', 'PX', r[2]) then
-    return cmsgpack.pack({ {}, {}, '', 0 })
+  if redis.call('GET', lock_key) ~= r.holder and not redis.call('SET', lock_key, r.holder, 'NX', 'PX', r.hold) then
+    return G.replies.broadcast_recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0 })
   end
-  if r[6] == '' then
+  if r.cursor == '' then
     sweep_consumers(q, run)
     G.trim_metrics(q.metrics_completed, run.now)
     G.trim_metrics(q.metrics_failed, run.now)
   end
-  local from = r[6] == '' and '-' or '(' .. r[6]
+  local from = r.cursor == '' and '-' or '(' .. r.cursor
   local cursor = G.each_idle(q, run.group, run.lock, from, RECOVER_PAGE, function(p) check_pending(q, run, p) end)
   if #run.recovered > 0 then G.wake(q, 1) end
-  return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
+  return G.replies.broadcast_recover_stalled({
+    recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1,
+  })
 end)
 
-G.export('broadcast_leave', { 'allow-oom' }, function(keys, args)
-  local q, group, consumer = G.queue(keys[1]), args[1], args[2]
+G.export('broadcast_leave', { 'allow-oom' }, function(q, r)
+  local group, consumer = r.group, r.consumer
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   local pending = redis.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer)

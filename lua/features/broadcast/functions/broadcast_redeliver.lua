@@ -15,9 +15,8 @@ local function exists(q, group)
   return false
 end
 
-G.export('broadcast_redeliver', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, group, once = r[1], r[2], r[3]
+G.export('broadcast_redeliver', { 'allow-oom' }, function(q, r)
+  local id, group, once = r.id, r.group, r.once
   if redis.call('EXISTS', q.J .. id) == 0 then return 'gone' end
   if not exists(q, group) then return 'no-subscription' end
   local key = S.record_key(q, id, group)

@@ -10,13 +10,16 @@
 --   -> packed {message exists 0|1, flat record, place}   place: 'pending', 'read', 'unread' or '' (unknown)
 -- Bound: a page of 100 subscriptions, and about WORK_MAX entries that are counted because the server does not report a
 -- lag; 5,000 consumers of a subscription (core/consumers.lua).
+local PENDING_SUMMARY = G.rows.pending_summary
+local PENDING_CONSUMER = G.rows.pending_consumer
+local STREAM_GROUP = G.rows.stream_group
+local STREAM_CONSUMER = G.rows.stream_consumer
 local S = G.subscriptions
 
 local COUNTED, PAGE, WORK_MAX = 1000, 100, 5000
 
-G.export('broadcast_subscribe', { 'allow-oom' }, function(keys, args)
-  local r = cmsgpack.unpack(args[1])
-  return S.create(G.queue(keys[1]), r[1], r[2])
+G.export('broadcast_subscribe', { 'allow-oom' }, function(q, r)
+  return S.create(q, r.group, r.start)
 end)
 
 local function map_of(flat)
@@ -39,8 +42,10 @@ local function count_released(q, info)
     local found = #redis.call('XPENDING', q.stream, info.name, '-', '+', COUNTED, S.RELEASED_CONSUMER)
     return found, found
   end
-  for _, consumer in ipairs(redis.call('XPENDING', q.stream, info.name)[4] or {}) do
-    if consumer[1] == S.RELEASED_CONSUMER then return tonumber(consumer[2]), info.consumers end
+  for _, consumer in ipairs(redis.call('XPENDING', q.stream, info.name)[PENDING_SUMMARY.consumers] or {}) do
+    if consumer[PENDING_CONSUMER.name] == S.RELEASED_CONSUMER then
+      return tonumber(consumer[PENDING_CONSUMER.count]), info.consumers
+    end
   end
   return 0, info.consumers
 end
@@ -49,42 +54,44 @@ end
 local function first_of(groups, cursor)
   local at, name = string.match(cursor, '^(%d+)@(.*)$')
   at = tonumber(at) or 0
-  if at == 0 or groups[at] and groups[at][2] == name then return at + 1 end
+  if at == 0 or groups[at] and groups[at][STREAM_GROUP.name] == name then return at + 1 end
   for i, group in ipairs(groups) do
-    if group[2] == name then return i + 1 end
+    if group[STREAM_GROUP.name] == name then return i + 1 end
   end
   return at -- the group was deleted
 end
 
-G.export('broadcast_subscriptions', { 'no-writes' }, function(keys, args)
-  local q, rows, work = G.queue(keys[1]), {}, 0
+G.export('broadcast_subscriptions', { 'no-writes' }, function(q, r)
+  local rows, work = {}, 0
   local groups, crowded = G.stream_groups(q)
   if crowded then error('ERR more than ' .. S.MOST .. ' subscriptions', 0) end
-  local first = first_of(groups, args[1])
+  local first = first_of(groups, r.cursor)
   for i = first, math.min(first + PAGE - 1, #groups) do
     local info = map_of(groups[i])
     if not S.INTERNAL[info.name] then
       local lag, read = lag_of(q, info)
       local released, consumers = count_released(q, info)
-      rows[#rows + 1] = { info.name, lag, info.pending, released, info['last-delivered-id'], info.consumers }
+      rows[#rows + 1] = G.new.subscription({
+        name = info.name, lag = lag, pending = info.pending, released = released,
+        last_delivered = info['last-delivered-id'], consumers = info.consumers,
+      })
       work = work + read + consumers
     end
     if i < #groups and (work >= WORK_MAX or i == first + PAGE - 1) then
-      return cmsgpack.pack({ rows, G.int(i) .. '@' .. info.name })
+      return G.replies.broadcast_subscriptions({ rows = rows, cursor = G.int(i) .. '@' .. info.name })
     end
   end
-  return cmsgpack.pack({ rows, '' })
+  return G.replies.broadcast_subscriptions({ rows = rows, cursor = '' })
 end)
 
-G.export('broadcast_unsubscribe', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local group = r[1]
+G.export('broadcast_unsubscribe', { 'allow-oom' }, function(q, r)
+  local group = r.group
   if S.INTERNAL[group] then return 'gone' end
-  if not r[2] then
+  if not r.force then
     local consumers, crowded = G.consumers(q, group)
     if crowded then return 'active' end
     for _, c in ipairs(consumers) do
-      if redis.call('EXISTS', q.P .. 'w:' .. c[2]) == 1 then return 'active' end
+      if redis.call('EXISTS', q.P .. 'w:' .. c[STREAM_CONSUMER.name]) == 1 then return 'active' end
     end
   end
   local destroyed = redis.pcall('XGROUP', 'DESTROY', q.stream, group)
@@ -102,13 +109,13 @@ local function not_after(a, b)
 end
 
 S.place_of = function(q, id, group)
-  local h = redis.call('HMGET', q.J .. id, 'eid', 'timestamp')
-  local entry = G.find_entry(q, id, h[1] or nil, h[2] or nil)
+  local h = G.pick(q.J .. id, 'eid', 'timestamp')
+  local entry = G.find_entry(q, id, h.eid, h.timestamp)
   if not entry then return '' end
   if S.holder(q, group, entry) then return 'pending' end
   local found = G.stream_group(q, group)
   if not found then return '' end
-  return not_after(entry, found[8]) and 'read' or 'unread'
+  return not_after(entry, found[STREAM_GROUP.last_delivered]) and 'read' or 'unread'
 end
 
 local RECORD = { 'a', 'state', 'returnvalue', 'failedReason', 'failedType', 'stacktrace', 'finishedOn', 'stalled',
@@ -122,8 +129,10 @@ local function record_of(q, id, group)
   return flat
 end
 
-G.export('broadcast_delivery', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local exists = redis.call('EXISTS', q.J .. r[1])
-  return cmsgpack.pack({ exists, record_of(q, r[1], r[2]), exists == 1 and S.place_of(q, r[1], r[2]) or '' })
+G.export('broadcast_delivery', { 'no-writes' }, function(q, r)
+  local exists = redis.call('EXISTS', q.J .. r.id)
+  return G.replies.broadcast_delivery({
+    exists = exists, record = record_of(q, r.id, r.group),
+    place = exists == 1 and S.place_of(q, r.id, r.group) or '',
+  })
 end)

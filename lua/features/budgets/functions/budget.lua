@@ -7,11 +7,10 @@
 local B = G.budgets
 
 -- Not allow-oom: it precedes the adding of jobs.
-G.export('create_budget', {}, function(keys, args)
-  local r = cmsgpack.unpack(args[1])
-  return B.create(G.queue(keys[1]), r[1], r[2])
+G.export('create_budget', {}, function(q, r)
+  return B.create(q, r.flow_id, r.fields)
 end)
 
-G.export('check_budget', { 'no-writes' }, function(keys, args)
-  return B.start_decision(G.queue(keys[1]).P .. 'budget:' .. args[1])
+G.export('check_budget', { 'no-writes' }, function(q, r)
+  return B.start_decision(q.P .. 'budget:' .. r.flow_id)
 end)

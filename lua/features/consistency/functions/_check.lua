@@ -1,5 +1,6 @@
 -- Share the rules of the consistency check and its repairs (docs/operate/consistency.md): the states per place, and how
 -- a changed record is detected.
+local STREAM_ENTRY = G.rows.stream_entry
 local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
@@ -43,7 +44,8 @@ end
 C.has_entry = function(q, id, entry)
   if not entry or entry == '' then return false end
   local found = redis.pcall('XRANGE', q.stream, entry, entry)
-  return not found.err and found[1] ~= nil and G.entry_job(found[1][2]) == id
+  local first = not found.err and G.first(found)
+  return first and G.entry_job(first[STREAM_ENTRY.fields]) == id or false
 end
 
 C.is_pending = function(q, entry)

@@ -8,16 +8,17 @@
 -- theirs)
 -- Bound: one read per id of `others`.
 
+local STREAM_GROUP = G.rows.stream_group
 local C = G.checks
 
-G.export('check_scope', { 'no-writes' }, function(keys)
-  local q = G.queue(keys[1])
+G.export('check_scope', { 'no-writes' }, function(q)
   local groups, crowded = G.stream_groups(q)
   local broadcast = crowded and 1 or 0
   for _, group in ipairs(groups) do
-    if group[2] ~= G.GROUP and group[2] ~= G.WAKE_GROUP then broadcast = 1 end
+    local name = group[STREAM_GROUP.name]
+    if name ~= G.GROUP and name ~= G.WAKE_GROUP then broadcast = 1 end
   end
-  return cmsgpack.pack({ broadcast, G.has_peers(q) and 1 or 0 })
+  return G.replies.check_scope({ broadcast = broadcast, peers = G.has_peers(q) and 1 or 0 })
 end)
 
 -- Count active jobs without a pending entry, and popped ones.
@@ -36,13 +37,15 @@ end
 
 C.find_wrong_counters = function(q, r)
   local rows = {}
-  local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r[2])
-  if count < actual or (count > actual and r[3] == 0) then rows[#rows + 1] = { 'list-active', count, actual } end
+  local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r.others)
+  if count < actual or (count > actual and r.peers == 0) then
+    rows[#rows + 1] = G.new.wrong_counter({ name = 'list-active', actual = count, expected = actual })
+  end
   local last = G.num(redis.call('GET', q.id) or '')
-  if r[1] > last then rows[#rows + 1] = { 'id', last, r[1] } end
+  if r.top > last then rows[#rows + 1] = G.new.wrong_counter({ name = 'id', actual = last, expected = r.top }) end
   return rows
 end
 
-G.export('check_counters', { 'no-writes' }, function(keys, args)
-  return cmsgpack.pack(C.find_wrong_counters(G.queue(keys[1]), cmsgpack.unpack(args[1])))
+G.export('check_counters', { 'no-writes' }, function(q, r)
+  return cmsgpack.pack(C.find_wrong_counters(q, r))
 end)

@@ -11,21 +11,26 @@
 -- kind: slots, sequence, counter, parked
 -- Bound: three reads per id, one per gap; the caller sends at most 1,000 of each.
 
+local SCAN = G.rows.scan
+local SCORED = G.rows.scored
 local C = G.checks
 local M = G.groups
 
-G.export('check_groups', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('check_groups', { 'no-writes' }, function(q, r)
   local rows = {}
   local function row(name, issued)
     local g = M.group(q, name)
-    rows[#rows + 1] = { name, G.num(issued or ''), g.active, g.nextSeq, redis.call('ZCARD', g.queue) }
+    rows[#rows + 1] = G.new.group({
+      name = name, issued = G.num(issued or ''), active = g.active, next_seq = g.nextSeq,
+      parked = redis.call('ZCARD', g.queue),
+    })
   end
-  for _, name in ipairs(r[3]) do row(name, redis.call('HGET', q.ordering, name)) end
-  if #r[3] > 0 then return cmsgpack.pack({ rows, '' }) end
-  local page = redis.call('HSCAN', q.ordering, r[1] == '' and '0' or r[1], 'COUNT', r[2])
-  for i = 1, #page[2], 2 do row(page[2][i], page[2][i + 1]) end
-  return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
+  for _, name in ipairs(r.names) do row(name, redis.call('HGET', q.ordering, name)) end
+  if #r.names > 0 then return G.replies.check_groups({ rows = rows, cursor = '' }) end
+  local page = redis.call('HSCAN', q.ordering, r.cursor == '' and '0' or r.cursor, 'COUNT', r.count)
+  local found = page[SCAN.found]
+  for i = 1, #found, 2 do row(found[i], found[i + 1]) end
+  return G.replies.check_groups({ rows = rows, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
 end)
 
 -- Return how many slots its jobs hold: at least, and at most.
@@ -54,49 +59,49 @@ end
 local function is_stuck(q, g)
   if redis.call('ZSCORE', q.ratelimited, g.name) then return false end
   local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  if not head[1] then return false end
-  local h = G.job_of(q, head[1])
+  local id, score = head[SCORED.member], head[SCORED.score]
+  if not id then return false end
+  local h = G.job_of(q, id)
   if h.slot == '1' then return true end
   if g.maxConcurrency > 0 and g.active >= g.maxConcurrency then return false end
-  return g.nextSeq == 0 or tonumber(head[2]) <= g.nextSeq
+  return g.nextSeq == 0 or tonumber(score) <= g.nextSeq
 end
 
 -- Return the problems of the group; nil if it has changed since the caller read it. {slots = n, marks, jump, counter,
 -- kick, rows}
 C.check_group = function(q, r)
-  local g, covered, assumed = M.group(q, r[1]), r[3], r[4]
+  local g, covered, assumed = M.group(q, r.name), r.covered, r.assumed
   if g.nextSeq ~= assumed then return nil end
   local v = { g = g, rows = {} }
-  local function report(kind, detail) v.rows[#v.rows + 1] = { kind, detail } end
-  local certain, possible = holders(q, g, r[2])
+  local function report(kind, detail) v.rows[#v.rows + 1] = G.new.group_problem({ kind = kind, detail = detail }) end
+  local certain, possible = holders(q, g, r.ids)
   possible = possible + math.max(0, g.nextSeq - 1 - covered)
   if g.active < certain or g.active > possible then
     v.slots = possible
     report('slots', G.int(g.active) .. ' slots are taken by the record, ' .. G.int(possible) .. ' by the jobs')
   end
-  local missing = missing_marks(g, r[5])
+  local missing = missing_marks(g, r.gaps)
   if g.nextSeq == 0 and covered > 0 then
-    v.missing, v.jump = {}, r[6]
+    v.missing, v.jump = {}, r.first
     report('sequence', 'the group does not know its next sequence')
   elseif #missing > 0 then
-    v.missing, v.jump = missing, missing[1] == g.nextSeq and r[6] or nil
-    report('sequence', 'no job has sequence ' .. G.int(missing[1]) .. ', the next is ' .. G.int(g.nextSeq))
+    v.missing, v.jump = missing, G.first(missing) == g.nextSeq and r.first or nil
+    report('sequence', 'no job has sequence ' .. G.int(G.first(missing)) .. ', the next is ' .. G.int(g.nextSeq))
   end
-  local counter = G.num(redis.call('HGET', q.ordering, r[1]) or '')
-  local least = math.max(r[7], g.nextSeq - 1)
+  local counter = G.num(redis.call('HGET', q.ordering, r.name) or '')
+  local least = math.max(r.top, g.nextSeq - 1)
   if counter < least then
     v.counter = least
     report('counter', G.int(counter) .. ' sequences are issued by the counter, ' .. G.int(least) .. ' by the jobs')
   end
-  if r[8] == 1 and counter == covered and is_stuck(q, g) then
+  if r.calm == 1 and counter == covered and is_stuck(q, g) then
     v.kick = true
     report('parked', 'parked jobs could run, but nothing will start them')
   end
   return v
 end
 
-G.export('check_group', { 'no-writes' }, function(keys, args)
-  local q = G.queue(keys[1])
-  local verdict = C.check_group(q, cmsgpack.unpack(args[1]))
-  return cmsgpack.pack({ verdict and 0 or 1, verdict and verdict.rows or {} })
+G.export('check_group', { 'no-writes' }, function(q, r)
+  local verdict = C.check_group(q, r)
+  return G.replies.check_group({ moved = verdict and 0 or 1, rows = verdict and verdict.rows or {} })
 end)

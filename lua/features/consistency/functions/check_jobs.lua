@@ -60,33 +60,38 @@ end
 
 local function maybe_foreign(h) return h.lifo == '1' or h.src == 'l' or G.count_of(h.priority) > 0 end
 
-G.export('check_jobs', { 'no-writes' }, function(keys, args)
-  local q, ids = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('check_jobs', { 'no-writes' }, function(q, r)
+  local ids = r.ids
   local lost, unsure, members, now = {}, {}, {}, G.now(q)
   for _, id in ipairs(ids) do
     local h, why = C.read(q, id)
     if not h then
-      if why ~= 'gone' then lost[#lost + 1] = { id, why, '' } end
+      if why ~= 'gone' then lost[#lost + 1] = G.new.lost_job({ id = id, state = why, mark = '' }) end
     else
       local placed = C.is_placed(q, id, h)
-      if placed == false then lost[#lost + 1] = { id, h.state, C.mark(h) } end
+      if placed == false then lost[#lost + 1] = G.new.lost_job({ id = id, state = h.state, mark = C.mark(h) }) end
       if placed == nil then
         local silent = now - G.num(h.lastActive or '')
-        unsure[#unsure + 1] = { id, h.state, C.mark(h), maybe_foreign(h) and 1 or 0, math.max(0, silent) }
+        unsure[#unsure + 1] = G.new.unsure_job({
+          id = id, state = h.state, mark = C.mark(h), may_be_list_job = maybe_foreign(h) and 1 or 0,
+          silent = math.max(0, silent),
+        })
       end
       if h.groupKey and not G.TERMINAL[h.state] then
         local g = M.group(q, h.groupKey)
         local calm = (h.state == 'group-waiting' or h.state == 'active') and 1 or 0
-        members[#members + 1] = { id, h.groupKey, G.count_of(h.orderingSeq), C.hold(g, h), calm }
+        members[#members + 1] = G.new.group_member({
+          id = id, group = h.groupKey, sequence = G.count_of(h.orderingSeq), slot = C.hold(g, h), calm = calm,
+        })
       end
     end
   end
-  return cmsgpack.pack({ lost, unsure, members })
+  return G.replies.check_jobs({ lost = lost, unsure = unsure, members = members })
 end)
 
-G.export('check_keys', { 'no-writes' }, function(keys, args)
-  local q, orphans = G.queue(keys[1]), {}
-  for _, suffix in ipairs(cmsgpack.unpack(args[1])) do
+G.export('check_keys', { 'no-writes' }, function(q, r)
+  local orphans = {}
+  for _, suffix in ipairs(r.suffixes) do
     local lost
     if string.sub(suffix, 1, 6) == 'write:' then
       lost = G.staging.mismatch(q, suffix)

@@ -8,14 +8,21 @@
 -- Bound: `count` members. Sets are read by SCAN commands: a member present all the time is returned at least once.
 -- Lists are read with overlap, as they shift while they are read.
 
+local STREAM_ENTRY = G.rows.stream_entry
+local PENDING_ENTRY = G.rows.pending_entry
+local SCAN = G.rows.scan
 local C = G.checks
 local OVERLAP = 20
 local SCANS = { ['list-taken'] = 'SSCAN', ['stall-watch'] = 'HSCAN' }
 local STEP = { SSCAN = 1, HSCAN = 2, ZSCAN = 2 }
 
+local function add_wrong(p, id, member, reason, mark)
+  p.rows[#p.rows + 1] = G.new.wrong_member({ id = id, member = member, reason = reason, mark = mark })
+end
+
 local function check(p, id, entry)
   local why, h = C.mismatch(p.q, p.source, id, entry)
-  if why then p.rows[#p.rows + 1] = { id, entry, why, h and C.mark(h) or '' } end
+  if why then add_wrong(p, id, entry, why, h and C.mark(h) or '') end
   return why, h
 end
 
@@ -29,14 +36,15 @@ local function stream(p, cursor, count)
   if #page == 0 then return '' end
   local held = G.pending_entries(p.q, G.GROUP, page)
   for _, e in ipairs(page) do
-    local id = not held[e[1]] and G.entry_job(e[2])
+    local entry = e[STREAM_ENTRY.id]
+    local id = not held[entry] and G.entry_job(e[STREAM_ENTRY.fields])
     if id then
-      local why, h = check(p, id, e[1])
+      local why, h = check(p, id, entry)
       -- A job whose record names this entry is found by it.
-      if not why and h.eid ~= e[1] then mark_seen(p, id, e[1]) end
+      if not why and h.eid ~= entry then mark_seen(p, id, entry) end
     end
   end
-  return #page == count and page[count][1] or ''
+  return #page == count and page[count][STREAM_ENTRY.id] or ''
 end
 
 local function pending(p, cursor, count)
@@ -44,15 +52,16 @@ local function pending(p, cursor, count)
   local page = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
   if page.err or #page == 0 then return '' end
   for _, e in ipairs(page) do
-    local found = redis.call('XRANGE', q.stream, e[1], e[1])[1]
-    local id = found and G.entry_job(found[2])
+    local entry = e[PENDING_ENTRY.id]
+    local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
+    local id = found and G.entry_job(found[STREAM_ENTRY.fields])
     if not id then
-      p.rows[#p.rows + 1] = { '', e[1], 'no entry', '' }
-    elseif not check(p, id, e[1]) then
-      mark_seen(p, id, e[1])
+      add_wrong(p, '', entry, 'no entry', '')
+    elseif not check(p, id, entry) then
+      mark_seen(p, id, entry)
     end
   end
-  return #page == count and page[count][1] or ''
+  return #page == count and page[count][PENDING_ENTRY.id] or ''
 end
 
 local function list(p, cursor, count)
@@ -67,30 +76,29 @@ end
 local function set(p, key, cursor, count)
   local command = SCANS[p.source] or 'ZSCAN'
   local page = redis.call(command, key, cursor == '' and '0' or cursor, 'COUNT', count)
-  for i = 1, #page[2], STEP[command] do
+  local found = page[SCAN.found]
+  for i = 1, #found, STEP[command] do
     -- Members of a broadcast retry are `id||group`.
-    local member = page[2][i]
+    local member = found[i]
     local id = string.match(member, '^(.-)||') or member
     local why = check(p, id, member)
     if p.source == 'list-popped' and (not why or why == 'popped') then mark_seen(p, id, p.source) end
   end
-  return page[1] ~= '0' and page[1] or ''
+  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or ''
 end
 
 local function dedup(p, cursor, count)
   local now = G.now(p.q)
   local page = redis.call('ZSCAN', p.q.dedup_expiry, cursor == '' and '0' or cursor, 'COUNT', count)
-  for i = 1, #page[2], 2 do
-    if C.dedup_is_stale(p.q, page[2][i], tonumber(page[2][i + 1]), now) then
-      p.rows[#p.rows + 1] = { page[2][i], '', 'stale', '' }
-    end
+  local found = page[SCAN.found]
+  for i = 1, #found, 2 do
+    if C.dedup_is_stale(p.q, found[i], tonumber(found[i + 1]), now) then add_wrong(p, found[i], '', 'stale', '') end
   end
-  return page[1] ~= '0' and page[1] or ''
+  return page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or ''
 end
 
-G.export('check_places', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local source, cursor, count = r[1], r[2], r[3]
+G.export('check_places', { 'no-writes' }, function(q, r)
+  local source, cursor, count = r.source, r.cursor, r.count
   local group = string.match(source, '^groupq:(.*)$')
   local p = { q = q, source = group and 'groupq' or source, rows = {}, seen = {} }
   local after
@@ -107,5 +115,5 @@ G.export('check_places', { 'no-writes' }, function(keys, args)
   else
     return redis.error_reply('ERR unknown place ' .. source)
   end
-  return cmsgpack.pack({ p.rows, p.seen, after })
+  return G.replies.check_places({ rows = p.rows, seen = p.seen, cursor = after })
 end)

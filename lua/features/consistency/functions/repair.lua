@@ -9,6 +9,7 @@
 -- up to LIST_PAGE members from an end. The caller sends at most 100 rows.
 
 local C = G.checks
+local ROW = G.rows.repair
 local M = G.groups
 local NEVER = 9999999999999
 local LIST_PAGE, COPIES_MAX = 10000, 10
@@ -167,9 +168,11 @@ REPAIR.orphan = function(q, now, suffix)
   return redis.call('UNLINK', q.P .. suffix)
 end
 
-G.export('repair', { 'allow-oom' }, function(keys, args)
-  local q, rows, flags = G.queue(keys[1]), cmsgpack.unpack(args[1]), {}
+G.export('repair', { 'allow-oom' }, function(q, r)
+  local rows, flags = r.rows, {}
   local now = G.now(q)
-  for i, row in ipairs(rows) do flags[i] = REPAIR[row[1]](q, now, row[2], row[3], row[4]) end
+  for i, row in ipairs(rows) do
+    flags[i] = REPAIR[row[ROW.kind]](q, now, row[ROW.first], row[ROW.second], row[ROW.third])
+  end
   return cmsgpack.pack(flags)
 end)

@@ -4,6 +4,8 @@
 -- repair_counters -> packed names of the counters set
 -- Bound: as for the check.
 
+local GROUP_PROBLEM = G.rows.group_problem
+local WRONG_COUNTER = G.rows.wrong_counter
 local C = G.checks
 local M = G.groups
 
@@ -15,26 +17,25 @@ local function close_gaps(g, v)
   if v.jump then redis.call('HSET', g.key, 'nextSeq', G.int(v.jump)) end
 end
 
-G.export('repair_group', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('repair_group', { 'allow-oom' }, function(q, r)
   local v, kinds = C.check_group(q, r), {}
   if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
-  local name = r[1]
+  local name = r.name
   if v.counter then redis.call('HSET', q.ordering, name, G.int(v.counter)) end
   if v.slots then redis.call('HSET', v.g.key, 'active', G.int(v.slots)) end
   if v.missing then close_gaps(v.g, v) end
-  for i, row in ipairs(v.rows) do kinds[i] = row[1] end
+  for i, row in ipairs(v.rows) do kinds[i] = row[GROUP_PROBLEM.kind] end
   M.uncache(q, name)
   M.promote_parked(q, M.group(q, name), G.now(q))
   G.wake(q, 1)
   return cmsgpack.pack(kinds)
 end)
 
-G.export('repair_counters', { 'allow-oom' }, function(keys, args)
-  local q, names = G.queue(keys[1]), {}
-  for i, row in ipairs(C.find_wrong_counters(q, cmsgpack.unpack(args[1]))) do
-    redis.call('SET', row[1] == 'id' and q.id or q.list_active, G.int(row[3]))
-    names[i] = row[1]
+G.export('repair_counters', { 'allow-oom' }, function(q, r)
+  local names = {}
+  for i, row in ipairs(C.find_wrong_counters(q, r)) do
+    names[i] = row[WRONG_COUNTER.name]
+    redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
   end
   return cmsgpack.pack(names)
 end)

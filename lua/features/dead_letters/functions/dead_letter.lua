@@ -25,9 +25,9 @@ local function fields_of(subscription)
 end
 
 local function setting_of(q, subscription)
-  local meta = redis.call('HMGET', q.meta, fields_of(subscription))
-  if not meta[1] and subscription ~= '' then meta = redis.call('HMGET', q.meta, fields_of('')) end
-  return G.given(meta[1]), G.given(meta[2]) or KINDS
+  local name, on = unpack(redis.call('HMGET', q.meta, fields_of(subscription)))
+  if not name and subscription ~= '' then name, on = unpack(redis.call('HMGET', q.meta, fields_of(''))) end
+  return G.given(name), G.given(on) or KINDS
 end
 
 -- Return the dead-letter queue for failures of that kind. Read once per call, and only if a job fails finally.
@@ -66,14 +66,13 @@ end
 -- Delete the setting of a deleted subscription.
 G.delete_dead_letter_setting = function(q, subscription) redis.call('HDEL', q.meta, fields_of(subscription)) end
 
-G.export('dead_letter_queue', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local subscription = r[3] or ''
+G.export('dead_letter_queue', { 'allow-oom' }, function(q, r)
+  local subscription = r.subscription or ''
   local name, on = fields_of(subscription)
-  if r[1] == '' and subscription == '' then
+  if r.name == '' and subscription == '' then
     redis.call('HDEL', q.meta, name, on)
-  elseif r[1] then
-    redis.call('HSET', q.meta, name, r[1], on, r[2])
+  elseif r.name then
+    redis.call('HSET', q.meta, name, r.name, on, r.on)
   end
   return setting_of(q, subscription) or ''
 end)

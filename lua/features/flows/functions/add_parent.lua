@@ -4,7 +4,8 @@
 -- Also defines the parent fields of a record, used here and in features/flows/functions/flow_add.lua.
 local A = G.adding
 local F = G.flows
-local ID, QUEUE = 1, 2
+local PARENT = G.rows.parent
+local ID, QUEUE = PARENT.id, PARENT.queue
 
 local function is_ours(q, parent) return F.P_of(q, parent[QUEUE]) == q.P end
 
@@ -19,7 +20,7 @@ end
 -- Return `P` and id of the parents in another slot of a cluster.
 A.remote_parents = function(q, parents)
   local pairs_of = {}
-  for i, parent in ipairs(parents) do pairs_of[i] = { F.P_of(q, parent[QUEUE]), parent[ID] } end
+  for i, parent in ipairs(parents) do pairs_of[i] = { P = F.P_of(q, parent[QUEUE]), id = parent[ID] } end
   return F.remote_of(q, pairs_of)
 end
 

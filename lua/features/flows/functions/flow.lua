@@ -16,6 +16,8 @@
 --   returned twice.
 -- flow_nodes: return records of jobs by their ids.   KEYS 1 meta   ARGV 1 packed {ids, fields}   -> packed rows {number of
 -- children, values}; false for a missing job. Bound: the ids.
+local CHILD_OUTCOME = G.rows.child_outcome
+local SCAN = G.rows.scan
 local F = G.flows
 
 -- A job without an explicit policy fails its parents, so that no parent waits forever.
@@ -49,7 +51,8 @@ end
 
 local function state_of(q, id)
   local values = redis.pcall('HMGET', q.J .. id, 'state', 'building')
-  return { state = values[1] or nil, building = values[2] or nil }
+  local state, building = unpack(values)
+  return { state = state or nil, building = building or nil }
 end
 
 -- Remove parents that no longer wait from the index, by random samples: another one while many of a sample were
@@ -65,69 +68,67 @@ F.sweep_parents = function(q, now)
   return true
 end
 
-G.export('sweep_parents', { 'allow-oom' }, function(keys)
-  local q = G.queue(keys[1])
+G.export('sweep_parents', { 'allow-oom' }, function(q)
   if redis.call('EXISTS', q.waiting_children) == 0 then return 0 end
   return F.sweep_parents(q, G.now(q)) and 1 or 0
 end)
 
-G.export('children_ended', { 'allow-oom' }, function(keys, args)
-  local q = G.queue(keys[1])
+G.export('children_ended', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
-  for _, row in ipairs(cmsgpack.unpack(args[1])) do
-    F.record_child_end(q, row[1], row[2], row[3], row[4], row[5], now, row[2] ~= q.P .. (string.match(row[2], '([^:]*)$')))
+  for _, row in ipairs(r.outcomes) do
+    local member = row[CHILD_OUTCOME.member]
+    F.record_child_end(q, row[CHILD_OUTCOME.parent], member, row[CHILD_OUTCOME.how], row[CHILD_OUTCOME.text],
+      row[CHILD_OUTCOME.policy], now, member ~= q.P .. (string.match(member, '([^:]*)$')))
   end
   return G.outbox_pending(q) and 1 or 0
 end)
 
-G.export('notify_parents', { 'allow-oom' }, function(keys)
-  local q = G.queue(keys[1])
+G.export('notify_parents', { 'allow-oom' }, function(q)
   return F.notify_more(q, G.now(q)) and 1 or 0
 end)
 
-G.export('add_remote_children', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local state = redis.call('HGET', q.J .. r[1], 'state')
+G.export('add_remote_children', { 'allow-oom' }, function(q, r)
+  local state = redis.call('HGET', q.J .. r.parent, 'state')
   if not state then return 'gone' end
   if G.TERMINAL[state] then return state end
-  G.adding.record_remote_children(q, r[2])
+  G.adding.record_remote_children(q, r.members)
   G.mark_side_keys(q)
-  for _, member in ipairs(r[2]) do
+  for _, member in ipairs(r.members) do
     -- A child that has ended is already counted, or is not to be counted.
-    if redis.call('HEXISTS', q.J .. r[1], 'depdone:' .. member) == 0 then
-      redis.call('SADD', q.P .. 'deps:' .. r[1], member)
+    if redis.call('HEXISTS', q.J .. r.parent, 'depdone:' .. member) == 0 then
+      redis.call('SADD', q.P .. 'deps:' .. r.parent, member)
     end
   end
   return 'ok'
 end)
 
-G.export('open_children', { 'no-writes' }, function(keys, args)
-  local q, id = G.queue(keys[1]), args[1]
-  return cmsgpack.pack({ math.max(0, F.open(q, id)), redis.call('HGET', q.J .. id, 'childFailed') })
+G.export('open_children', { 'no-writes' }, function(q, r)
+  local id = r.parent
+  return G.replies.open_children({
+    number = math.max(0, F.open(q, id)), failure = redis.call('HGET', q.J .. id, 'childFailed'),
+  })
 end)
 
-G.export('children', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, cursor, rows, bytes = r[1], r[2], {}, 0
-  local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r[3])
-  for _, member in ipairs(page[2]) do
+G.export('children', { 'no-writes' }, function(q, r)
+  local id, cursor, rows, bytes = r.parent, r.cursor, {}, 0
+  local page = redis.call('SSCAN', q.P .. 'deps:' .. id, cursor == '' and '0' or cursor, 'COUNT', r.count)
+  for _, member in ipairs(page[SCAN.found]) do
     local room = bytes < PAGE_BYTES
     local stored = redis.call(room and 'HGET' or 'HEXISTS', q.P .. 'depvals:' .. id, member)
     if not room then stored = stored == 1 and 'm' end
     if stored then bytes = bytes + #stored end
     if not stored and redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then stored = 'd' end
-    rows[#rows + 1] = { member, stored or '' }
+    rows[#rows + 1] = G.new.child({ member = member, outcome = stored or '' })
   end
-  return cmsgpack.pack({ rows, page[1] ~= '0' and page[1] or '' })
+  return G.replies.children({ rows = rows, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
 end)
 
-G.export('flow_nodes', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('flow_nodes', { 'no-writes' }, function(q, r)
   local rows = {}
-  for i, id in ipairs(r[1]) do
-    local values = redis.pcall('HMGET', q.J .. id, unpack(r[2]))
+  for i, id in ipairs(r.ids) do
+    local values = redis.pcall('HMGET', q.J .. id, unpack(r.fields))
     rows[i] = not values.err and redis.call('EXISTS', q.J .. id) == 1
-      and { redis.call('SCARD', q.P .. 'deps:' .. id), values } or false
+      and G.new.relative({ children = redis.call('SCARD', q.P .. 'deps:' .. id), values = values }) or false
   end
   return cmsgpack.pack(rows)
 end)

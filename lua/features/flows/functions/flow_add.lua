@@ -15,22 +15,24 @@
 -- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: the rows and members given.
 local A = G.adding
 
-local ID, ORDERING, FLOW = 4, 11, 13
-local INNER, MULTI, PARENTS = 1, 2, 3
+local JOB, LINKS, PARENT, NEW_BUDGET = G.rows.flow_job, G.rows.flow_links, G.rows.parent, G.rows.new_budget
+local DEPS, ID, FLOW, PARENTS = G.rows.parent_children, JOB.id, JOB.flow, LINKS.parents
 local MARK_MS = 604800000 -- an interrupted flow is completed within a week; later, started jobs of a step may run twice
 
 local function name_of(q) return string.match(q.P, '{(.*)}:$') end
 
--- Return why the whole flow cannot be added: {number of the row, reason}.
+-- Return why the whole flow cannot be added: the row `refused`.
 local function whole_flow_reject_reason(q, rows, now_text)
   local given = {}
   for i, row in ipairs(rows) do
     local id = row[ID]
     if id and id ~= '' then
-      if given[id] or redis.call('EXISTS', q.J .. id) == 1 then return { i, 'duplicate' } end
+      if given[id] or redis.call('EXISTS', q.J .. id) == 1 then return G.new.refused({ row = i, reason = 'duplicate' }) end
       given[id] = true
     end
-    if row[ORDERING] and A.too_costly_ordering(q, row[ORDERING], now_text) then return { i, 'cost' } end
+    if row[JOB.ordering] and A.too_costly_ordering(q, row[JOB.ordering], now_text) then
+      return G.new.refused({ row = i, reason = 'cost' })
+    end
   end
   return nil
 end
@@ -55,42 +57,43 @@ end
 -- ------------------------------------------------------------------ writing
 
 -- f: q, now, now_text, quiet, ids, members (of parents in this call), budget, flow
+-- Return the parents, and the ids of those in this call.
 local function parents_of(f, row)
-  local found = {}
+  local found, here = {}, {}
   for i, parent in ipairs(row[FLOW][PARENTS]) do
     if type(parent) == 'number' then
-      found[i] = { f.ids[parent], name_of(f.q), true }
+      found[i] = G.new.parent({ id = f.ids[parent], queue = name_of(f.q) })
+      here[#here + 1] = f.ids[parent]
     else
       found[i] = parent
     end
   end
-  return found
+  return found, here
 end
 
 local function fields_of(f, id, row, parents)
   local q, extra = f.q, {}
   local remote = A.remote_parents(q, parents)
-  if #parents > 0 and (row[FLOW][MULTI] == 1 or #remote > 0) then
+  if #parents > 0 and (row[FLOW][LINKS.multi] == 1 or #remote > 0) then
     extra = A.several_parents(q, id, parents, remote)
-  elseif parents[1] then
-    extra = { 'parentId', parents[1][1], 'parentQueue', parents[1][2] }
+  elseif #parents > 0 then
+    local parent = G.first(parents)
+    extra = { 'parentId', parent[PARENT.id], 'parentQueue', parent[PARENT.queue] }
   end
-  if row[FLOW][INNER] == 1 and f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
+  if row[FLOW][LINKS.inner] == 1 and f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
   if f.budget then extra[#extra + 1], extra[#extra + 2] = 'budgetKey', f.budget end
   if f.flow then extra[#extra + 1], extra[#extra + 2] = 'flowId', f.flow end
   return extra
 end
 
 local function write(f, id, row)
-  local q, parents = f.q, parents_of(f, row)
+  local q, parents, here = f.q, parents_of(f, row)
   local group = A.group_of(row, f.now_text)
-  A.full(q, f.now, f.quiet, id, row, group, fields_of(f, id, row, parents), row[FLOW][INNER] == 1)
-  for _, parent in ipairs(parents) do
-    if parent[3] then
-      local members = f.members[parent[1]] or {}
-      f.members[parent[1]] = members
-      members[#members + 1] = q.P .. id
-    end
+  A.full(q, f.now, f.quiet, id, row, group, fields_of(f, id, row, parents), row[FLOW][LINKS.inner] == 1)
+  for _, parent in ipairs(here) do
+    local members = f.members[parent] or {}
+    f.members[parent] = members
+    members[#members + 1] = q.P .. id
   end
 end
 
@@ -105,7 +108,8 @@ end
 -- A parent that was deleted meanwhile, or whose id belongs to another job, gets no children.
 local function write_deps(q, token, deps)
   for _, dep in ipairs(deps) do
-    if redis.call('HGET', q.J .. dep[1], 'building') == token then write_members(q, dep[1], dep[2]) end
+    local parent = dep[DEPS.parent]
+    if redis.call('HGET', q.J .. parent, 'building') == token then write_members(q, parent, dep[DEPS.members]) end
   end
 end
 
@@ -113,10 +117,14 @@ end
 -- nil if there is no job with this id.
 local function existing_job(q, token, row)
   if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
-  local h, parent = redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId', 'parentQueue'), row[FLOW][PARENTS][1]
-  if h[1] == token or parent and h[2] == parent[1] and h[3] == parent[2] then return 'ours' end
+  local building, of_parent, of_queue = unpack(redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId',
+    'parentQueue'))
+  local parent = G.first(row[FLOW][PARENTS])
+  if building == token then return 'ours' end
   if not parent then return 'taken' end
-  local member = G.flows.P_of(q, parent[2]) .. parent[1]
+  local id, queue = parent[PARENT.id], parent[PARENT.queue]
+  if of_parent == id and of_queue == queue then return 'ours' end
+  local member = G.flows.P_of(q, queue) .. id
   return redis.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
 end
 
@@ -131,7 +139,7 @@ end
 -- The id now belongs to another job: the parents must not wait for that one.
 local function reject_child(f, id, row)
   for _, parent in ipairs(row[FLOW][PARENTS]) do
-    local h = { parentId = parent[1], parentQueue = parent[2], opts = row[3] }
+    local h = { parentId = parent[PARENT.id], parentQueue = parent[PARENT.queue], opts = row[JOB.opts] }
     G.flows.child_ended(f.q, id, G.flows.REMOVED, 'there is a job of this id already', f.now, h)
   end
 end
@@ -146,10 +154,11 @@ end
 
 local function write_budget(f, budget)
   if not budget then return end
-  if budget[2] then
-    f.budget = G.budgets.create(f.q, budget[1] ~= '' and budget[1] or f.ids[1], budget[2])
+  local root, fields = budget[NEW_BUDGET.root], budget[NEW_BUDGET.fields]
+  if fields then
+    f.budget = G.budgets.create(f.q, root ~= '' and root or G.first(f.ids), fields)
   else
-    f.budget = budget[1]
+    f.budget = root
   end
 end
 
@@ -163,11 +172,11 @@ local function make_ready(q, token, ids, now)
   end
 end
 
--- Return why nothing can be added: {number of the row, reason}; nil = no reason.
+-- Return why nothing can be added: the row `refused`; nil = no reason.
 local function reject_reason(q, token, number, rows, now_text)
   if token == '' then return whole_flow_reject_reason(q, rows, now_text) end
   local taken = number == 1 and taken_row(q, token, rows)
-  return taken and { taken, 'duplicate' } or nil
+  return taken and G.new.refused({ row = taken, reason = 'duplicate' }) or nil
 end
 
 -- The counter that issued the ids may have been lost since; it must not issue them again.
@@ -178,23 +187,24 @@ local function reserved_ids(q, rows)
   return ids
 end
 
-G.export('flow_add', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local token, number, rows, now = r[1], r[2], r[3], G.now(q)
-  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r[6], flow = r[8], members = {} }
+G.export('flow_add', {}, function(q, r)
+  local token, number, rows, now = r.token, r.number, r.rows, G.now(q)
+  local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r.quiet, flow = r.flow, members = {} }
   local mark = q.P .. 'flow-mark:' .. token
-  if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then return cmsgpack.pack({ now, {}, false }) end
+  if token ~= '' and G.num(redis.call('GET', mark) or '') >= number then
+    return G.replies.flow_add({ now = now, ids = {}, refused = false })
+  end
   local rejected = reject_reason(q, token, number, rows, f.now_text)
-  if rejected then return cmsgpack.pack({ now, {}, rejected }) end
+  if rejected then return G.replies.flow_add({ now = now, ids = {}, refused = rejected }) end
   f.ids = token == '' and ids_of(q, rows) or reserved_ids(q, rows)
-  write_budget(f, r[7])
+  write_budget(f, r.budget)
   write_rows(f, rows)
-  write_deps(q, token, r[4])
+  write_deps(q, token, r.deps)
   for parent, members in pairs(f.members) do write_members(q, parent, members) end
-  make_ready(q, token, r[5], now)
+  make_ready(q, token, r.ready, now)
   if token ~= '' then
     redis.call('SET', mark, G.int(number), 'PX', MARK_MS)
     G.record_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
   end
-  return cmsgpack.pack({ now, token == '' and f.ids or {}, false })
+  return G.replies.flow_add({ now = now, ids = token == '' and f.ids or {}, refused = false })
 end)

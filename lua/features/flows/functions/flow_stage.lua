@@ -11,34 +11,31 @@
 local STAGED_MS = 600000
 local DONE_MS = 600000 -- another process may have read a step before the record was deleted
 
-G.export('flow_stage', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local key = q.P .. 'flow:' .. r[1]
-  if #r[3] > 0 then redis.call('RPUSH', key, unpack(r[3])) end
-  if r[2] == 1 then
-    redis.call('HSET', q.P .. 'flows', r[1], G.int(G.now(q)))
+G.export('flow_stage', {}, function(q, r)
+  local key = q.P .. 'flow:' .. r.token
+  if #r.steps > 0 then redis.call('RPUSH', key, unpack(r.steps)) end
+  if r.commit == 1 then
+    redis.call('HSET', q.P .. 'flows', r.token, G.int(G.now(q)))
     redis.call('PERSIST', key)
   else
     redis.call('PEXPIRE', key, STAGED_MS)
-    G.record_temporary(q, 'flow:' .. r[1], G.now(q), STAGED_MS)
+    G.record_temporary(q, 'flow:' .. r.token, G.now(q), STAGED_MS)
   end
   return 1
 end)
 
-G.export('flow_done', { 'allow-oom' }, function(keys, args)
-  local q = G.queue(keys[1])
-  redis.call('HDEL', q.P .. 'flows', args[1])
-  redis.call('UNLINK', q.P .. 'flow:' .. args[1])
-  redis.call('PEXPIRE', q.P .. 'flow-mark:' .. args[1], DONE_MS)
+G.export('flow_done', { 'allow-oom' }, function(q, r)
+  redis.call('HDEL', q.P .. 'flows', r.token)
+  redis.call('UNLINK', q.P .. 'flow:' .. r.token)
+  redis.call('PEXPIRE', q.P .. 'flow-mark:' .. r.token, DONE_MS)
   return 1
 end)
 
-G.export('flows_due', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('flows_due', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
-  local due, tokens = redis.call('HRANDFIELD', q.P .. 'flows', r[2], 'WITHVALUES'), {}
+  local due, tokens = redis.call('HRANDFIELD', q.P .. 'flows', r.count, 'WITHVALUES'), {}
   for i = 1, #due, 2 do
-    if now - (G.past_time(due[i + 1], now) or 0) >= r[1] then
+    if now - (G.past_time(due[i + 1], now) or 0) >= r.age then
       tokens[#tokens + 1] = due[i]
       redis.call('HSET', q.P .. 'flows', due[i], G.int(now))
     end

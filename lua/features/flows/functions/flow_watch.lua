@@ -8,6 +8,7 @@
 -- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {pending 0|1, rows}
 --   row: {how, text, policy}, or false for an unfinished job. pending: the outbox of this queue has entries, so a
 --   missing result may still be on its way. Bound: the ids.
+local SCAN = G.rows.scan
 local F = G.flows
 
 local PARENTS, MEMBERS, KEPT_MS = 20, 100, 3600000
@@ -30,11 +31,12 @@ local function uncounted(q, c, id, now)
     return open, 1
   end
   local page = redis.call('SSCAN', q.P .. 'deps:' .. id, c.within, 'COUNT', MEMBERS)
-  c.within = page[1]
-  for _, member in ipairs(page[2]) do
+  local members = page[SCAN.found]
+  c.within = page[SCAN.cursor]
+  for _, member in ipairs(members) do
     if redis.call('HEXISTS', key, 'depdone:' .. member) == 0 then open[#open + 1] = member end
   end
-  return open, 1 + #page[2]
+  return open, 1 + #members
 end
 
 -- Read one page from the cursor on. Return true if it ends within the index.
@@ -45,7 +47,7 @@ local function page(q, c, now, oldest, rows)
     local id, score = found[i], found[i + 1]
     if tonumber(score) > oldest then return false end
     local open, cost = uncounted(q, c, id, now)
-    if #open > 0 then rows[#rows + 1] = { id, open } end
+    if #open > 0 then rows[#rows + 1] = G.new.waiting_parent({ parent = id, children = open }) end
     c.id, c.score, examined = id, score, examined + cost
     if c.within ~= '0' or examined >= MEMBERS then return true end
   end
@@ -53,17 +55,16 @@ local function page(q, c, now, oldest, rows)
 end
 
 local function reply(rows, more, peers)
-  return cmsgpack.pack({ rows, more and 1 or 0, peers and 1 or 0 })
+  return G.replies.watch_children({ rows = rows, more = more and 1 or 0, peers = peers and 1 or 0 })
 end
 
 -- Return the minimum age of the parents to check, and the pause after the last page.
 local function age_and_pause(r, peers)
-  if peers then return r[3], r[4] end
-  return r[1], r[2]
+  if peers then return r.peer_age, r.peer_pause end
+  return r.age, r.pause
 end
 
-G.export('watch_children', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('watch_children', { 'allow-oom' }, function(q, r)
   local key, now, rows = q.P .. 'children-watch', G.now(q), {}
   if redis.call('EXISTS', q.waiting_children) == 0 then return reply(rows, false, false) end
   local peers = G.had_peers(q, now)
@@ -78,18 +79,22 @@ G.export('watch_children', { 'allow-oom' }, function(keys, args)
   return reply(rows, more, peers)
 end)
 
--- Return the result of a job: {how, text, policy}; false if it has not ended.
+-- Return how, text and policy of a job's end; nil if it has not ended.
 F.outcome = function(q, id)
   local h = redis.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
-  if h.err then return false end
-  if not h[1] then return { F.REMOVED, 'it is gone', F.policy() } end
-  if h[1] == 'completed' then return { F.COMPLETED, h[2] or 'null', 'fail_parent' } end
-  if h[1] == 'failed' then return { F.FAILED, h[3] or '', F.policy(h[4]) } end
-  return false
+  if h.err then return nil end
+  local state, result, reason, opts = unpack(h)
+  if not state then return F.REMOVED, 'it is gone', F.policy() end
+  if state == 'completed' then return F.COMPLETED, result or 'null', 'fail_parent' end
+  if state == 'failed' then return F.FAILED, reason or '', F.policy(opts) end
+  return nil
 end
 
-G.export('child_outcomes', { 'no-writes' }, function(keys, args)
-  local q, rows = G.queue(keys[1]), {}
-  for i, id in ipairs(cmsgpack.unpack(args[1])) do rows[i] = F.outcome(q, id) end
-  return cmsgpack.pack({ redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows })
+G.export('child_outcomes', { 'no-writes' }, function(q, r)
+  local rows = {}
+  for i, id in ipairs(r.ids) do
+    local how, text, policy = F.outcome(q, id)
+    rows[i] = how and G.new.outcome({ how = how, text = text, policy = policy }) or false
+  end
+  return G.replies.child_outcomes({ outbox_pending = redis.call('XLEN', q.outbox) > 0 and 1 or 0, rows = rows })
 end)

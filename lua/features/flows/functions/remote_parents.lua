@@ -8,6 +8,7 @@
 -- remote_children: KEYS 1 meta (of the parents)   ARGV 1 packed prefixes of queues without such children
 --   -> packed prefixes of the queues to check
 -- Bound: a page of about 100 children, 1,000 of their parents (the others in the next round); 100 queues.
+local SCAN = G.rows.scan
 local F = G.flows
 
 local PAGE, PARENTS, QUEUES = 100, 1000, 100
@@ -31,9 +32,9 @@ end
 
 -- Notify the parents of the job if it has ended, `room` at most. Return how many are notified.
 local function check_child(q, id, parents, room)
-  local ended = F.outcome(q, id)
-  if not ended then return 0 end
-  local n, left = notify(q, id, parents, ended[1], ended[2], ended[3], room)
+  local how, text, policy = F.outcome(q, id)
+  if not how then return 0 end
+  local n, left = notify(q, id, parents, how, text, policy, room)
   if #left == 0 then
     redis.call('HDEL', q.remote_parents, id)
   else
@@ -42,26 +43,29 @@ local function check_child(q, id, parents, room)
   return n
 end
 
-G.export('notify_remote_parents', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local cursor, notified = r[1], 0
-  if redis.call('EXISTS', q.remote_parents) == 0 then return cmsgpack.pack({ 0, '', 0 }) end
-  if cursor == '' and not redis.call('SET', q.P .. 'lock:remote', '1', 'NX', 'PX', r[2]) then
-    return cmsgpack.pack({ 0, '', redis.call('HLEN', q.remote_parents) })
+G.export('notify_remote_parents', { 'allow-oom' }, function(q, r)
+  local cursor, notified = r.cursor, 0
+  if redis.call('EXISTS', q.remote_parents) == 0 then
+    return G.replies.notify_remote_parents({ notified = 0, cursor = '', left = 0 })
+  end
+  if cursor == '' and not redis.call('SET', q.P .. 'lock:remote', '1', 'NX', 'PX', r.pause) then
+    return G.replies.notify_remote_parents({ notified = 0, cursor = '', left = redis.call('HLEN', q.remote_parents) })
   end
   local page = redis.call('HSCAN', q.remote_parents, cursor == '' and '0' or cursor, 'COUNT', PAGE)
-  for i = 1, #page[2], 2 do
-    if notified < PARENTS then
-      notified = notified + check_child(q, page[2][i], page[2][i + 1], PARENTS - notified)
-    end
+  local found = page[SCAN.found]
+  for i = 1, #found, 2 do
+    if notified < PARENTS then notified = notified + check_child(q, found[i], found[i + 1], PARENTS - notified) end
   end
-  return cmsgpack.pack({ notified, page[1] ~= '0' and page[1] or '', redis.call('HLEN', q.remote_parents) })
+  return G.replies.notify_remote_parents({
+    notified = notified, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '',
+    left = redis.call('HLEN', q.remote_parents),
+  })
 end)
 
-G.export('remote_children', { 'allow-oom' }, function(keys, args)
-  local q, now = G.queue(keys[1]), 0
+G.export('remote_children', { 'allow-oom' }, function(q, r)
+  local now = 0
   if redis.call('EXISTS', q.remote_children) == 0 then return cmsgpack.pack({}) end
-  for _, P in ipairs(cmsgpack.unpack(args[1])) do
+  for _, P in ipairs(r.empty) do
     now = now > 0 and now or G.now(q)
     local at = redis.call('ZSCORE', q.remote_children, P)
     if at and (G.past_time(at, now) or 0) < now - KEPT_MS then redis.call('ZREM', q.remote_children, P) end

@@ -9,12 +9,13 @@
 -- Bound: constant, plus the parked jobs started by a higher limit (at most 1,000 per call; later calls start the
 -- others).
 
+local RATE = G.rows.rate
+local BUCKET = G.rows.bucket
 local M = G.groups
 local MARKERS = 32
 
-G.export('limit_queue', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local concurrency, rate = r[1], r[2]
+G.export('limit_queue', { 'allow-oom' }, function(q, r)
+  local concurrency, rate = r.concurrency, r.rate
   if concurrency == 0 then
     redis.call('HDEL', q.meta, 'globalConcurrency')
   elseif concurrency then
@@ -23,7 +24,7 @@ G.export('limit_queue', { 'allow-oom' }, function(keys, args)
   if rate == 0 then
     redis.call('HDEL', q.meta, 'rateLimitMax', 'rateLimitDuration')
   elseif rate then
-    redis.call('HSET', q.meta, 'rateLimitMax', G.int(rate[1]), 'rateLimitDuration', G.int(rate[2]))
+    redis.call('HSET', q.meta, 'rateLimitMax', G.int(rate[RATE.max]), 'rateLimitDuration', G.int(rate[RATE.duration]))
   end
   G.wake(q, MARKERS) -- wake up workers that wait for a slot or a window
   return 1
@@ -43,31 +44,30 @@ local function recheck_limit(q, g, now, waited)
   if (M.limited_until(q, g, now) or 0) <= waited then redis.call('ZREM', q.ratelimited, g.name) end
 end
 
-G.export('limit_group', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local key, now = q.P .. 'group:' .. r[1], G.now(q)
+G.export('limit_group', { 'allow-oom' }, function(q, r)
+  local key, now = q.P .. 'group:' .. r.key, G.now(q)
   local known = redis.call('EXISTS', key) == 1
-  local waited = waits_until(M.group(q, r[1]), now)
-  M.uncache(q, r[1])
-  if r[2] then
-    redis.call('HSET', key, 'maxConcurrency', G.int(r[2]))
+  local waited = waits_until(M.group(q, r.key), now)
+  M.uncache(q, r.key)
+  if r.concurrency then
+    redis.call('HSET', key, 'maxConcurrency', G.int(r.concurrency))
   elseif not known then
     redis.call('HSET', key, 'maxConcurrency', '1')
   end
   -- `ordering` names all groups, also those without a job yet.
-  redis.call('HSETNX', q.ordering, r[1], '0')
+  redis.call('HSETNX', q.ordering, r.key, '0')
   -- keeps the record when the group is idle (features/ordering_groups/group_idle.lua)
   redis.call('HSET', key, 'limitsKept', '1')
-  if r[3] then
-    local rate = r[3] == 0 and { 0, 0 } or r[3]
-    M.set_rate(key, { rate_max = rate[1], rate_duration = rate[2] })
+  if r.rate then
+    local rate = r.rate == 0 and { 0, 0 } or r.rate
+    M.set_rate(key, { rate_max = rate[RATE.max], rate_duration = rate[RATE.duration] })
   end
-  if r[4] then
-    local bucket = r[4] == 0 and { 0, 0 } or r[4]
-    M.set_bucket(key, { tb_capacity = bucket[1], tb_rate = bucket[2], timestamp_text = G.int(now) })
+  if r.bucket then
+    local bucket = r.bucket == 0 and { 0, 0 } or r.bucket
+    M.set_bucket(key, { tb_capacity = bucket[BUCKET.capacity], tb_rate = bucket[BUCKET.refill], timestamp_text = G.int(now) })
   end
-  local g = M.group(q, r[1])
-  if known and (r[3] or r[4]) then recheck_limit(q, g, now, waited) end
+  local g = M.group(q, r.key)
+  if known and (r.rate or r.bucket) then recheck_limit(q, g, now, waited) end
   M.promote_parked(q, g, now)
   -- For jobs beyond the bound of one call, and for a worker whose timer is set by the old limit.
   if redis.call('ZCARD', g.queue) > 0 then
@@ -77,18 +77,19 @@ G.export('limit_group', { 'allow-oom' }, function(keys, args)
   return 1
 end)
 
-G.export('rate_limit_group', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local at = G.rate_limit_group(q, r[1], G.now(q), r[2], r[3] == 1, '')
-  if r[3] == 1 then G.wake(q, 1) end -- it may be earlier than a worker's timer
+G.export('rate_limit_group', { 'allow-oom' }, function(q, r)
+  local at = G.rate_limit_group(q, r.key, G.now(q), r.ms, r.replace == 1, '')
+  if r.replace == 1 then G.wake(q, 1) end -- it may be earlier than a worker's timer
   return at
 end)
 
-G.export('group_info', { 'no-writes' }, function(keys, args)
-  local q = G.queue(keys[1])
-  if redis.call('EXISTS', q.P .. 'group:' .. args[1]) == 0 then return cmsgpack.pack(false) end
+G.export('group_info', { 'no-writes' }, function(q, r)
+  if redis.call('EXISTS', q.P .. 'group:' .. r.key) == 0 then return cmsgpack.pack(false) end
   local now = G.now(q)
-  local g = M.group(q, args[1])
-  return cmsgpack.pack({ g.active, redis.call('ZCARD', g.queue), math.max(1, g.nextSeq), g.maxConcurrency, g.rateMax,
-    g.rateDuration or 0, g.tbCapacity, g.tbRefillRate or 0, M.limited_until(q, g, now) or 0 })
+  local g = M.group(q, r.key)
+  return G.replies.group_info({
+    active = g.active, parked = redis.call('ZCARD', g.queue), next_seq = math.max(1, g.nextSeq),
+    concurrency = g.maxConcurrency, rate_max = g.rateMax, rate_ms = g.rateDuration or 0, capacity = g.tbCapacity,
+    refill = g.tbRefillRate or 0, limited_until = M.limited_until(q, g, now) or 0,
+  })
 end)

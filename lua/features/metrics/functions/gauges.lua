@@ -4,6 +4,9 @@
 --   workers: consumers with a registration in the last minute      outbox: number of outbox entries
 -- Bound: constant; every number is a length, or the first member of an ordered place.
 
+local STREAM_GROUP = G.rows.stream_group
+local STREAM_ENTRY = G.rows.stream_entry
+local SCORED = G.rows.scored
 local RECENT = 60000
 
 local function older(age, now, since)
@@ -14,9 +17,9 @@ end
 -- Use the first entry that no worker has read yet; entry ids contain the time of the push.
 local function stream_age(q, now, age)
   local group = G.stream_group(q, G.GROUP)
-  local found = redis.pcall('XRANGE', q.stream, group and '(' .. group[8] or '-', '+', 'COUNT', 1)
-  local first = not found.err and found[1]
-  return first and older(age, now, string.match(first[1], '^(%d+)-')) or age
+  local found = redis.pcall('XRANGE', q.stream, group and '(' .. group[STREAM_GROUP.last_delivered] or '-', '+', 'COUNT', 1)
+  local first = not found.err and G.first(found)
+  return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
 end
 
 -- LIFO jobs are pushed and fetched on the right; priority jobs are pushed on the left and fetched on the right.
@@ -32,24 +35,25 @@ local function scheduled_age(q, now, age)
   local beyond = redis.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
   if type(beyond) ~= 'number' then return age end
   local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
-  local band = G.band_of(last[2])
+  local band = G.band_of(last[SCORED.score])
   if not band or band == 0 then return age end
   local low = G.band_start(band)
   local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
-  local _, due = G.band_of(first[2])
+  local _, due = G.band_of(first[SCORED.score])
   if due > now then return age end
   -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
-  local h = redis.pcall('HMGET', q.J .. first[1], 'delay', 'timestamp')
-  return older(age, now, not h.err and h[1] == '0' and h[2] or due)
+  local delay, timestamp = unpack(redis.pcall('HMGET', q.J .. first[SCORED.member], 'delay', 'timestamp'))
+  return older(age, now, delay == '0' and timestamp or due)
 end
 
-G.export('gauges', { 'no-writes' }, function(keys)
-  local q = G.queue(keys[1])
+G.export('gauges', { 'no-writes' }, function(q)
   local now = G.now(q)
   local age = stream_age(q, now, 0)
   age = list_age(q, now, age, q.lifo, 0)
   age = list_age(q, now, age, q.priority, -1)
   age = scheduled_age(q, now, age)
   local workers = redis.call('ZCOUNT', q.workers, G.int(now - RECENT), '+inf')
-  return cmsgpack.pack({ G.counts(q), age, workers, redis.call('XLEN', q.outbox) })
+  return G.replies.gauges({
+    counts = G.counts(q), oldest = age, workers = workers, outbox = redis.call('XLEN', q.outbox),
+  })
 end)

@@ -6,6 +6,7 @@
 -- Nothing is read if no worker of a peer has been registered for a day, or while another holder has the lock.
 -- Bound: a page of about 200 groups, 50 names.
 
+local SCAN = G.rows.scan
 local M = G.groups
 
 local PAGE, NAMES = 200, 50
@@ -14,8 +15,9 @@ local REPEATED_MS = 3600000
 -- Return the fields that change when the group runs a job; nil if no job is parked or the group is limited.
 local function progress_of(q, name, g)
   local head = redis.pcall('ZRANGE', g.queue, 0, 0)
-  if head.err or not head[1] or redis.call('ZSCORE', q.ratelimited, name) then return nil end
-  return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. head[1]
+  local first = not head.err and G.first(head)
+  if not first or redis.call('ZSCORE', q.ratelimited, name) then return nil end
+  return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. first
 end
 
 -- Return whether the group is to be reported now. `group-watch` stores: start|times reported|these fields.
@@ -37,15 +39,17 @@ local function is_blocked(q, r, name, now)
   return true
 end
 
-G.export('blocked_groups', { 'allow-oom' }, function(keys, args)
-  local q, a = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local r, now, lock_key = { blocked = a[3], full = a[4] }, G.now(q), q.P .. 'lock:groups'
-  local nothing = cmsgpack.pack({ {}, '' })
+G.export('blocked_groups', { 'allow-oom' }, function(q, a)
+  local r, now, lock_key = { blocked = a.blocked, full = a.full }, G.now(q), q.P .. 'lock:groups'
+  local nothing = G.replies.blocked_groups({ names = {}, cursor = '' })
   if redis.call('EXISTS', q.ordering) == 0 or not G.had_peers(q, now) then return nothing end
-  if redis.call('GET', lock_key) ~= a[1] and not redis.call('SET', lock_key, a[1], 'NX', 'PX', a[2]) then return nothing end
-  local page, names = redis.call('HSCAN', q.ordering, a[5] == '' and '0' or a[5], 'COUNT', PAGE), {}
-  for i = 1, #page[2], 2 do
-    if #names < NAMES and is_blocked(q, r, page[2][i], now) then names[#names + 1] = page[2][i] end
+  if redis.call('GET', lock_key) ~= a.holder and not redis.call('SET', lock_key, a.holder, 'NX', 'PX', a.hold) then
+    return nothing
   end
-  return cmsgpack.pack({ names, page[1] ~= '0' and page[1] or '' })
+  local page, names = redis.call('HSCAN', q.ordering, a.cursor == '' and '0' or a.cursor, 'COUNT', PAGE), {}
+  local found = page[SCAN.found]
+  for i = 1, #found, 2 do
+    if #names < NAMES and is_blocked(q, r, found[i], now) then names[#names + 1] = found[i] end
+  end
+  return G.replies.blocked_groups({ names = names, cursor = page[SCAN.cursor] ~= '0' and page[SCAN.cursor] or '' })
 end)

@@ -7,6 +7,7 @@
 -- the lock in the same step, so that a later entry finds it free.
 -- Bound: a page of entries, about PAGE_BYTES of them.
 
+local OUTBOX_ENTRY = G.rows.outbox_entry
 local PAGE, PAGE_BYTES, AT_A_TIME = 100, 1048576, 10
 
 local function read(q, cursor)
@@ -16,23 +17,24 @@ local function read(q, cursor)
     local found = redis.call('XRANGE', q.outbox, from, '+', 'COUNT', AT_A_TIME)
     for _, entry in ipairs(found) do
       entries[#entries + 1] = entry
-      for _, text in ipairs(entry[2]) do bytes = bytes + #text end
+      for _, text in ipairs(entry[OUTBOX_ENTRY.fields]) do bytes = bytes + #text end
       if bytes >= PAGE_BYTES then break end
     end
     if #found < AT_A_TIME then break end
-    from = '(' .. entries[#entries][1]
+    from = '(' .. entries[#entries][OUTBOX_ENTRY.id]
   end
   return entries
 end
 
-G.export('outbox', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local holder, hold, cursor, delivered = r[1], r[2], r[3], r[4]
+G.export('outbox', { 'allow-oom' }, function(q, r)
+  local holder, hold, cursor, delivered = r.holder, r.hold, r.cursor, r.delivered
   if #delivered > 0 then redis.call('XDEL', q.outbox, unpack(delivered)) end
   local lock_key, writes = q.P .. 'lock:outbox', redis.call('ZCARD', q.writes)
-  if cursor == '' and redis.call('XLEN', q.outbox) == 0 then return cmsgpack.pack({ 1, {}, writes }) end
+  if cursor == '' and redis.call('XLEN', q.outbox) == 0 then
+    return G.replies.outbox({ held = 1, entries = {}, writes = writes })
+  end
   if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
-    return cmsgpack.pack({ 0, {}, writes })
+    return G.replies.outbox({ held = 0, entries = {}, writes = writes })
   end
   local entries = read(q, cursor)
   if #entries == 0 then
@@ -40,5 +42,5 @@ G.export('outbox', { 'allow-oom' }, function(keys, args)
   else
     redis.call('PEXPIRE', lock_key, hold)
   end
-  return cmsgpack.pack({ 1, entries, writes })
+  return G.replies.outbox({ held = 1, entries = entries, writes = writes })
 end)

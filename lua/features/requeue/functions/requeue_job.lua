@@ -2,8 +2,8 @@
 -- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does)
 -- An expired job fails again. Bound: constant.
 
-G.export('requeue_job', {}, function(keys, args)
-  local q, id = G.queue(keys[1]), args[1]
+G.export('requeue_job', {}, function(q, r)
+  local id = r.id
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   if h.state ~= 'failed' then return h.state end

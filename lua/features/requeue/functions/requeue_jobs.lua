@@ -5,9 +5,8 @@
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
 -- An id without a failed job is removed from the index. Bound: `batch` jobs per call.
 
-G.export('requeue_jobs', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local batch, want, left, now = r[1], r[2], r[3], G.now(q)
+G.export('requeue_jobs', {}, function(q, r)
+  local batch, want, left, now = r.batch, r.want, r.left, G.now(q)
   if left < 0 then left = redis.call('ZCARD', q.failed) end
   local most = math.min(batch, left, want > 0 and want or batch)
   local ids = most > 0 and redis.call('ZRANGE', q.failed, 0, most - 1) or {}
@@ -22,6 +21,6 @@ G.export('requeue_jobs', {}, function(keys, args)
   end
   left = left - #ids
   if #ids == 0 or (want > 0 and retried == want) then left = 0 end
-  if left == 0 and r[4] + retried > 0 then G.emit(q.events, 'retried', G.int(r[4] + retried)) end
-  return cmsgpack.pack({ retried, left })
+  if left == 0 and r.total + retried > 0 then G.emit(q.events, 'retried', G.int(r.total + retried)) end
+  return G.replies.requeue_jobs({ retried = retried, left = left })
 end)

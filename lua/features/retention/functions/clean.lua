@@ -7,26 +7,26 @@
 
 local INDEX = { completed = 'completed', failed = 'failed' }
 
-G.export('clean', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local state, cutoff, batch, want = r[1], r[3], r[4], r[5]
+G.export('clean', { 'allow-oom' }, function(q, r)
+  local state, cutoff, batch, want = r.state, r.cutoff, r.batch, r.want
   if not INDEX[state] then return redis.error_reply('ERR no index of the state ' .. tostring(state)) end
   local zset = q[INDEX[state]]
-  if cutoff < 0 then cutoff = math.max(0, G.now(q) - r[2]) end
+  if cutoff < 0 then cutoff = math.max(0, G.now(q) - r.grace) end
   local limit = math.min(batch, want)
   local found = redis.call('ZRANGEBYSCORE', zset, '-inf', G.int(cutoff), 'LIMIT', 0, limit)
   local ids = {}
   for _, id in ipairs(found) do
     local h = redis.pcall('HMGET', q.J .. id, 'state', 'parentId', 'parentIds')
-    if not h.err and (not h[1] or h[1] == state) then ids[#ids + 1] = id end
+    local is_in, parent, parents = unpack(h)
+    if not h.err and (not is_in or is_in == state) then ids[#ids + 1] = id end
     -- Its parents are already notified, unless a peer failed it.
-    if state == 'failed' and h[1] == state and (h[2] or h[3]) then
+    if state == 'failed' and is_in == state and (parent or parents) then
       G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', G.now(q))
     end
   end
   G.purge(q, ids)
   if #found > 0 then redis.call('ZREM', zset, unpack(found)) end
   local more = #found == limit and #ids < want
-  if not more and r[6] + #ids > 0 then G.emit(q.events, 'cleaned', G.int(r[6] + #ids)) end
-  return cmsgpack.pack({ cutoff, ids, more })
+  if not more and r.total + #ids > 0 then G.emit(q.events, 'cleaned', G.int(r.total + #ids)) end
+  return G.replies.clean({ cutoff = cutoff, ids = ids, more = more })
 end)

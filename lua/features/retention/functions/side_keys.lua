@@ -2,9 +2,9 @@
 -- KEYS 1 meta   ARGV 1 packed ids   -> packed ids of the jobs that still exist
 -- For jobs that were deleted as jobs without such keys just before a peer came. Bound: the ids.
 
-G.export('delete_side_keys', { 'allow-oom' }, function(keys, args)
-  local q, left = G.queue(keys[1]), {}
-  for _, id in ipairs(cmsgpack.unpack(args[1])) do
+G.export('delete_side_keys', { 'allow-oom' }, function(q, r)
+  local left = {}
+  for _, id in ipairs(r.ids) do
     if redis.call('EXISTS', q.J .. id) == 0 then
       redis.call('UNLINK', G.satellites(q, id))
     else

@@ -15,8 +15,8 @@ end
 local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true,
   ['waiting-children'] = true }
 
-G.export('revoke', { 'allow-oom' }, function(keys, args)
-  local q, id = G.queue(keys[1]), args[1]
+G.export('revoke', { 'allow-oom' }, function(q, r)
+  local id = r.id
   local h, now = G.job_of(q, id), G.now(q)
   if not h.state then return 'not_found' end
   if ended_by_this(q, id, h) then return 'revoked' end

@@ -9,6 +9,7 @@
 --   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
+local SCAN = G.rows.scan
 local M = G.schedules
 
 -- Return text and home; of two entries with one name the peer's has precedence, since it is newer.
@@ -41,37 +42,37 @@ local function page(q, cursor, count)
   local home = string.sub(cursor, 1, 1) == 'p' and 1 or 2
   local key = home == 1 and q.schedulers or q.schedulers_own
   local reply, rows = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', count), {}
-  for i = 1, #reply[2], 2 do
-    local name = reply[2][i]
+  local found, next_cursor = reply[SCAN.found], reply[SCAN.cursor]
+  for i = 1, #found, 2 do
+    local name = found[i]
     -- An entry in both homes is returned once, with the text that has precedence.
     if home == 1 or redis.call('HEXISTS', q.schedulers, name) == 0 then
-      rows[#rows + 1] = { name, home - 1, reply[2][i + 1] }
+      rows[#rows + 1] = G.new.schedule({ name = name, home = home - 1, text = found[i + 1] })
     end
   end
-  if reply[1] ~= '0' then return rows, HOMES[home] .. reply[1] end
+  if next_cursor ~= '0' then return rows, HOMES[home] .. next_cursor end
   return rows, home == 1 and 'o0' or ''
 end
 
-G.export('schedules_read', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('schedules_read', { 'no-writes' }, function(q, r)
   local now = G.now(q)
-  if not r[1] then
-    local rows, cursor = page(q, r[2], r[3])
-    return cmsgpack.pack({ now, rows, cursor })
+  if not r.name then
+    local rows, cursor = page(q, r.cursor, r.count)
+    return G.replies.schedules_read({ now = now, rows = rows, cursor = cursor })
   end
-  local text, home = M.find(q, r[1])
-  return cmsgpack.pack({ now, text and { { r[1], home, text } } or {}, '' })
+  local text, home = M.find(q, r.name)
+  local rows = text and { G.new.schedule({ name = r.name, home = home, text = text }) } or {}
+  return G.replies.schedules_read({ now = now, rows = rows, cursor = '' })
 end)
 
-G.export('schedules_put', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local name, text = r[1], r[4]
+G.export('schedules_put', { 'allow-oom' }, function(q, r)
+  local name, text = r.name, r.text
   if M.is_ticking(q) then return 'busy' end
-  if (M.find(q, name) or '') ~= r[3] then return 'changed' end
+  if (M.find(q, name) or '') ~= r.expected then return 'changed' end
   if text == '' then
     M.delete(q, name)
   else
-    M.write(q, name, r[2], text, r[5])
+    M.write(q, name, r.home, text, r.due)
   end
   -- A worker may be waiting for a due time that has changed.
   G.schedules_changed(q)

@@ -16,11 +16,15 @@
 -- A peer's tick reads, adds and writes under its lock: while it is held, nothing is done here.
 -- Bound: DUE_MAX entries per call; one page of the hashes is compared with the index.
 
+local SCAN = G.rows.scan
+local SCORED = G.rows.scored
+local FIRING = G.rows.firing
+local ADDED_OTHER = G.rows.added_other
 local DUE_MAX, PAGE = 50, 50
 local SCAN_MS = 5000 -- how soon changes by a peer are noticed
 local BUSY_MS = 20
 local CLAIM_MS, LED_MS = 500, 10000
-local SCAN = '' -- member of the index: when to read the hashes again
+local NEXT_SCAN = '' -- member of the index: when to read the hashes again
 
 local M = G.schedules
 
@@ -42,21 +46,22 @@ local function scan_hashes(q, now)
   local of_peers = string.sub(cursor, 1, 1) == 'p'
   local key = of_peers and q.schedulers or q.schedulers_own
   local reply = redis.call('HSCAN', key, string.sub(cursor, 2), 'COUNT', PAGE)
-  for i = 1, #reply[2], 2 do
-    local name = reply[2][i]
+  local found, next_cursor = reply[SCAN.found], reply[SCAN.cursor]
+  for i = 1, #found, 2 do
+    local name = found[i]
     if of_peers or redis.call('HEXISTS', q.schedulers, name) == 0 then
-      index(q, name, reply[2][i + 1], now)
+      index(q, name, found[i + 1], now)
     else
       redis.call('HDEL', q.schedulers_own, name) -- a peer has replaced the entry
     end
   end
-  local at_end = reply[1] == '0'
+  local at_end = next_cursor == '0'
   if at_end and (not of_peers or redis.call('EXISTS', q.schedulers_own) == 0) then
     redis.call('HDEL', q.meta, 'schedulesCursor')
-    redis.call('ZADD', q.schedulers_due, G.int(now + SCAN_MS), SCAN)
+    redis.call('ZADD', q.schedulers_due, G.int(now + SCAN_MS), NEXT_SCAN)
   else
-    redis.call('HSET', q.meta, 'schedulesCursor', at_end and 'o0' or string.sub(cursor, 1, 1) .. reply[1])
-    redis.call('ZADD', q.schedulers_due, G.int(now), SCAN)
+    redis.call('HSET', q.meta, 'schedulesCursor', at_end and 'o0' or string.sub(cursor, 1, 1) .. next_cursor)
+    redis.call('ZADD', q.schedulers_due, G.int(now), NEXT_SCAN)
   end
 end
 
@@ -64,30 +69,33 @@ local function named_job(q, text)
   local ok, entry = pcall(cjson.decode, text)
   local id = ok and type(entry) == 'table' and entry.lastJobId
   if type(id) ~= 'string' then return '', '' end
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'finishedOn')
-  if h.err or not h[1] then return 'gone', '' end
-  return h[1], h[2] or ''
+  local state, finished_on = unpack(redis.pcall('HMGET', q.J .. id, 'state', 'finishedOn'))
+  if not state then return 'gone', '' end
+  return state, finished_on or ''
 end
 
 -- Return the state of the job that a scheduler waits for. If a peer added the job, its id is unknown; it has surely
 -- ended if the queue has no job at all.
 local function last_job(q, name, text)
-  if not string.find(text, '"repeatAfterComplete"', 1, true) then return { '', '', '', 0 } end
+  if not string.find(text, '"repeatAfterComplete"', 1, true) then
+    return G.new.last_run({ state = '', finished_on = '', reported = '', is_empty = 0 })
+  end
   local state, ended = named_job(q, text)
   local idle = G.active_count(q) == 0
     and redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspended) == 0
     and redis.call('XLEN', q.stream) == 0
-  return { state, ended, redis.call('HGET', q.schedulers_ended, name) or '', idle and 1 or 0 }
+  local reported = redis.call('HGET', q.schedulers_ended, name) or ''
+  return G.new.last_run({ state = state, finished_on = ended, reported = reported, is_empty = idle and 1 or 0 })
 end
 
 local function due_rows(q, now)
   local rows = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.schedulers_due, '-inf', G.int(now), 'LIMIT', 0, DUE_MAX)) do
     local text, home = nil, 0
-    if name ~= SCAN then text, home = M.find(q, name) end
+    if name ~= NEXT_SCAN then text, home = M.find(q, name) end
     if text then
-      rows[#rows + 1] = { name, home, text, last_job(q, name, text) }
-    elseif name ~= SCAN then
+      rows[#rows + 1] = G.new.due_schedule({ name = name, home = home, text = text, last_job = last_job(q, name, text) })
+    elseif name ~= NEXT_SCAN then
       M.delete(q, name)
     end
   end
@@ -113,40 +121,48 @@ end
 
 local function wait_for_next(q, now)
   local after = redis.call('ZRANGEBYSCORE', q.schedulers_due, '(' .. G.int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local wait = after[2] and math.max(1, tonumber(after[2]) - now) or SCAN_MS
+  local due = after[SCORED.score]
+  local wait = due and math.max(1, tonumber(due) - now) or SCAN_MS
   return math.min(wait, SCAN_MS)
 end
 
-G.export('schedules_due', { 'allow-oom' }, function(keys, args)
-  local q, holder = G.queue(keys[1]), cmsgpack.unpack(args[1])[1]
+G.export('schedules_due', { 'allow-oom' }, function(q, r)
+  local holder = r.holder
   local now, revision = G.now(q), redis.call('HGET', q.meta, 'schedulesRev')
   local flag = revision and G.schedules_flag(revision) or 0
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return cmsgpack.pack({ now, {}, SCAN_MS, flag, '' })
+    return G.replies.schedules_due({ now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' })
   end
-  local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, SCAN) or '')
+  local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
   if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
   local rows = due_rows(q, now)
   if #rows == 0 then
-    scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, SCAN) or '')
-    return cmsgpack.pack({ now, rows, scan_at and scan_at <= now and 0 or wait_for_next(q, now), flag, led_by(q) })
+    scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
+    return G.replies.schedules_due({
+      now = now, rows = rows, wait = scan_at and scan_at <= now and 0 or wait_for_next(q, now), revision = flag,
+      leader = led_by(q),
+    })
   end
-  if M.is_ticking(q) then return cmsgpack.pack({ now, {}, BUSY_MS, flag, led_by(q) }) end
+  if M.is_ticking(q) then
+    return G.replies.schedules_due({ now = now, rows = {}, wait = BUSY_MS, revision = flag, leader = led_by(q) })
+  end
   local taken = claimed_for(q, holder)
-  if taken > 0 then return cmsgpack.pack({ now, {}, taken, flag, led_by(q) }) end
-  return cmsgpack.pack({ now, rows, 0, flag, holder })
+  if taken > 0 then
+    return G.replies.schedules_due({ now = now, rows = {}, wait = taken, revision = flag, leader = led_by(q) })
+  end
+  return G.replies.schedules_due({ now = now, rows = rows, wait = 0, revision = flag, leader = holder })
 end)
 
 local function fire(q, row, quiet)
-  local name, home, text, jobs, instants, tracked = row[1], row[2], row[4], row[6], row[7], row[8]
-  if M.find(q, name) ~= row[3] then return 'changed' end
-  local _, results = G.add_rows(q, jobs, quiet)
+  local name, home, text, tracked = row[FIRING.name], row[FIRING.home], row[FIRING.text], row[FIRING.tracked]
+  if M.find(q, name) ~= row[FIRING.expected] then return 'changed' end
+  local _, results = G.add_rows(q, row[FIRING.jobs], quiet)
   for i, result in ipairs(results) do
     local id, added = result, type(result) == 'string'
-    if not added then id, added = result[2], result[1] == 'replaced' end
+    if not added then id, added = result[ADDED_OTHER.id], result[ADDED_OTHER.outcome] == 'replaced' end
     if added then
-      redis.call('HSET', q.J .. id, 'scheduledFor', G.int(instants[i]))
+      redis.call('HSET', q.J .. id, 'scheduledFor', G.int(row[FIRING.instants][i]))
       if tracked then redis.call('HSET', q.J .. id, 'schedulerName', name) end
     end
     if tracked and text ~= '' then text = string.sub(text, 1, -2) .. ',"lastJobId":' .. cjson.encode(id) .. '}' end
@@ -154,19 +170,18 @@ local function fire(q, row, quiet)
   if text == '' then
     M.delete(q, name)
   else
-    M.write(q, name, home, text, row[5])
+    M.write(q, name, home, text, row[FIRING.due])
   end
   return results
 end
 
-G.export('schedules_fire', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('schedules_fire', {}, function(q, r)
   local now, outcomes, busy = G.now(q), {}, M.is_ticking(q)
-  for i, row in ipairs(r[2]) do
-    outcomes[i] = busy and 'busy' or fire(q, row, r[3])
+  for i, row in ipairs(r.rows) do
+    outcomes[i] = busy and 'busy' or fire(q, row, r.quiet)
   end
-  if redis.call('GET', q.P .. 'lock:schedules') == r[1] then
-    redis.call('SET', q.P .. 'lock:schedules', 'done:' .. r[1], 'PX', LED_MS)
+  if redis.call('GET', q.P .. 'lock:schedules') == r.holder then
+    redis.call('SET', q.P .. 'lock:schedules', 'done:' .. r.holder, 'PX', LED_MS)
   end
-  return cmsgpack.pack({ now, outcomes })
+  return G.replies.schedules_fire({ now = now, outcomes = outcomes })
 end)

@@ -3,6 +3,7 @@
 -- write has a manifest; the manifest of its home queue holds the decision. Every key of a write expires: before the
 -- commit after the writer's time to live, after it in KEEP.
 
+local SCAN = G.rows.scan
 local S = G.staging
 
 S.KEEP = 30 * 86400000 -- how long a committed write can wait to be published
@@ -104,11 +105,11 @@ end
 -- Delete the lists of some attempts of a driver. Return the next cursor; '0' at the end.
 S.delete_some_of = function(w, driver, cursor)
   local found = redis.call('SSCAN', w.tried, cursor, 'MATCH', driver .. '.*', 'COUNT', S.LISTS_MAX)
-  for _, attempt in ipairs(found[2]) do
+  for _, attempt in ipairs(found[SCAN.found]) do
     redis.call('UNLINK', S.list(w, attempt))
     redis.call('SREM', w.tried, attempt)
   end
-  return found[1]
+  return found[SCAN.cursor]
 end
 
 local UNFINISHED = { open = true, prepared = true, committed = true, aborted = true }
@@ -147,7 +148,9 @@ local function counts_by_queue(fields)
     if queue then
       local added, not_added = string.match(fields[i + 1], '^(%d+),(%d+)$')
       jobs, others = jobs + G.count_of(added), others + G.count_of(not_added)
-      if #queues < DETAILS_MAX then queues[#queues + 1] = { queue, G.count_of(added), G.count_of(not_added) } end
+      if #queues < DETAILS_MAX then
+        queues[#queues + 1] = G.new.added_in_queue({ queue = queue, jobs = G.count_of(added), others = G.count_of(not_added) })
+      end
     end
   end
   return queues, jobs, others
@@ -162,11 +165,14 @@ end
 
 -- Store the report of a write that is done at its home.
 local function report(q, w)
-  local h = redis.call('HMGET', w.manifest, 'query', 'jobs', 'others', 'facts')
+  local h = G.pick(w.manifest, 'query', 'jobs', 'others', 'facts')
   local fields = redis.call('HLEN', w.manifest) <= S.QUEUES_MAX + 50 and redis.call('HGETALL', w.manifest) or {}
   local queues, jobs, others = counts_by_queue(fields)
-  local own, own_others, now = G.count_of(h[2] or nil), G.count_of(h[3] or nil), G.now(q)
-  S.add_report(q, { w.id, h[1] or '', now, jobs + own, others + own_others, h[4] or '', { own, own_others }, queues })
+  local own, own_others, now = G.count_of(h.jobs), G.count_of(h.others), G.now(q)
+  S.add_report(q, G.new.write_report({
+    id = w.id, query = h.query or '', at = now, jobs = jobs + own, others = others + own_others, facts = h.facts or '',
+    own = G.new.added_jobs({ jobs = own, others = own_others }), queues = queues,
+  }))
 end
 
 -- Finish a published write at its home.

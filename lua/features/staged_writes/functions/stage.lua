@@ -10,38 +10,39 @@
 --   'duplicate' = with `unique`, a job with that id exists; any other state = the write accepts no more pieces
 -- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: one piece; with `unique` one read per row.
 
+local NEW_JOB = G.rows.new_job
+local ADD = G.requests.add
 local S = G.staging
 
-G.export('write_open', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w = S.write(q, r[1])
-  local state = S.state(q, w, r[3], r[4])
+G.export('write_open', {}, function(q, r)
+  local w = S.write(q, r.write)
+  local state = S.state(q, w, r.query, r.batch)
   -- An aborted write may be tried again under its own name.
-  if r[6] == 1 and (state == 'absent' or state == 'aborted') then
-    S.begin(q, w, r[2], r[3], r[5], r[8])
+  if r.create == 1 and (state == 'absent' or state == 'aborted') then
+    S.begin(q, w, r.home, r.query, r.ttl, r.keep)
     state = 'open'
   end
-  if state == 'open' and r[6] == 1 then
-    if r[9] ~= '' then S.add_driver(w, r[9]) end
+  if state == 'open' and r.create == 1 then
+    if r.driver ~= '' then S.add_driver(w, r.driver) end
     S.touch(q, w)
-    S.extend(w, r[5])
-  elseif state == 'open' and not S.has_driver(w, r[9]) then
-    return cmsgpack.pack({ 'aborted', '' })
+    S.extend(w, r.ttl)
+  elseif state == 'open' and not S.has_driver(w, r.driver) then
+    return G.replies.write_open({ state = 'aborted', ballot = '' })
   end
-  if state == 'open' and r[7] ~= '' then
-    if redis.call('SCARD', w.queues) >= S.QUEUES_MAX and redis.call('SISMEMBER', w.queues, r[7]) == 0 then
-      return cmsgpack.pack({ 'full', '' })
+  if state == 'open' and r.queue ~= '' then
+    if redis.call('SCARD', w.queues) >= S.QUEUES_MAX and redis.call('SISMEMBER', w.queues, r.queue) == 0 then
+      return G.replies.write_open({ state = 'full', ballot = '' })
     end
-    redis.call('SADD', w.queues, r[7])
+    redis.call('SADD', w.queues, r.queue)
     S.touch(q, w)
-    S.extend(w, r[5])
+    S.extend(w, r.ttl)
   end
-  return cmsgpack.pack({ state, S.ballot(w) })
+  return G.replies.write_open({ state = state, ballot = S.ballot(w) })
 end)
 
 local function existing_job(q, packed)
-  for _, row in ipairs(cmsgpack.unpack(packed)[1]) do
-    local id = row[4]
+  for _, row in ipairs(cmsgpack.unpack(packed)[ADD.rows]) do
+    local id = row[NEW_JOB.id]
     if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return id end
   end
   return nil
@@ -49,31 +50,30 @@ end
 
 -- Return the state that decides whether a piece is accepted: 'open' if it is.
 local function admission(q, w, r)
-  local state = S.state(q, w, r[3], r[4])
-  if r[8] == 0 then return (state == 'open' and not S.has_driver(w, r[11])) and 'aborted' or state end
+  local state = S.state(q, w, r.query, r.batch)
+  if r.create == 0 then return (state == 'open' and not S.has_driver(w, r.driver)) and 'aborted' or state end
   if state == 'prepared' then return 'open' end -- by a driver that died, or has not decided yet
-  if (state == 'absent' or state == 'aborted') and r[6] == 0 then
-    S.begin(q, w, r[2], r[3], r[7], r[10])
+  if (state == 'absent' or state == 'aborted') and r.seq == 0 then
+    S.begin(q, w, r.home, r.query, r.ttl, r.keep)
     return 'open'
   end
   return state
 end
 
-G.export('write_stage', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w, attempt, seq, ttl = S.write(q, r[1]), r[5], r[6], r[7]
+G.export('write_stage', {}, function(q, r)
+  local w, attempt, seq, ttl = S.write(q, r.write), r.attempt, r.seq, r.ttl
   local state = admission(q, w, r)
-  if state ~= 'open' then return cmsgpack.pack({ state, '' }) end
+  if state ~= 'open' then return G.replies.write_stage({ state = state, id = '' }) end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)
-  if length == seq + 1 then return cmsgpack.pack({ 'open', '' }) end
-  if length ~= seq then return cmsgpack.pack({ 'lost', '' }) end
-  local id = r[9] == 1 and existing_job(q, args[2])
-  if id then return cmsgpack.pack({ 'duplicate', id }) end
-  redis.call('RPUSH', list, args[2])
+  if length == seq + 1 then return G.replies.write_stage({ state = 'open', id = '' }) end
+  if length ~= seq then return G.replies.write_stage({ state = 'lost', id = '' }) end
+  local id = r.unique == 1 and existing_job(q, r.jobs)
+  if id then return G.replies.write_stage({ state = 'duplicate', id = id }) end
+  redis.call('RPUSH', list, r.jobs)
   redis.call('PEXPIRE', list, ttl)
   if seq == 0 then redis.call('SADD', w.tried, attempt) end
   S.touch(q, w)
   S.extend(w, ttl)
-  return cmsgpack.pack({ 'open', '' })
+  return G.replies.write_stage({ state = 'open', id = '' })
 end)

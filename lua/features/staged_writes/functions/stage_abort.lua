@@ -10,14 +10,14 @@
 local S = G.staging
 
 local function abort_all(q, w, r, state, queues)
-  if state ~= 'absent' or r[5] > 0 then
+  if state ~= 'absent' or r.keep > 0 then
     -- From here on no piece is accepted.
-    redis.call('HSET', w.manifest, 'state', 'aborted', 'home', r[4], 'query', r[2])
-    redis.call('PEXPIRE', w.manifest, math.max(r[5], 60000))
+    redis.call('HSET', w.manifest, 'state', 'aborted', 'home', r.home, 'query', r.query)
+    redis.call('PEXPIRE', w.manifest, math.max(r.keep, 60000))
   end
-  if S.delete_some(w) then return cmsgpack.pack({ 'more', queues, '0' }) end
-  S.finish(q, w, 'aborted', r[5])
-  return cmsgpack.pack({ 'aborted', queues, '0' })
+  if S.delete_some(w) then return G.replies.write_abort({ state = 'more', queues = queues, cursor = '0' }) end
+  S.finish(q, w, 'aborted', r.keep)
+  return G.replies.write_abort({ state = 'aborted', queues = queues, cursor = '0' })
 end
 
 -- A call of this driver that was sent before the abort may arrive after it: its ballot must not commit any more.
@@ -43,24 +43,27 @@ local function has_others(w, driver)
   return redis.call('SCARD', w.drivers) > redis.call('SISMEMBER', w.drivers, driver)
 end
 
-G.export('write_abort', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w, driver, cursor, at_home = S.write(q, r[1]), r[6], r[7], r[9] == 1
-  local state = S.state(q, w, r[2], r[3])
-  if state == 'committed' or state == 'done' then return cmsgpack.pack({ state, {}, '0' }) end
+G.export('write_abort', { 'allow-oom' }, function(q, r)
+  local w, driver, cursor, at_home = S.write(q, r.write), r.driver, r.cursor, r.is_home == 1
+  local state = S.state(q, w, r.query, r.batch)
+  if state == 'committed' or state == 'done' then
+    return G.replies.write_abort({ state = state, queues = {}, cursor = '0' })
+  end
   local queues = S.queues_of(w)
   if driver == '' then
     local changes = G.count_of(redis.call('HGET', w.manifest, 'changes') or nil)
-    if state ~= 'aborted' and r[8] >= 0 and r[8] ~= changes then return cmsgpack.pack({ state, queues, '0' }) end
+    if state ~= 'aborted' and r.changes >= 0 and r.changes ~= changes then
+      return G.replies.write_abort({ state = state, queues = queues, cursor = '0' })
+    end
     return abort_all(q, w, r, state, queues)
   end
   if not at_home then
     local after, left = leave_beside(q, w, driver, cursor, state)
-    return cmsgpack.pack({ after, queues, left })
+    return G.replies.write_abort({ state = after, queues = queues, cursor = left })
   end
   if state == 'open' and (cursor ~= '0' or has_others(w, driver)) then
     local left = leave(q, w, driver, cursor)
-    return cmsgpack.pack({ left == '0' and 'open' or 'more', queues, left })
+    return G.replies.write_abort({ state = left == '0' and 'open' or 'more', queues = queues, cursor = left })
   end
   return abort_all(q, w, r, state, queues)
 end)

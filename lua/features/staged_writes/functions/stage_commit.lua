@@ -11,17 +11,17 @@
 --   ledger is kept. facts: a text for the report of the write.
 -- Bound: the winners given.
 
+local WINNER = G.rows.winner
 local S = G.staging
 
-G.export('write_claim', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w = S.write(q, r[1])
-  local state = S.state(q, w, r[2], r[3])
-  if state ~= 'open' then return cmsgpack.pack({ state, S.ballot(w) }) end
-  if not S.has_driver(w, r[6]) then return cmsgpack.pack({ 'aborted', '' }) end
-  local ballot = S.raise_ballot(q, w, r[4], r[5])
+G.export('write_claim', { 'allow-oom' }, function(q, r)
+  local w = S.write(q, r.write)
+  local state = S.state(q, w, r.query, r.batch)
+  if state ~= 'open' then return G.replies.write_claim({ state = state, ballot = S.ballot(w) }) end
+  if not S.has_driver(w, r.driver) then return G.replies.write_claim({ state = 'aborted', ballot = '' }) end
+  local ballot = S.raise_ballot(q, w, r.token, r.floor)
   S.touch(q, w)
-  return cmsgpack.pack({ state, ballot })
+  return G.replies.write_claim({ state = state, ballot = ballot })
 end)
 
 local function keep_all(w)
@@ -29,18 +29,18 @@ local function keep_all(w)
 end
 
 local function decide(q, w, r)
-  local state = r[7] == 1 and 'committed' or 'prepared'
+  local state = r.is_home == 1 and 'committed' or 'prepared'
   S.register(q, w, G.int(G.now(q)))
-  if r[7] == 1 and r[2] ~= '' then S.record_batch(q, r[2], r[3], r[8]) end
-  redis.call('HSET', w.manifest, 'state', state, 'facts', r[10])
+  if r.is_home == 1 and r.query ~= '' then S.record_batch(q, r.query, r.batch, r.keep) end
+  redis.call('HSET', w.manifest, 'state', state, 'facts', r.facts)
   S.touch(q, w)
   return state
 end
 
 -- Return why the ballot may not name winners here, and the ballot that prevents it; nil if it may.
 local function objection(q, w, r)
-  local state, ballot, present = S.state(q, w, r[2], r[3]), r[9], S.ballot(w)
-  if r[7] == 1 then
+  local state, ballot, present = S.state(q, w, r.query, r.batch), r.ballot, S.ballot(w)
+  if r.is_home == 1 then
     if state ~= 'open' then return state, '' end
     if ballot ~= present then return 'fenced', present end
     return nil
@@ -56,25 +56,26 @@ local function objection(q, w, r)
   return nil
 end
 
-G.export('write_commit', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w, winners, first, total = S.write(q, r[1]), r[4], r[5], r[6]
+G.export('write_commit', { 'allow-oom' }, function(q, r)
+  local w, winners, first, total = S.write(q, r.write), r.winners, r.first, r.total
   local problem, present = objection(q, w, r)
-  if problem then return cmsgpack.pack({ problem, present }) end
+  if problem then return G.replies.write_commit({ state = problem, id = present }) end
   for i = 1, #winners do
-    if redis.call('LLEN', S.list(w, winners[i][1])) ~= winners[i][2] then
-      return cmsgpack.pack({ 'lost', winners[i][1] })
+    local attempt = winners[i][WINNER.attempt]
+    if redis.call('LLEN', S.list(w, attempt)) ~= winners[i][WINNER.pieces] then
+      return G.replies.write_commit({ state = 'lost', id = attempt })
     end
   end
   for i = 1, #winners do
-    redis.call('PEXPIRE', S.list(w, winners[i][1]), S.KEEP)
-    redis.call('ZADD', w.won, first + i, winners[i][1])
+    local attempt = winners[i][WINNER.attempt]
+    redis.call('PEXPIRE', S.list(w, attempt), S.KEEP)
+    redis.call('ZADD', w.won, first + i, attempt)
   end
   keep_all(w)
   if first + #winners < total then
     S.touch(q, w)
-    return cmsgpack.pack({ 'open', '' })
+    return G.replies.write_commit({ state = 'open', id = '' })
   end
-  if redis.call('ZCARD', w.won) ~= total then return cmsgpack.pack({ 'lost', '' }) end
-  return cmsgpack.pack({ decide(q, w, r), '' })
+  if redis.call('ZCARD', w.won) ~= total then return G.replies.write_commit({ state = 'lost', id = '' }) end
+  return G.replies.write_commit({ state = decide(q, w, r), id = '' })
 end)

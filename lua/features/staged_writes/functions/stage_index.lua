@@ -14,15 +14,17 @@
 local S = G.staging
 local WRITES_MAX, QUEUES_SHOWN, REPORTS_SHOWN = 50, 100, 100
 
-G.export('writes', { 'allow-oom' }, function(keys)
-  local q = G.queue(keys[1])
+G.export('writes', { 'allow-oom' }, function(q)
   local now, rows = G.now(q), {}
   for _, id in ipairs(redis.call('ZRANGE', q.writes, 0, WRITES_MAX - 1)) do
     local w = S.write(q, id)
-    local h = redis.call('HMGET', w.manifest, 'state', 'home', 'query', 'at', 'keep', 'ttl', 'changes')
-    if h[1] then
-      rows[#rows + 1] = { id, h[1], h[2] or '', h[3] or '', math.max(0, now - G.count_of(h[4] or nil)),
-        S.queues_of(w, QUEUES_SHOWN), G.count_of(h[5] or nil), G.count_of(h[6] or nil), G.count_of(h[7] or nil) }
+    local h = G.pick(w.manifest, 'state', 'home', 'query', 'at', 'keep', 'ttl', 'changes')
+    if h.state then
+      rows[#rows + 1] = G.new.write({
+        id = id, state = h.state, home = h.home or '', query = h.query or '',
+        idle = math.max(0, now - G.count_of(h.at)), queues = S.queues_of(w, QUEUES_SHOWN), keep = G.count_of(h.keep),
+        ttl = G.count_of(h.ttl), changes = G.count_of(h.changes),
+      })
     elseif not S.delete_some(w) then
       S.finish(q, w, '', 0)
     end
@@ -30,19 +32,20 @@ G.export('writes', { 'allow-oom' }, function(keys)
   return cmsgpack.pack(rows)
 end)
 
-G.export('write_reports', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local rows, last = {}, r[1] + math.min(r[2], REPORTS_SHOWN) - 1
-  for _, member in ipairs(redis.call('LRANGE', q.write_reports, r[1], last)) do
+G.export('write_reports', { 'no-writes' }, function(q, r)
+  local rows, last = {}, r.first + math.min(r.count, REPORTS_SHOWN) - 1
+  for _, member in ipairs(redis.call('LRANGE', q.write_reports, r.first, last)) do
     local ok, row = pcall(cmsgpack.unpack, member)
     if ok and type(row) == 'table' then rows[#rows + 1] = row end
   end
   return cmsgpack.pack(rows)
 end)
 
-G.export('write_report', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('write_report', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
-  S.add_report(q, { r[1], r[2], now, r[3], r[4], r[5], { r[3], r[4] }, {} })
+  S.add_report(q, G.new.write_report({
+    id = r.write, query = r.query, at = now, jobs = r.jobs, others = r.others, facts = r.facts,
+    own = G.new.added_jobs({ jobs = r.jobs, others = r.others }), queues = {},
+  }))
   return now
 end)

@@ -4,26 +4,28 @@
 -- added, or the ledger has expired). batch: -1, or the number of the micro-batch of a streaming query: the ledger holds
 -- only the last one, and an older one is 'already'. Idempotent. errors: OOM (not allow-oom). Bound: the rows given.
 
-G.export('add_once', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local call, ledger, batch, number = redis.call, q.P .. 'write-once:' .. r[1], r[2], r[4]
+local ADDED_OTHER = G.rows.added_other
+local ADD = G.requests.add
+
+G.export('add_once', {}, function(q, r)
+  local call, ledger, batch, number = redis.call, q.P .. 'write-once:' .. r.write, r.batch, r.number
   if batch >= 0 then
     local last = tonumber(call('HGET', ledger, 'batch') or '')
-    if last and batch < last then return cmsgpack.pack({ 'already', 0, 0 }) end
+    if last and batch < last then return G.replies.add_once({ status = 'already', jobs = 0, others = 0 }) end
     if last and batch > last then call('UNLINK', ledger) end
     call('HSET', ledger, 'batch', G.int(batch))
   end
-  local next_number = G.count_of(call('HGET', ledger, 'p' .. r[3]) or nil)
-  if number < next_number then return cmsgpack.pack({ 'already', 0, 0 }) end
-  if number > next_number then return cmsgpack.pack({ 'gap', 0, 0 }) end
-  local request = cmsgpack.unpack(args[2])
-  local _, results = G.add_rows(q, request[1], request[2])
-  call('HSET', ledger, 'p' .. r[3], G.int(number + 1))
-  call('PEXPIRE', ledger, r[5])
-  G.record_temporary(q, 'write-once:' .. r[1], G.now(q), r[5])
+  local next_number = G.count_of(call('HGET', ledger, 'p' .. r.sequence) or nil)
+  if number < next_number then return G.replies.add_once({ status = 'already', jobs = 0, others = 0 }) end
+  if number > next_number then return G.replies.add_once({ status = 'gap', jobs = 0, others = 0 }) end
+  local request = cmsgpack.unpack(r.jobs)
+  local _, results = G.add_rows(q, request[ADD.rows], request[ADD.quiet])
+  call('HSET', ledger, 'p' .. r.sequence, G.int(number + 1))
+  call('PEXPIRE', ledger, r.keep)
+  G.record_temporary(q, 'write-once:' .. r.write, G.now(q), r.keep)
   local jobs = 0
   for i = 1, #results do
-    if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end
+    if type(results[i]) == 'string' or results[i][ADDED_OTHER.outcome] == 'replaced' then jobs = jobs + 1 end
   end
-  return cmsgpack.pack({ 'added', jobs, #results - jobs })
+  return G.replies.add_once({ status = 'added', jobs = jobs, others = #results - jobs })
 end)

@@ -9,6 +9,8 @@
 -- Any caller can continue after another: a piece leaves its list in the step that adds its jobs.
 -- errors: OOM (not allow-oom: it adds jobs). Bound: the rows of one piece; S.LISTS_MAX attempts that did not win.
 
+local ADDED_OTHER = G.rows.added_other
+local ADD = G.requests.add
 local S = G.staging
 
 -- Add first, remove the piece second: after an error the piece can be retried.
@@ -17,10 +19,10 @@ local function publish_piece(q, w, attempt)
   local piece = call('LINDEX', list, 0)
   if piece then
     local request = cmsgpack.unpack(piece)
-    local _, results = G.add_rows(q, request[1], request[2])
+    local _, results = G.add_rows(q, request[ADD.rows], request[ADD.quiet])
     local jobs = 0
     for i = 1, #results do
-      if type(results[i]) == 'string' or results[i][1] == 'replaced' then jobs = jobs + 1 end
+      if type(results[i]) == 'string' or results[i][ADDED_OTHER.outcome] == 'replaced' then jobs = jobs + 1 end
     end
     call('LTRIM', list, 1, -1)
     G.bump(w.manifest, 'jobs', jobs)
@@ -44,30 +46,31 @@ local function finish_queue(q, w, keep, at_home)
   return 'done', queues
 end
 
-G.export('write_publish', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w = S.write(q, r[1])
-  local state, queues = S.state(q, w, r[2], r[3]), {}
-  if r[4] == 1 and (state == 'prepared' or state == 'open' or state == 'aborted') then
-    if state ~= 'prepared' or S.ballot(w) ~= r[6] then redis.call('UNLINK', w.won) end
+G.export('write_publish', {}, function(q, r)
+  local w = S.write(q, r.write)
+  local state, queues = S.state(q, w, r.query, r.batch), {}
+  if r.decided == 1 and (state == 'prepared' or state == 'open' or state == 'aborted') then
+    if state ~= 'prepared' or S.ballot(w) ~= r.ballot then redis.call('UNLINK', w.won) end
     redis.call('HSET', w.manifest, 'state', 'committed')
     state = 'committed'
   end
   local ballot = S.ballot(w)
-  local attempt = state == 'committed' and redis.call('ZRANGE', w.won, 0, 0)[1]
+  local attempt = state == 'committed' and G.first(redis.call('ZRANGE', w.won, 0, 0))
   if attempt then publish_piece(q, w, attempt) end
-  local counts = redis.call('HMGET', w.manifest, 'jobs', 'others')
+  local counts = G.pick(w.manifest, 'jobs', 'others')
   if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then
-    state, queues = finish_queue(q, w, r[5], r[4] == 0)
+    state, queues = finish_queue(q, w, r.keep, r.decided == 0)
   end
-  return cmsgpack.pack({ state, G.count_of(counts[1] or nil), G.count_of(counts[2] or nil), queues, ballot })
+  return G.replies.write_publish({
+    state = state, jobs = G.count_of(counts.jobs), others = G.count_of(counts.others), queues = queues,
+    ballot = ballot,
+  })
 end)
 
-G.export('write_finished', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local w = S.write(q, r[1])
-  if redis.call('SREM', w.queues, r[4]) == 1 then S.count_queue(w, r[4], r[6], r[7]) end
-  local h = redis.call('HMGET', w.manifest, 'state', 'own')
-  if h[1] == 'committed' and h[2] == '1' and redis.call('SCARD', w.queues) == 0 then S.complete(q, w, r[5]) end
-  return S.state(q, w, r[2], r[3])
+G.export('write_finished', { 'allow-oom' }, function(q, r)
+  local w = S.write(q, r.write)
+  if redis.call('SREM', w.queues, r.queue) == 1 then S.count_queue(w, r.queue, r.jobs, r.others) end
+  local h = G.pick(w.manifest, 'state', 'own')
+  if h.state == 'committed' and h.own == '1' and redis.call('SCARD', w.queues) == 0 then S.complete(q, w, r.keep) end
+  return S.state(q, w, r.query, r.batch)
 end)

@@ -15,12 +15,12 @@ end
 -- Remove the job from the set, and put it back into its list if it is still waiting. Return whether it was put back.
 G.return_popped = function(q, id)
   redis.call('ZREM', q.list_popped, id)
-  local values = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo')
-  if values[1] == 'active' then return false end
+  local state, name, lifo = unpack(redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo'))
+  if state == 'active' then return false end
   -- Its worker counted the pop, and would have removed it from the count.
   G.untrack_list_job(q, id)
-  if values[1] ~= 'waiting' or not values[2] then return false end
-  redis.call('RPUSH', values[3] == '1' and q.lifo or q.priority, id)
+  if state ~= 'waiting' or not name then return false end
+  redis.call('RPUSH', lifo == '1' and q.lifo or q.priority, id)
   redis.call('HSET', q.J .. id, 'eid', '')
   G.wake(q, 1)
   return true

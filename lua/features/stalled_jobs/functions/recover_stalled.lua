@@ -9,6 +9,9 @@
 -- lock_ms: how long a job may go without a heartbeat, if neither its own lockDuration nor that of its worker
 -- (_lock_times.lua) is set.
 
+local STREAM_ENTRY = G.rows.stream_entry
+local PENDING_ENTRY = G.rows.pending_entry
+local STREAM_CONSUMER = G.rows.stream_consumer
 local PAGE = 100
 local CONSUMER_KEPT_MS = 3600000
 local WATCH_SAMPLE = 20
@@ -63,8 +66,8 @@ local function read(q, id)
 end
 
 local function check_entry(q, run, entry, consumer, idle)
-  local found = redis.call('XRANGE', q.stream, entry, entry)[1]
-  local id = found and G.entry_job(found[2])
+  local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
+  local id = found and G.entry_job(found[STREAM_ENTRY.fields])
   local h = id and read(q, id)
   if not h or h.state == 'completed' or h.state == 'failed' then
     G.ack_entries(q, { entry })
@@ -91,7 +94,7 @@ end
 local function check_pending(q, run, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
   return G.each_idle(q, G.GROUP, math.min(run.lock, SHORTEST_LOCK_MS), from, PAGE, function(p)
-    check_entry(q, run, p[1], p[2], p[3])
+    check_entry(q, run, p[PENDING_ENTRY.id], p[PENDING_ENTRY.consumer], p[PENDING_ENTRY.idle])
   end)
 end
 
@@ -158,7 +161,7 @@ end
 -- Delete consumers of dead workers without pending entries. Those of Node peers stay.
 local function sweep_consumers(q, foreign)
   for _, c in ipairs((G.consumers(q, G.GROUP))) do
-    local name, pending, idle = c[2], c[4], c[6]
+    local name, pending, idle = c[STREAM_CONSUMER.name], c[STREAM_CONSUMER.pending], c[STREAM_CONSUMER.idle]
     local is_foreign = foreign ~= '' and string.sub(name, 1, #foreign) == foreign
     if pending == 0 and idle > CONSUMER_KEPT_MS and not is_foreign and redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then
       redis.call('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, name)
@@ -185,25 +188,32 @@ local function has_much_to_sweep(q)
     + redis.call('ZCARD', q.list_popped) > MUCH
 end
 
-G.export('recover_stalled', { 'allow-oom' }, function(keys, args)
-  local q, request = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local lock_key, holder = q.P .. 'lock:recover', request[1]
-  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request[2]) then
-    return cmsgpack.pack({ {}, {}, '', 0 })
+G.export('recover_stalled', { 'allow-oom' }, function(q, request)
+  local lock_key, holder = q.P .. 'lock:recover', request.holder
+  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request.hold) then
+    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0 })
   end
-  local run = { now = G.now(q), lock = request[3], max_stalled = request[4], quiet = request[5],
-    foreign = request[7], recovered = {}, failed = {} }
-  local cursor = request[6]
+  local run = { now = G.now(q), lock = request.lock_duration, max_stalled = request.max_stalled, quiet = request.quiet,
+    foreign = request.foreign_prefix, recovered = {}, failed = {} }
+  local cursor = request.cursor
   if cursor == '' then
     sweep(q, run)
-    if has_much_to_sweep(q) then return cmsgpack.pack({ run.recovered, run.failed, LISTS .. '0', 1 }) end
+    if has_much_to_sweep(q) then
+      return G.replies.recover_stalled({
+        recovered = run.recovered, failed = run.failed, cursor = LISTS .. '0', held = 1,
+      })
+    end
   end
   local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
   if rank then
     local more = check_lists(q, run, tonumber(rank))
-    if more then return cmsgpack.pack({ run.recovered, run.failed, LISTS .. G.int(more), 1 }) end
+    if more then
+      return G.replies.recover_stalled({
+        recovered = run.recovered, failed = run.failed, cursor = LISTS .. G.int(more), held = 1,
+      })
+    end
     cursor = ''
   end
   cursor = check_pending(q, run, cursor)
-  return cmsgpack.pack({ run.recovered, run.failed, cursor, 1 })
+  return G.replies.recover_stalled({ recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1 })
 end)

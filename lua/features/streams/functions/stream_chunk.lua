@@ -5,17 +5,20 @@
 
 local NO_END = {}
 
-G.export('stream_chunk', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, keep = r[1], r[4]
-  local h = redis.call('HMGET', q.J .. id, 'state', 'fence', 'processedOn')
-  if not h[1] then return cmsgpack.pack({ G.GONE, '' }) end
-  if r[2] > 0 then
-    local rejected = G.check_attempt(h, r[2], r[3], NO_END)
-    if rejected then return cmsgpack.pack({ rejected, '' }) end
+G.export('stream_chunk', {}, function(q, r)
+  local id, keep = r.id, r.keep
+  local state, fence, processed_on = unpack(redis.call('HMGET', q.J .. id, 'state', 'fence', 'processedOn'))
+  if not state then return G.replies.stream_chunk({ status = G.GONE, entry = '' }) end
+  if r.fence > 0 then
+    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
+    if rejected then return G.replies.stream_chunk({ status = rejected, entry = '' }) end
   end
   local key = q.P .. 'jstream:' .. id
   G.mark_side_keys(q)
-  if keep > 0 then return cmsgpack.pack({ G.OK, redis.call('XADD', key, 'MAXLEN', '=', keep, '*', unpack(r[5])) }) end
-  return cmsgpack.pack({ G.OK, redis.call('XADD', key, '*', unpack(r[5])) })
+  if keep > 0 then
+    return G.replies.stream_chunk({
+      status = G.OK, entry = redis.call('XADD', key, 'MAXLEN', '=', keep, '*', unpack(r.fields)),
+    })
+  end
+  return G.replies.stream_chunk({ status = G.OK, entry = redis.call('XADD', key, '*', unpack(r.fields)) })
 end)

@@ -9,9 +9,8 @@
 local S = G.suspension
 local SWEEP_MAX = 100
 
-G.export('signal', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, now = r[1], G.now(q)
+G.export('signal', { 'allow-oom' }, function(q, r)
+  local id, now = r.id, G.now(q)
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
   if h.state == 'suspended' and S.is_overdue(q, id, now) then
@@ -19,19 +18,21 @@ G.export('signal', { 'allow-oom' }, function(keys, args)
     return 'ended'
   end
   if G.TERMINAL[h.state] then return 'ended' end
-  if S.is_full(q, id, r[3]) then return 'full' end
-  S.push(q, id, r[2], r[3], now)
+  if S.is_full(q, id, r.data) then return 'full' end
+  S.push(q, id, r.name, r.data, now)
   if h.state ~= 'suspended' then return 'kept' end
-  S.resume(q, id, now, h, r[2])
+  S.resume(q, id, now, h, r.name)
   return 'resumed'
 end)
 
 -- One step needs no lock; a lock held by a peer is respected.
-G.export('sweep_suspended', { 'allow-oom' }, function(keys)
-  local q, now = G.queue(keys[1]), G.now(G.queue(keys[1]))
+G.export('sweep_suspended', { 'allow-oom' }, function(q)
+  local now = G.now(q)
   if redis.call('EXISTS', q.P .. 'suspended:lock:__sweep__') == 1 then
-    return cmsgpack.pack({ {}, S.next_due(q, now), 0, 0 })
+    return G.replies.sweep_suspended({ failed = {}, next_due = S.next_due(q, now), more = 0, held = 0 })
   end
   local failed, seen = S.sweep(q, now, SWEEP_MAX)
-  return cmsgpack.pack({ failed, S.next_due(q, now), seen == SWEEP_MAX and 1 or 0, 1 })
+  return G.replies.sweep_suspended({
+    failed = failed, next_due = S.next_due(q, now), more = seen == SWEEP_MAX and 1 or 0, held = 1,
+  })
 end)

@@ -13,6 +13,7 @@
 -- ARGV 1 packed {flow id, mark, job, usage}   -> 1 if this passed a limit
 -- Bound: constant; the ids; the minutes, and FIELDS_A_CALL fields.
 
+local SCAN = G.rows.scan
 local MINUTE, KEPT_S = 60000, '2592000'
 local NO_END = {}
 local NAMES_MAX, FIELDS_A_CALL = 1000, 5000
@@ -27,59 +28,61 @@ local function add(bucket, field, sign, number)
   if number ~= 0 then G.add_amount(bucket, field, sign * number) end
 end
 
--- u: {tokens, costs, total tokens, total cost, model or '', unit or ''}; sign -1 subtracts it.
+-- u: tokens, costs, total_tokens, total_cost, model or ''; sign -1 subtracts it.
 local function count(bucket, sign, u)
   G.bump(bucket, 'jobCount', sign)
-  add(bucket, 'totalTokens', sign, u[3])
-  add(bucket, 'totalCost', sign, u[4])
-  if u[5] ~= '' and G.bump(bucket, 'models:' .. u[5], sign) <= 0 then
-    redis.call('HDEL', bucket, 'models:' .. u[5])
+  add(bucket, 'totalTokens', sign, u.total_tokens)
+  add(bucket, 'totalCost', sign, u.total_cost)
+  if u.model ~= '' and G.bump(bucket, 'models:' .. u.model, sign) <= 0 then
+    redis.call('HDEL', bucket, 'models:' .. u.model)
   end
-  for category, number in pairs(u[1]) do add(bucket, 'tokens:' .. tostring(category), sign, number) end
-  for category, number in pairs(u[2]) do add(bucket, 'costs:' .. tostring(category), sign, number) end
+  for category, number in pairs(u.tokens) do add(bucket, 'tokens:' .. tostring(category), sign, number) end
+  for category, number in pairs(u.costs) do add(bucket, 'costs:' .. tostring(category), sign, number) end
 end
 
 -- The bucket of a minute without jobs is deleted, so that no rounding error stays.
 local function subtract(q, key)
-  local h = redis.call('HMGET', key, unpack(FIELDS))
-  if not h[10] then return end
-  local bucket = q.P .. 'usage:' .. h[10]
+  local h = G.pick(key, unpack(FIELDS))
+  local minute = h['usage:bucketTs']
+  if not minute then return end
+  local bucket = q.P .. 'usage:' .. minute
   if redis.call('EXISTS', bucket) == 0 then return end
-  count(bucket, -1, { G.budgets.json(h[4]), G.budgets.json(h[5]), h[6], h[7], h[1] or '' })
+  count(bucket, -1, {
+    tokens = G.budgets.json(h['usage:tokens']), costs = G.budgets.json(h['usage:costs']),
+    total_tokens = h['usage:totalTokens'], total_cost = h['usage:totalCost'], model = h['usage:model'] or '',
+  })
   if G.num(redis.call('HGET', bucket, 'jobCount') or '') <= 0 then redis.call('UNLINK', bucket) end
 end
 
-G.export('report_usage', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local id, key = r[1], q.J .. r[1]
-  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
-  if not h[1] then return { G.GONE, 0 } end
-  if r[2] > 0 then
-    local rejected = G.check_attempt(h, r[2], r[3], NO_END)
-    if rejected then return { rejected, 0 } end
+G.export('report_usage', { 'allow-oom' }, function(q, r)
+  local id, key = r.id, q.J .. r.id
+  local state, fence, processed_on = unpack(redis.call('HMGET', key, 'state', 'fence', 'processedOn'))
+  if not state then return G.replies.report_usage({ status = G.GONE, is_first = 0 }) end
+  if r.fence > 0 then
+    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
+    if rejected then return G.replies.report_usage({ status = rejected, is_first = 0 }) end
   end
   local now = G.now(q)
   local minute = G.int(now - now % MINUTE)
   local bucket = q.P .. 'usage:' .. minute
   local first = 1 - redis.call('EXISTS', bucket)
   subtract(q, key)
-  count(bucket, 1, { r[5], r[6], r[7], r[8], r[9] })
-  if r[10] ~= '' then redis.call('HSET', bucket, 'costUnit', r[10]) end
+  count(bucket, 1, r)
+  if r.unit ~= '' then redis.call('HSET', bucket, 'costUnit', r.unit) end
   redis.call('EXPIRE', bucket, KEPT_S)
   if first == 1 then G.record_temporary(q, 'usage:' .. minute, now, KEPT_S * 1000 + MINUTE) end
   redis.call('HDEL', key, unpack(FIELDS))
-  redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r[4]))
-  G.emit(q.events, 'usage', id, 'data', r[11])
-  return { G.OK, first }
+  redis.call('HSET', key, 'usage:bucketTs', minute, unpack(r.fields))
+  G.emit(q.events, 'usage', id, 'data', r.event)
+  return G.replies.report_usage({ status = G.OK, is_first = first })
 end)
 
-G.export('usages', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('usages', { 'no-writes' }, function(q, r)
   local found = {}
-  for i, id in ipairs(r[1]) do
+  for i, id in ipairs(r.ids) do
     -- One field that every report writes.
     local reported = redis.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
-    found[i] = reported == 1 and redis.call('HMGET', q.J .. id, unpack(r[2]))
+    found[i] = reported == 1 and redis.call('HMGET', q.J .. id, unpack(r.fields))
   end
   return cmsgpack.pack(found)
 end)
@@ -102,18 +105,17 @@ local function fields_of(bucket)
   for _, field in ipairs(TOTALS) do
     fields[#fields + 1], fields[#fields + 2] = field, redis.call('HGET', bucket, field) or ''
   end
-  local page = redis.call('HSCAN', bucket, '0', 'COUNT', NAMES_MAX)[2]
+  local page = redis.call('HSCAN', bucket, '0', 'COUNT', NAMES_MAX)[SCAN.found]
   for i = 1, #page, 2 do
     if string.find(page[i], ':', 1, true) then fields[#fields + 1], fields[#fields + 2] = page[i], page[i + 1] end
   end
   return fields
 end
 
-G.export('usage_minutes', { 'no-writes' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
+G.export('usage_minutes', { 'no-writes' }, function(q, r)
   local sums, unit = { jobCount = 0, totalTokens = 0, totalCost = 0 }, ''
   local kinds, read, minutes = { models = {}, tokens = {}, costs = {} }, 0, 0
-  for minute = r[1], r[1] + (r[2] - 1) * MINUTE, MINUTE do
+  for minute = r.first, r.first + (r.minutes - 1) * MINUTE, MINUTE do
     if read >= FIELDS_A_CALL then break end
     local h = fields_of(q.P .. 'usage:' .. G.int(minute))
     read, minutes = read + #h / 2, minutes + 1
@@ -129,13 +131,14 @@ G.export('usage_minutes', { 'no-writes' }, function(keys, args)
       end
     end
   end
-  return cmsgpack.pack({ sums.jobCount, sums.totalTokens, sums.totalCost, unit, flat(kinds.models), flat(kinds.tokens),
-    flat(kinds.costs), minutes })
+  return G.replies.usage_minutes({
+    jobs = sums.jobCount, total_tokens = sums.totalTokens, total_cost = sums.totalCost, unit = unit,
+    models = flat(kinds.models), tokens = flat(kinds.tokens), costs = flat(kinds.costs), minutes = minutes,
+  })
 end)
 
-G.export('charge_budget', { 'allow-oom' }, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local key = q.P .. 'budget:' .. r[1]
-  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'charged:' .. r[2], '1') == 0 then return 0 end
-  return G.budgets.charge(q, key, r[3], r[4]) and 1 or 0
+G.export('charge_budget', { 'allow-oom' }, function(q, r)
+  local key = q.P .. 'budget:' .. r.flow_id
+  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'charged:' .. r.mark, '1') == 0 then return 0 end
+  return G.budgets.charge(q, key, r.job, r.usage) and 1 or 0
 end)

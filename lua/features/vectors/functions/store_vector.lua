@@ -4,15 +4,14 @@
 
 local NO_END = {}
 
-G.export('store_vector', {}, function(keys, args)
-  local q, r = G.queue(keys[1]), cmsgpack.unpack(args[1])
-  local key = q.J .. r[1]
-  local h = redis.call('HMGET', key, 'state', 'fence', 'processedOn')
-  if not h[1] then return G.GONE end
-  if r[4] > 0 then
-    local rejected = G.check_attempt(h, r[4], r[5], NO_END)
+G.export('store_vector', {}, function(q, r)
+  local key = q.J .. r.id
+  local state, fence, processed_on = unpack(redis.call('HMGET', key, 'state', 'fence', 'processedOn'))
+  if not state then return G.GONE end
+  if r.fence > 0 then
+    local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
     if rejected then return rejected end
   end
-  redis.call('HSET', key, r[2], r[3])
+  redis.call('HSET', key, r.field, r.bytes)
   return G.OK
 end)

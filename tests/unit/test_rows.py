@@ -1,0 +1,262 @@
+"""Rows between Python and Lua: generated files are up to date, and no other code reads fields by number.
+
+tools/rows.py declares every row, and tools/generate_rows.py writes both sides (docs/design/protocol.md, "Rows").
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from glidemq_py._client.library_source import Variant, assemble
+from glidemq_py._core import requests
+from glidemq_py._core.calls import adding, declared, unpack
+from glidemq_py._core.rows import FIELDS
+from glidemq_py._worker import run
+from tools.generate_rows import rendered
+from tools.rows import BUILT, CALLS, LUA_ROWS, ROWS
+
+ROOT = Path(__file__).parents[2]
+LUA = ROOT / "lua"
+PACKAGE = ROOT / "glidemq_py"
+
+LUA_EXCEPTIONS = {
+    "core/rows.lua": "generated",
+    "core/functions/_calls.lua": "generated",
+    "core/lists.lua": "G.first reads lists, whose elements are all of one kind",
+}
+"""Lua files that may use a number as an index. The wire library reads the keys and arguments of Node's protocol."""
+
+NOT_ROWS: dict[str, set[str]] = {
+    "_api/flow_producer.py": {"plan"},
+    "_api/producer.py": {"found"},
+    "_core/checked_options.py": {"found", "name"},
+    "_core/checks.py": {"found", "near"},
+    "_core/command_line.py": {"found"},
+    "_core/logs.py": {"about", "found"},
+    "_core/misuse.py": {"given", "names"},
+    "_core/names.py": {"text"},
+    "_features/broadcast/options.py": {"pattern", "tokens", "words"},
+    "_features/consistency/checking.py": {"job_id"},
+    "_features/dead_letters/queue_api.py": {"found", "held"},
+    "_features/flows/adding.py": {"done", "found", "jobs", "pieces", "plan"},
+    "_features/flows/definition.py": {"frames"},
+    "_features/flows/plan.py": {"plan"},
+    "_features/metrics.py": {"found"},
+    "_features/outbox.py": {"reply.entries"},
+    "_features/schedulers/cron.py": {"read", "read[0]"},
+    "_features/schedulers/queue_api.py": {"reply.rows"},
+    "_features/typed_tasks/parameters.py": {"parameters"},
+    "_features/typed_tasks/typed_values.py": {"arguments", "items", "others"},
+    "_features/vectors/options.py": {"hit", "items"},
+    "_features/vectors/queue_api.py": {"names"},
+    "_job/details.py": {"record.parent_ids", "record.parent_queues"},
+    "_job/reading.py": {"values"},
+    "_worker/failure_log.py": {"Path(__file__).parents"},
+    "_worker/fetch_engine.py": {"finished"},
+    "_worker/shutdown.py": {"in_main"},
+    "spark/columns.py": {"kinds", "pair"},
+    "spark/encoding.py": {
+        "found",
+        "plan.data_columns",
+        "plan.data_columns[0]",
+        "self._plan.data_columns",
+        "self._plan.data_columns[0]",
+    },
+    "spark/environment.py": {"cure", "done.stderr.strip().splitlines() or ['it exited']", "found"},
+    "spark/events_reader.py": {"page.entries", "rows"},
+    "spark/options.py": {"given"},
+    "spark/reader.py": {"cursor", "partition.until", "path", "place", "places", "values"},
+    "spark/templates.py": {"arrays", "cast('list[Any]', element)", "known", "templates"},
+    "spark/write_schema.py": {"data", "names", "near"},
+    "telemetry/prometheus.py": {"bounds"},
+    "telemetry/spans.py": {"jobs"},
+}
+"""Lists, matches and other expressions that are indexed by a number and are no rows, by file. The reply of a call with
+one result may be a list of rows: `reply.rows[0]`."""
+
+FOLDERS = ("_api", "_core", "_features", "_job", "_maintenance", "_worker", "spark", "sync", "telemetry")
+"""Folders of the package that handle rows."""
+OTHER_PROCESSES = ("_worker/sandbox/", "_worker/command/")
+"""Their messages are no rows of server calls."""
+
+
+@pytest.mark.parametrize("path", rendered())
+def test_generated_files_are_up_to_date(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == rendered()[path], "run python -m tools.generate_rows"
+
+
+def test_every_function_is_declared() -> None:
+    assert {call.name for call in CALLS} == assemble(Variant.OWN).functions
+
+
+def test_every_declared_field_has_one_position() -> None:
+    for name, fields in (ROWS | {call.name: (*call.request, *call.args) for call in CALLS}).items():
+        assert len(set(fields)) == len(fields), name
+    assert set(BUILT) <= ROWS.keys() | LUA_ROWS.keys()
+
+
+# -- Lua ---------------------------------------------------------------------------------------------------------
+
+
+def lua_lines() -> Iterator[tuple[str, str]]:
+    for path in sorted(LUA.rglob("*.lua")):
+        name = path.relative_to(LUA).as_posix()
+        if name not in LUA_EXCEPTIONS and not name.startswith("wire_library/"):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                yield f"{name}:{number}", line.split("--")[0]
+
+
+def test_lua_reads_no_field_by_number() -> None:
+    found = [f"{place}: {code.strip()}" for place, code in lua_lines() if re.search(r"\[-?\d+\]", code)]
+    assert not found, "use G.rows, G.calls or G.first"
+
+
+def test_lua_keeps_no_positions_of_its_own() -> None:
+    statuses = {"PROMOTED, DROPPED, STOP, RETURNED", "PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING"}
+    for place, code in lua_lines():
+        found = re.fullmatch(r"local ([A-Z_]+(?:, [A-Z_]+)+) = (\d+(?:, \d+)+)", code.strip())
+        if found and found.group(1) not in statuses:
+            numbers = [int(each) for each in found.group(2).split(", ")]
+            assert any(b - a != 1 for a, b in pairwise(numbers)), f"{place}: {code.strip()}"
+
+
+def test_lua_uses_declared_names_only() -> None:
+    known: dict[str, dict[str, Any]] = {
+        "rows": ROWS | LUA_ROWS, "new": dict.fromkeys(BUILT), "calls": {call.name: () for call in CALLS},
+             "replies": {call.name: call.reply for call in CALLS if call.reply}}  # fmt: skip
+    for place, code in lua_lines():
+        for table, name in re.findall(r"\bG\.(rows|new|calls|replies)\.(\w+)", code):
+            assert name in known[table], f"{place}: G.{table}.{name}"
+
+
+def lua_text(name: str) -> str:
+    return (LUA / name).read_text(encoding="utf-8")
+
+
+def test_lua_reads_declared_fields_only() -> None:
+    for path in LUA.rglob("*.lua"):
+        text = path.read_text(encoding="utf-8")
+        aliases = dict[str, str]()
+        for names, values in re.findall(r"^local ([A-Z_, ]+) = ((?:G\.rows\.\w+(?:, )?)+)$", text, re.MULTILINE):
+            rows = [value.removeprefix("G.rows.") for value in values.split(", ")]
+            aliases |= dict(zip(names.split(", "), rows, strict=True))
+        for alias, field in re.findall(r"\b([A-Z_]+)\.([a-z_]+)\b", text):
+            if alias in aliases:
+                assert field in (ROWS | LUA_ROWS)[aliases[alias]], f"{path.name}: {alias}.{field}"
+
+
+def test_lua_builds_rows_and_replies_completely() -> None:
+    layouts = {f"replies.{call.name}": call.reply for call in CALLS} | {
+        f"new.{name}": (ROWS | LUA_ROWS)[name] for name in BUILT
+    }
+    optional = {"replies.reattach": {"budgets"}, "replies.exchange": {"budgets"}}
+    for path in LUA.rglob("*.lua"):
+        text = path.read_text(encoding="utf-8")
+        for name, start in [(m.group(1), m.end()) for m in re.finditer(r"\bG\.((?:replies|new)\.\w+)\(\{", text)]:
+            given = top_level_names(text[start:])
+            assert given <= set(layouts[name]), f"{path.name}: {name} has no field {given - set(layouts[name])}"
+            missing = set(layouts[name]) - given - optional.get(name, set())
+            assert not missing, f"{path.name}: {name} without {missing}"
+
+
+def top_level_names(text: str) -> set[str]:
+    """Return the names that a Lua table constructor gives a value; ``text`` starts after its brace."""
+    names, depth, part = set[str](), 0, ""
+    for char in re.sub(r"'[^'\n]*'", "''", text):
+        depth += (char in "({[") - (char in ")}]")
+        if depth < 0 or (char == "," and depth == 0):
+            names.add(part.partition("=")[0].strip())
+            part = ""
+            if depth < 0:
+                break
+        else:
+            part += char
+    return names - {""}
+
+
+def test_the_row_of_a_fetched_job_is_built_in_order() -> None:
+    """The hot path passes its fields by position: their names agree with the declared ones."""
+    for name in ("core/fetch.lua", "features/broadcast/functions/_subscription_fetch.lua"):
+        (given,) = re.findall(r"G\.fetched_job\(([^()]*?(?:'0'[^()]*)?)\)", lua_text(name))
+        words = [re.sub(r"h\[(\w+)\]", r"\1", word).split()[0].lower() for word in given.replace("\n", " ").split(",")]
+        same = {"attempts": "attempts_made", "stalled": "stalled_count", "trace": "stacktrace"}
+        assert tuple(same.get(word, word) for word in words) == FIELDS["fetched_job"], name
+    (given,) = re.findall(
+        r"G\.add_earlier_run\(job, unpack\(redis\.call\('HMGET', key, ([^)]*)", lua_text("core/fetch.lua")
+    )
+    fields = tuple(re.sub(r"([A-Z])", r"_\1", word).lower() for word in re.findall(r"'(\w+)'", given))
+    assert fields == FIELDS["earlier_run"]
+
+
+# -- Python ------------------------------------------------------------------------------------------------------
+
+
+class Two(NamedTuple):
+    id: str
+    values: list[str]
+
+
+def test_a_class_must_have_the_declared_fields() -> None:
+    assert declared("record")(Two) is Two
+    with pytest.raises(TypeError, match=r"Two: has the fields \('id', 'values'\); row 'lease' has"):
+        declared("lease")(Two)
+
+
+def test_a_fetched_job_is_unpacked_in_order() -> None:
+    tree = ast.parse(inspect.getsource(run))
+    (names,) = [
+        [name.id for name in target.elts if isinstance(name, ast.Name)]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Tuple) and len(target.elts) == len(FIELDS["fetched_job"])
+    ]
+    assert ["id" if name == "job_id" else name for name in names] == list(FIELDS["fetched_job"])
+
+
+def test_fields_of_a_new_job_are_in_order() -> None:
+    parts: dict[str, Any] = {
+        "name": "n", "data": "d", "opts": "{}", "job_id": "i", "delay": 5, "attempts": 6, "priority": 7, "lifo": True,
+        "ttl": 9, "run_at": 10, "ordering": ["o"], "deduplication": ["u"], "parent": ["p", "q"],
+    }  # fmt: skip
+    given = {("id" if name == "job_id" else name): value for name, value in parts.items()}
+    assert dict(zip(FIELDS["new_job"], adding.row(**parts), strict=True)) == given
+    for count in range(3, 13):  # cut after the last one given
+        some = dict(list(parts.items())[:count])
+        for (name, value), position in zip(some.items(), adding.row(**some), strict=False):
+            assert position in (value, False), name
+
+
+def test_arguments_are_packed_in_order() -> None:
+    (packed, jobs) = requests.add_once(write="w", batch=1, sequence="s", number=2, keep=3, jobs=b"jobs")
+    assert unpack(packed) == ["w", 1, "s", 2, 3]
+    assert jobs == b"jobs"
+    assert requests.lock(token="t", ttl="5") == ("t", "5")
+    (packed,) = requests.exchange(consumer="c", want=1, finished=(), quiet=True, no_metrics=False)
+    assert unpack(packed) == ["c", 1, [], True, False, False, False, False, False, False]
+
+
+def numbered() -> Iterator[tuple[str, str]]:
+    """Yield the file and the expression of every index that is a number; results of calls are not named rows."""
+    for path in sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.startswith(OTHER_PROCESSES):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Call):
+                index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+                if isinstance(index, ast.Constant) and type(index.value) is int:
+                    yield name, ast.unparse(node.value)
+
+
+def test_python_reads_no_field_by_number() -> None:
+    found = {(name, text) for name, text in numbered() if text not in NOT_ROWS.get(name, set())}
+    assert not found, "unpack the row into names, use a NamedTuple of glidemq_py/_core/calls, or add it to NOT_ROWS"

@@ -1,0 +1,329 @@
+"""The rows, arguments and replies that cross the border between Python and Lua, each declared once, with field names.
+
+``python -m tools.generate_rows`` writes both sides from this module: ``glidemq_py/_core/rows.py`` and
+``glidemq_py/_core/requests.py``, ``lua/core/rows.lua`` and ``lua/core/functions/_calls.lua``
+(``docs/design/protocol.md``, "Rows"). Types, units and the meaning of the fields are described where they are used: in
+the header of the Lua function, and in the Python function that calls it.
+
+A field that is appended at the end is compatible: the other side reads false or nothing until it knows the field. The
+order of existing fields never changes, because builds of several versions use one queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BUILT", "CALLS", "LUA_ROWS", "REPORT_KINDS", "ROWS", "CallLayout"]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class CallLayout:
+    """Layout of one call.
+
+    Attributes:
+        name: of the Lua function.
+        request: fields of the packed array in the first argument.
+        packed: name of the first argument, if it is packed but not an array of fields.
+        args: names of the further arguments, which are plain text or bytes.
+        reply: fields of the reply; empty if it is a single value or a list.
+        raw_reply: True if the reply is an array of the server's protocol instead of packed bytes.
+        has_queue: True if the key is the meta key of a queue; False for a key that belongs to no queue.
+    """
+
+    name: str
+    request: tuple[str, ...] = ()
+    packed: str = ""
+    args: tuple[str, ...] = ()
+    reply: tuple[str, ...] = ()
+    raw_reply: bool = False
+    has_queue: bool = True
+
+
+def _call(
+    name: str, request: str = "", *, packed: str = "", args: str = "", reply: str = "", raw: bool = False,
+    has_queue: bool = True,
+) -> CallLayout:  # fmt: skip
+    return CallLayout(name, _names(request), packed, _names(args), _names(reply), raw, has_queue)
+
+
+_NEW_JOB = "name data opts id delay attempts priority lifo ttl run_at ordering deduplication"
+_REPORT = "kind id entry fence processed_on"
+_GROUP_FACTS = "name ids covered assumed gaps first top calm"
+
+ROWS: dict[str, tuple[str, ...]] = {
+    name: _names(fields)
+    for name, fields in {
+        # -- adding
+        "new_job": f"{_NEW_JOB} parent",
+        "flow_job": f"{_NEW_JOB} flow",
+        "flow_links": "inner multi parents",
+        "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
+        "deduplication": "id ttl mode",
+        "parent": "id queue",
+        "added_other": "outcome id",
+        # -- working
+        "fetched_job": (
+            "id entry fence name data opts timestamp attempts_made progress stalled_count priority stacktrace"
+        ),
+        # Appended to `fetched_job` if the job has run before.
+        "earlier_run": "signals fallback_index failed_reason failed_type suspect_limit",
+        "lease": "id entry fence processed_on",
+        "report": _REPORT,
+        "completed": f"{_REPORT} returnvalue keep",
+        "failed": f"{_REPORT} reason failed_type stacktrace limit backoff keep next_fallback",
+        "released": _REPORT,
+        "delayed": f"{_REPORT} delay due data",
+        "group_limited": f"{_REPORT} ms replace how keep",
+        "waiting_children": f"{_REPORT} keep data",
+        "suspended": f"{_REPORT} reason timeout keep",
+        "retention": "count age",
+        "limiter": "max duration",
+        "tokens": "max duration counts",
+        "held": "jobs suspects limit",
+        "dropped": "entry id reason",
+        "charge": "row key usage",
+        "amounts": "tokens costs total_tokens total_cost",
+        "budget_verdicts": "verdicts exceeding",
+        # -- reading
+        "record": "id values",
+        "listed": "id position values",
+        "event": "id fields",
+        # -- limits
+        "rate": "max duration",
+        "bucket": "capacity refill",
+        # -- flows
+        "child_outcome": "parent member how text policy",
+        "outcome": "how text policy",
+        "child": "member outcome",
+        "waiting_parent": "parent children",
+        "relative": "children values",
+        "parent_children": "parent members",
+        "new_budget": "root fields",
+        "refused": "row reason",
+        # -- schedulers
+        "schedule": "name home text",
+        "due_schedule": "name home text last_job",
+        "last_run": "state finished_on reported is_empty",
+        "firing": "name home expected text due jobs instants tracked",
+        # -- staged writes
+        "winner": "attempt pieces",
+        "write": "id state home query idle queues keep ttl changes",
+        "write_report": "id query at jobs others facts own queues",
+        "added_jobs": "jobs others",
+        "added_in_queue": "queue jobs others",
+        # -- outbox
+        "outbox_entry": "id fields",
+        # -- broadcast
+        "subscription": "name lag pending released last_delivered consumers",
+        "marks": "stream wake",
+        # -- consistency check
+        "wrong_member": "id member reason mark",
+        "lost_job": "id state mark",
+        "unsure_job": "id state mark may_be_list_job silent",
+        "group_member": "id group sequence slot calm",
+        "group": "name issued active next_seq parked",
+        "group_facts": _GROUP_FACTS,
+        "group_problem": "kind detail",
+        "wrong_counter": "name actual expected",
+        "repair": "kind first second third",
+    }.items()
+}
+"""Rows within requests and replies, by name."""
+
+BUILT = (
+    "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed", "event", "child",
+    "waiting_parent", "outcome", "relative", "refused", "schedule", "due_schedule", "last_run", "write",
+    "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
+    "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
+)  # fmt: skip
+"""Rows that Lua builds from named fields."""
+
+REPORT_KINDS: dict[str, int] = {
+    "completed": 1, "failed": 2, "released": 3, "delayed": 4, "group_limited": 5, "waiting_children": 6, "suspended": 7,
+}  # fmt: skip
+"""The first field of each report of an attempt."""
+
+LUA_ROWS: dict[str, tuple[str, ...]] = {
+    name: _names(fields)
+    for name, fields in {
+        "stream_entry": "id fields",
+        "stream_read": "stream entries",
+        "pending_entry": "id consumer idle deliveries",
+        "pending_summary": "count first last consumers",
+        "pending_consumer": "name count",
+        "scan": "cursor found",
+        "time": "seconds microseconds",
+        "scored": "member score",
+        # Written and read by Lua only.
+        "ended_child": "id how text policy members",
+        # Flat maps of XINFO GROUPS and XINFO CONSUMERS: names and values in turn.
+        "stream_group": "_ name _ consumers _ pending _ last_delivered _ read _ lag",
+        "stream_consumer": "_ name _ pending _ idle",
+    }.items()
+}
+"""Rows that only Lua reads: in replies of the server's own commands, and within the library. ``_`` is a position that
+is not read."""
+
+_RECOVERED = "recovered failed cursor held"
+
+CALLS: tuple[CallLayout, ...] = (
+    # -- adding
+    _call("add", "rows quiet", reply="now results"),
+    _call("add_once", "write batch sequence number keep", args="jobs", reply="status jobs others"),
+    _call("flow_add", "token number rows deps ready quiet budget flow", reply="now ids refused"),
+    _call("flow_reserve", "count ids orderings", reply="ids taken costly"),
+    _call("flow_stage", "token commit steps"),
+    _call("flow_done", args="token"),
+    _call("flows_due", "age count"),
+    # -- working
+    _call(
+        "exchange",
+        "consumer want finished quiet no_metrics limiter tokens idle charges held",
+        reply="now statuses jobs next_due flags dropped budgets",
+    ),
+    _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
+    _call("heartbeat", "consumer info ttl jobs", reply="now statuses"),
+    _call("recover_stalled", "holder hold lock_duration max_stalled quiet cursor foreign_prefix", reply=_RECOVERED),
+    _call("invalidate", args="token"),
+    _call("leave", args="consumer"),
+    _call("workers"),
+    _call("update_job", "kind id text fence processed_on keep"),
+    _call("stream_chunk", "id fence processed_on keep fields", reply="status entry"),
+    _call("store_vector", "id field bytes fence processed_on"),
+    # -- reading
+    _call("version", has_queue=False),
+    _call(
+        "counts",
+        reply=(
+            "waiting active delayed prioritized completed failed paused suspended waiting_children group_waiting band"
+        ),
+        raw=True,
+    ),
+    _call("count_parked", args="cursor"),
+    _call("count_delayed", args="band", reply="late band", raw=True),
+    _call("page", "state cursor count fields name", reply="rows cursor"),
+    _call("records", "ids fields"),
+    _call("event_slice", "after count ids_only", reply="added kept last entries"),
+    _call("gauges", reply="counts oldest workers outbox"),
+    # -- managing
+    _call("pause"),
+    _call("resume"),
+    _call("set_event_retention", "count"),
+    _call("remove", args="id"),
+    _call("revoke", args="id"),
+    _call("change_priority", args="id priority"),
+    _call("change_delay", args="id delay"),
+    _call("promote", args="id"),
+    _call("requeue_job", args="id"),
+    _call("requeue_jobs", "batch want left total", reply="retried left"),
+    _call("drain", "delayed cursor batch total", reply="deleted cursor"),
+    _call("clean", "state grace cutoff batch want total", reply="cutoff ids more"),
+    _call("delete_side_keys", packed="ids"),
+    _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor"),
+    _call("limit_queue", "concurrency rate"),
+    _call("limit_group", "key concurrency rate bucket"),
+    _call("rate_limit_group", "key ms replace"),
+    _call(
+        "group_info",
+        args="key",
+        reply="active parked next_seq concurrency rate_max rate_ms capacity refill limited_until",
+    ),
+    _call("dead_letter_queue", "name on subscription"),
+    # -- suspend
+    _call("signal", "id name data"),
+    _call("sweep_suspended", reply="failed next_due more held"),
+    # -- flows
+    _call("children_ended", packed="outcomes"),
+    _call("notify_parents"),
+    _call("add_remote_children", "parent members"),
+    _call("open_children", args="parent", reply="number failure"),
+    _call("sweep_parents"),
+    _call("children", "parent cursor count", reply="rows cursor"),
+    _call("flow_nodes", "ids fields"),
+    _call("watch_children", "age pause peer_age peer_pause", reply="rows more peers"),
+    _call("child_outcomes", packed="ids", reply="outbox_pending rows"),
+    _call("notify_remote_parents", "cursor pause", reply="notified cursor left"),
+    _call("remote_children", packed="empty"),
+    # -- usage and budgets
+    _call("create_budget", "flow_id fields"),
+    _call("check_budget", args="flow_id"),
+    _call("charge_budget", "flow_id mark job usage"),
+    _call(
+        "report_usage",
+        "id fence processed_on fields tokens costs total_tokens total_cost model unit event",
+        reply="status is_first",
+        raw=True,
+    ),
+    _call("usages", "ids fields"),
+    _call("usage_minutes", "first minutes", reply="jobs total_tokens total_cost unit models tokens costs minutes"),
+    # -- schedulers
+    _call("schedules_read", "name cursor count", reply="now rows cursor"),
+    _call("schedules_put", "name home expected text due"),
+    _call("schedules_due", "holder", reply="now rows wait revision leader"),
+    _call("schedules_fire", "holder rows quiet", reply="now outcomes"),
+    # -- outbox and staged writes
+    _call("outbox", "holder hold cursor delivered", reply="held entries writes"),
+    _call("write_open", "write home query batch ttl create queue keep driver", reply="state ballot"),
+    _call("write_claim", "write query batch token floor driver", reply="state ballot"),
+    _call(
+        "write_stage",
+        "write home query batch attempt seq ttl create unique keep driver",
+        args="jobs",
+        reply="state id",
+    ),
+    _call("write_commit", "write query batch winners first total is_home keep ballot facts", reply="state id"),
+    _call("write_publish", "write query batch decided keep ballot", reply="state jobs others queues ballot"),
+    _call("write_finished", "write query batch queue keep jobs others"),
+    _call(
+        "write_abort",
+        "write query batch home keep driver cursor changes is_home",
+        reply="state queues cursor",
+    ),
+    _call("writes"),
+    _call("write_reports", "first count"),
+    _call("write_report", "write query jobs others facts"),
+    # -- broadcast
+    _call("broadcast_publish", "rows quiet most age", reply="now results"),
+    _call(
+        "broadcast_exchange",
+        "consumer want finished quiet no_metrics limiter group patterns start idle tokens",
+        reply="now statuses jobs next_due flags dropped marks",
+    ),
+    _call("broadcast_heartbeat", "consumer info ttl jobs group", reply="now statuses"),
+    _call("broadcast_reattach", "consumer known want quiet cursor group start", reply="now jobs dropped cursor"),
+    _call(
+        "broadcast_recover_stalled",
+        "holder hold lock_duration max_stalled quiet cursor group foreign_prefix",
+        reply=_RECOVERED,
+    ),
+    _call("broadcast_leave", args="group consumer"),
+    _call("broadcast_subscribe", "group start"),
+    _call("broadcast_subscriptions", args="cursor", reply="rows cursor"),
+    _call("broadcast_unsubscribe", "group force"),
+    _call("broadcast_delivery", "id group", reply="exists record place"),
+    _call("broadcast_redeliver", "id group once"),
+    # -- consistency check
+    _call("check_scope", reply="broadcast peers"),
+    _call("check_places", "source cursor count", reply="rows seen cursor"),
+    _call("check_jobs", packed="ids", reply="lost unsure members"),
+    _call("check_keys", packed="suffixes"),
+    _call("check_groups", "cursor count names", reply="rows cursor"),
+    _call("check_group", _GROUP_FACTS, reply="moved rows"),
+    _call("check_counters", "top others peers"),
+    _call("blocked_groups", "holder hold blocked full cursor", reply="names cursor"),
+    _call("repair", packed="rows"),
+    _call("repair_group", _GROUP_FACTS),
+    _call("repair_counters", "top others peers"),
+    # -- keys that belong to no queue
+    _call("lock", args="token ttl", has_queue=False),
+    _call("unlock", args="token", has_queue=False),
+    _call("renew", args="token ttl", has_queue=False),
+    _call("registry_add", packed="members", has_queue=False),
+    _call("registry_set", packed="fields", has_queue=False),
+    _call("registry_touch", "member score mode ttl", has_queue=False),
+)
+"""Every function of the library that Python calls."""
