@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(_load(url, library) if given.command == "load" else _check(url, library))
     except GlideMQValidationError as error:
-        parser.error(str(error))
+        parser.reject(str(error))  # contains the redacted URL
     except GlideMQError as error:
         sys.stderr.write(f"{parser.prog}: {escape_control(str(error))}\n")
         return 1

@@ -33,6 +33,7 @@ __all__ = [
     "explain",
     "half_open",
     "is_replying",
+    "scheme_of",
     "unreachable",
 ]
 
@@ -42,6 +43,7 @@ LAST_CHANCE_MS: Final = 500
 """Time for a connection that looks half-open to reply, while the server replies on a new one."""
 _PROBE_TIMEOUT_S: Final = 2.0
 _ALERT_TIMEOUT_S: Final = 0.5
+_NO_CLUSTER: Final = "cluster support disabled"
 _CERTIFICATE_PROBLEMS: Final = (
     ("UnknownIssuer", "is not signed by a trusted authority; name the authority: ?tls_ca=/path/to/ca.pem"),
     (
@@ -79,7 +81,7 @@ def explain(config: GlideConfig, error: Exception) -> GlideMQConnectionError:
     """Return the error for a failed connection attempt of GLIDE. Blocks for a few seconds at most."""
     text = " ".join(str(error).split())
     if "No topology views found" in text:
-        text = "no node reports a cluster; if the server is standalone, use valkey:// instead of valkey+cluster://"
+        text = f"no node reports a cluster; if the server is standalone, {_instead(config, cluster=False)}"
     kind, problem = _from_text(config, text) or _from_server(config) or (GlideMQConnectionError, text)
     return kind(_without_password(config, f"cannot connect to {_where(config)}: {problem}"))
 
@@ -109,11 +111,28 @@ def _from_text(config: GlideConfig, text: str) -> Cause | None:
 def _authentication(config: GlideConfig) -> Cause:
     credentials = config.credentials
     if credentials is None:
-        problem = "the server requires a password and none is given; use valkey://user:password@host or valkey://:password@host"
+        scheme = scheme_of(config)
+        problem = (
+            "the server requires a password and none is given; "
+            f"use {scheme}://user:password@host or {scheme}://:password@host"
+        )
         return AuthenticationError, problem
-    user = "" if credentials.username is None else f"user {credentials.username!r} or "
-    problem = f"the server rejects {user}the password; check both, and percent-encode special characters in a URL"
-    return AuthenticationError, problem
+    if credentials.username is None:
+        problem = "the server rejects the password; check it"
+    else:
+        problem = f"the server rejects user {credentials.username!r} with this password; check user name and password"
+    return AuthenticationError, f"{problem}, and percent-encode special characters in a URL"
+
+
+def scheme_of(config: GlideConfig, *, tls: bool | None = None, cluster: bool | None = None) -> str:
+    """Return the scheme of the configuration's URL, with ``tls`` and ``cluster`` in place of its own."""
+    tls = bool(config.use_tls) if tls is None else tls
+    cluster = isinstance(config, GlideClusterClientConfiguration) if cluster is None else cluster
+    return f"valkey{'s' if tls else ''}{'+cluster' if cluster else ''}"
+
+
+def _instead(config: GlideConfig, *, tls: bool | None = None, cluster: bool | None = None) -> str:
+    return f"use {scheme_of(config, tls=tls, cluster=cluster)}:// instead of {scheme_of(config)}://"
 
 
 def is_replying(config: GlideConfig) -> bool:
@@ -164,7 +183,7 @@ def _probe_without_tls(config: GlideConfig, address: NodeAddress, timeout: float
         return None, reply
     secure = _try(lambda: _encrypted(address, timeout).close())
     if secure is None or "alert" in str(secure).lower():
-        return (TlsError, "the server expects TLS on this port; use valkeys:// (or tls=True)"), b""
+        return (TlsError, f"the server expects TLS on this port; {_instead(config, tls=True)} (or tls=True)"), b""
     return None, b""
 
 
@@ -181,7 +200,10 @@ def _probe_with_tls(config: GlideConfig, address: NodeAddress, timeout: float) -
         return (TlsError, problem), b""
     plain = _try(lambda: _exchange(config, _plain(address, timeout)))
     if isinstance(plain, bytes) and plain[:1] in (b"+", b"-"):
-        return (TlsError, "the server does not use TLS on this port; use valkey:// (or tls=False)"), b""
+        standalone = _NO_CLUSTER.encode() in plain
+        change = _instead(config, tls=False, cluster=False if standalone else None)
+        options = "tls=False, cluster=False" if standalone else "tls=False"
+        return (TlsError, f"the server does not use TLS on this port; {change} (or {options})"), b""
     return None, b""
 
 
@@ -214,9 +236,8 @@ def _from_reply(config: GlideConfig, reply: bytes) -> Cause | None:
         return _authentication(config)
     if text.startswith("-DENIED"):
         return ConnectionRejectedError, "the server is in protected mode and accepts local clients only; set a password"
-    if "cluster support disabled" in text:
-        problem = "the server is standalone, not a cluster node; use valkey:// instead of valkey+cluster://"
-        return ServerModeError, problem
+    if _NO_CLUSTER in text:
+        return ServerModeError, f"the server is standalone, not a cluster node; {_instead(config, cluster=False)}"
     if text.startswith("-") and not text.startswith("-NOAUTH"):
         return ServerNotReadyError, f"the server is not ready: {text.splitlines()[0][1:]}"
     return None

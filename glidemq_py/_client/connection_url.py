@@ -107,6 +107,10 @@ _CLEARLY_ADDRESS: Final = re.compile(
     r"|[a-z0-9-]+(?:\.[a-z0-9-]+)+:(?:63[789]\d|70\d\d)",
     re.IGNORECASE,
 )
+_CLEARLY_HOST: Final = re.compile(
+    rf"{_CLEARLY_ADDRESS.pattern}|[a-z0-9.-]+:(?:63[789]\d|70\d\d)|[a-z0-9-]+(?:\.[a-z0-9-]+)+", re.IGNORECASE
+)
+_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,40}")
 _CLEARLY_PATH: Final = re.compile(r"(?:~?/|\.\.?/|[A-Za-z]:\\)[^@]*|[\w./-]+\.(?:pem|crt|cer|key)", re.IGNORECASE)
 _OTHER_SCHEMES: Final = frozenset((
     "http", "https", "tcp", "tls", "ssl", "unix", "ws", "wss", "file", "amqp", "amqps", "nats", "kafka", "mqtt", "sqs",
@@ -154,10 +158,11 @@ def parse_url(url: object) -> dict[str, Any]:
     credentials, at, hosts = authority.rpartition("@")
     if at:
         options.update(_credentials(url, credentials))
-    options["addresses"] = _addresses(url, hosts)
+    options["addresses"] = _addresses(url, hosts, with_user=bool(at))
     if slash and path:
         options["database_id"] = _database(url, path, cluster=cluster)
-    options.update(_query(url, query))
+    clear = all(_CLEARLY_HOST.fullmatch(host) for host in hosts.split(","))
+    options.update(_query(url, query, clear=clear))
     return options
 
 
@@ -205,16 +210,17 @@ def _credentials(url: str, text: str) -> dict[str, str]:
     return {name: value for name, value in parts.items() if value}
 
 
-def _addresses(url: str, hosts: str) -> tuple[Address, ...]:
+def _addresses(url: str, hosts: str, *, with_user: bool) -> tuple[Address, ...]:
     found: list[Address] = []
     for host in hosts.split(","):
         try:
             found.append(Address.parse(host))
         except GlideMQValidationError:
             # The text may be part of a password: do not repeat it.
-            raise _refusal(
-                url, f"host {len(found) + 1} must be host or host:port, with a port from 1 to 65535"
-            ) from None
+            problem = f"host {len(found) + 1} must be host or host:port, with a port from 1 to 65535"
+            if ":" in host and not with_user:
+                problem = f"{problem}; if it is user:password, @host is missing after it"
+            raise _refusal(url, problem) from None
     return tuple(found)
 
 
@@ -226,7 +232,7 @@ def _database(url: str, path: str, *, cluster: bool) -> int:
     return int(path)
 
 
-def _query(url: str, query: str) -> dict[str, Any]:
+def _query(url: str, query: str, *, clear: bool) -> dict[str, Any]:
     if not query:
         return {}
     try:
@@ -238,18 +244,26 @@ def _query(url: str, query: str) -> dict[str, Any]:
         if name in _ELSEWHERE:
             raise _refusal(url, f"has the query parameter {name!r}, which {_ELSEWHERE[name]}")
         if name not in _READERS:
-            raise _unknown(url, name)
+            raise _unknown(url, name, clear=clear)
         if name in options:
             raise GlideMQValidationError(name, SECRET, "is given twice in the URL")
         options[name] = _READERS[name](name, text)
     return options
 
 
-def _unknown(url: str, name: str) -> UnknownOptionError:
-    """Suggest the nearest parameter, without repeating the name: it may be part of a password."""
+def _unknown(url: str, name: str, *, clear: bool) -> UnknownOptionError:
+    """Return the error for an unknown parameter.
+
+    The name is shown only if the hosts before it are clearly hosts: else it may be part of a password.
+    """
     suggestion = nearest_option(name, list(_READERS))
-    hint = "" if suggestion is None else f"; did you mean {suggestion!r}?"
-    return UnknownOptionError("connection", redact(url), f"has an unknown query parameter{hint}", suggestion)
+    shown = (
+        f"the unknown query parameter {name!r}"
+        if clear and _PARAMETER.fullmatch(name)
+        else "an unknown query parameter"
+    )
+    hint = f"known: {', '.join(_READERS)}" if suggestion is None else f"did you mean {suggestion!r}?"
+    return UnknownOptionError("connection", redact(url), f"has {shown}; {hint}", suggestion)
 
 
 def _integer(option: str, text: str) -> int:

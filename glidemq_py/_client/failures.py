@@ -141,6 +141,11 @@ _CODE = re.compile(r"[A-Za-z]+")
 _WRAPPED = re.compile(r"^(?:An error was signalled by the server: - )?(?:ResponseError: )?(?:ERR )?")
 # A function runs with its caller's permissions; messages of Valkey and of Redis 7.0.
 _DENIED_INSIDE = ("ACL failure in script", "The user executing the script can't")
+_NO_PERMISSION = re.compile(
+    r"(?:PermissionDenied: |NOPERM )User (?P<user>.*) has no permissions to "
+    r"(?:run|access) the '(?P<what>[^']*)' (?P<kind>command|key|channel).*",
+    re.DOTALL,
+)
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
 _UNKNOWN_FEATURE: Final = "unknown feature "
@@ -199,7 +204,9 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:
-        return LibraryError(f"{failure.text}: {bare} (docs/operate/permissions.md lists the required permissions)")
+        found = _NO_PERMISSION.fullmatch(bare)
+        cause = bare if found is None else f"user {found['user']!r}, {found['kind']} {found['what']!r}"
+        return LibraryError(f"{failure.text}: {cause} (docs/operate/permissions.md lists the required permissions)")
     if failure.outcome is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
     if failure.outcome is CallOutcome.AMBIGUOUS:

@@ -202,5 +202,5 @@ def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
         return ServerNotReadyError(f"the function library is missing and cannot be loaded now: {ours}")
     return LibraryError(
         f"the function library {library.name} cannot be loaded: {ours}. If applications may not load functions, "
-        "an administrator must load it: python -m glidemq_py.library load"
+        "an administrator must load it: python -m glidemq_py.library load --url URL"
     )

@@ -336,7 +336,7 @@ class PeriodicTask(BackgroundTask):
     Args:
         name: part of the task's name.
         queue: name of the queue, for the task's name and the log.
-        what: description of the work, for the log.
+        what: the work as an infinitive, such as "repair ordering groups", for the log.
         every: interval between calls, seconds.
         at_once: make the first call immediately, instead of after one interval.
     """
@@ -353,12 +353,19 @@ class PeriodicTask(BackgroundTask):
         raise NotImplementedError
 
     async def _repeat(self) -> None:
+        pause = self._jittered()
         while True:
-            if self._pause:
-                await asyncio.sleep(self._pause * random.uniform(0.9, 1.1))
+            if pause:
+                await asyncio.sleep(pause)
             self._pause = self._every
             try:
                 await self.run_once()
             except GlideMQError as error:
+                pause = self._jittered()
                 log = get_logger(type(self).__module__)
-                log.warning("queue %r: %s: %s", self._queue, self._what, error)
+                log.warning("queue %r: could not %s: %s; retried in %.1f s", self._queue, self._what, error, pause)
+            else:
+                pause = self._jittered()
+
+    def _jittered(self) -> float:
+        return self._pause * random.uniform(0.9, 1.1)

@@ -50,13 +50,16 @@ class Finding:
     text: str
 
 
-def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replica: bool = False) -> Iterator[Finding]:
+def findings_of(
+    info: Mapping[str, str], *, cluster: bool = False, may_be_replica: bool = False, tls: bool = False
+) -> Iterator[Finding]:
     """Yield the findings for an INFO reply.
 
     Args:
         info: the fields of the reply.
         cluster: the connection is to a cluster.
         may_be_replica: reads go to replicas, so the reply may come from a replica.
+        tls: the connection uses TLS.
     """
     policy = info.get("maxmemory_policy")
     if policy is None:
@@ -79,9 +82,10 @@ def findings_of(info: Mapping[str, str], *, cluster: bool = False, may_be_replic
             "appendonly to yes (to accept it: allow_no_aof=True)",
         )
     if info.get("role") == "slave" and not may_be_replica:
-        yield Finding("replica", "server is a replica, and a queue needs the primary; connect to the primary")
+        yield Finding("replica", "is a replica, and a queue needs the primary; connect to the primary")
     if info.get("cluster_enabled") == "1" and not cluster:
-        yield Finding("cluster", "server is a cluster node; use valkey+cluster:// instead of valkey://")
+        scheme = "valkeys" if tls else "valkey"
+        yield Finding("cluster", f"is a cluster node; use {scheme}+cluster:// instead of {scheme}://")
     name, version = _version(info)
     if version is None:
         yield Finding("unknown", "INFO has no valid version")
@@ -147,6 +151,7 @@ def _review(config: GlideConfig, reply: Any, options: ConnectionOptions | None) 
             info,
             cluster=isinstance(config, GlideClusterClientConfiguration),
             may_be_replica=config.read_from != ReadFrom.PRIMARY,
+            tls=bool(config.use_tls),
         ):
             _report(_text(node), info, finding, options)
 

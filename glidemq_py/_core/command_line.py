@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import Final, NoReturn
 
 from glidemq_py.errors.base import hide_urls
 
-__all__ = ["ArgumentParser", "hide_secrets", "parse_duration"]
+__all__ = ["ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration"]
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _USER_AT_HOST: Final = re.compile(r"\S*:\S*@\S*")
+_INVALID_CHOICE: Final = re.compile(
+    r"(?P<head>argument [^:]*: invalid choice: .*)(?P<choices> \(choose from .*)", re.DOTALL
+)
+
+
+class RedactedArgumentError(argparse.ArgumentTypeError):
+    """An invalid argument whose message contains no secret, so it is printed completely."""
 
 
 def hide_secrets(text: str) -> str:
@@ -31,5 +39,17 @@ class ArgumentParser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` for command lines that may contain a server URL."""
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and the message, and exit with code 2. argparse repeats the arguments it does not recognize."""
-        super().error(hide_secrets(message))
+        """Print usage and the message, and exit with code 2.
+
+        argparse repeats arguments in its own messages, so these are redacted. The message of a
+        `RedactedArgumentError` is printed completely.
+        """
+        error = sys.exception()  # argparse calls this method while it handles its error
+        if error is not None and isinstance(error.__context__, RedactedArgumentError):
+            self.reject(message)
+        choice = _INVALID_CHOICE.fullmatch(message)
+        self.reject(hide_secrets(message) if choice is None else hide_secrets(choice["head"]) + choice["choices"])
+
+    def reject(self, message: str) -> NoReturn:
+        """Print usage and a message without secrets, and exit with code 2."""
+        super().error(message)

@@ -50,7 +50,9 @@ class RemoteFlows(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
-        super().__init__("remote-flows", queue=link.keys.name, what="flows over several slots", every=_REMOTE_EVERY_S)
+        super().__init__(
+            "remote-flows", queue=link.keys.name, what="notify parents of flows in other slots", every=_REMOTE_EVERY_S
+        )
         self._link = link
         self._outbox_pending = outbox_pending
         self._cursors: dict[str, str] = {}
@@ -119,7 +121,7 @@ class UnfinishedFlowsTask(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, age: int = _UNFINISHED_AGE_MS) -> None:
-        super().__init__("flows", queue=link.keys.name, what="finishing flows", every=_UNFINISHED_EVERY_S)
+        super().__init__("flows", queue=link.keys.name, what="finish flows", every=_UNFINISHED_EVERY_S)
         self._link = link
         self._age = age
 
@@ -169,7 +171,11 @@ class WaitingParentsTask(PeriodicTask):
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _PARENTS_AGE_MS) -> None:
         super().__init__(
-            "children", queue=link.keys.name, what="looking after parents", every=_PARENTS_EVERY_S, at_once=False
+            "children",
+            queue=link.keys.name,
+            what="check parents that wait for children",
+            every=_PARENTS_EVERY_S,
+            at_once=False,
         )
         self._link = link
         self._outbox_pending = outbox_pending

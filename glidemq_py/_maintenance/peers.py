@@ -54,7 +54,7 @@ class PeerDetection(PeriodicTask):
     """
 
     def __init__(self, link: QueueLink, transport: AsyncTransport) -> None:
-        super().__init__("peers", queue=link.keys.name, what="looking for clients of other libraries", every=_EVERY_S)
+        super().__init__("peers", queue=link.keys.name, what="look for clients of other libraries", every=_EVERY_S)
         self._pause = _FIRST_S
         self._link = link
         self._transport = transport
@@ -128,7 +128,7 @@ class GroupRepair(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
-        super().__init__("groups", queue=link.keys.name, what="repairing ordering groups", every=_POLL_S, at_once=False)
+        super().__init__("groups", queue=link.keys.name, what="repair ordering groups", every=_POLL_S, at_once=False)
         self._link = link
         self._blocked = blocked
         self._full = full

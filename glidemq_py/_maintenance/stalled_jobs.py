@@ -32,7 +32,7 @@ class StalledJobsTask(PeriodicTask):
         outbox_pending: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
-        super().__init__("stalled", queue=link.keys.name, what="looking for stalled jobs", every=every)
+        super().__init__("stalled", queue=link.keys.name, what="look for stalled jobs", every=every)
         self._grace = options.lock_duration / 1000
         self._link = link
         self._source = source

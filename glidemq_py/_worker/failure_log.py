@@ -157,8 +157,9 @@ class FailureLog:
                 self._write_id("revoked", "%s: job %s revoked before it ran", job_id)
             elif self._counted("set-aside", job_id, _ANY, _ANY):
                 shown = show_id(job_id) if job_id else "(no id)"
-                self._write("set-aside", "%s: job %s set aside (stream entry %s): %s", shown, entry or "-", reason,
-                            job_id=job_id)  # fmt: skip
+                if entry:
+                    shown = f"{shown} (stream entry {entry})"
+                self._write("set-aside", "%s: job %s set aside: %s", shown, reason, job_id=job_id)
 
     def close(self) -> None:
         """Log the pending summaries. Failures after this are not summarized."""

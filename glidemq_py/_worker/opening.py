@@ -71,9 +71,10 @@ async def connect_patiently(
         except GlideMQConnectionError as error:
             failed = True
             await life.aclose()
-            _log.warning("queue %r: worker cannot start yet: %s; retrying in %.1f s", keys.name, error, pause)
+            jittered = pause * (0.5 + random.random())
+            _log.warning("queue %r: worker cannot start yet: %s; retrying in %.1f s", keys.name, error, jittered)
             listeners.emit("error", error)
-        await asyncio.sleep(pause * (0.5 + random.random()))
+        await asyncio.sleep(jittered)
         pause = min(pause * 2, _LAST_PAUSE_S)
 
 

@@ -3,7 +3,8 @@
 One signal handler serves every worker and shutdown object of the process. If each worker installed its own handler, it
 would replace those of the other workers. So all register here. The handlers are installed when the first one registers
 in the main thread, and the previous handlers are restored when the last one there unregisters. Repetitions of the
-signal that ended it are ignored for the rest of the second.
+signal that ended it are ignored for the rest of the second; then the event loop restores that signal's handler or, if
+the loop has ended, the next signal does.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class _ProcessSignals:
         self._filter = SignalFilter()
         self._loop = loop
         for number in SIGNALS:
-            before = signal.getsignal(number)
+            before: Any = signal.getsignal(number)
+            if isinstance(before, _RepetitionsIgnored):
+                before = before.previous
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._received, number)
                 self._before[number] = before
@@ -127,7 +130,10 @@ class _ProcessSignals:
             # Keep a handler that other code has installed since. None: the previous one was not set by Python.
             handler = before if now is self._installed[number] or loop is None or loop.is_closed() else now
             if last and self._filter.repeats(number):
-                signal.signal(number, _ignoring_repetitions(self._filter, handler))
+                ignoring = _RepetitionsIgnored(self._filter, handler)
+                signal.signal(number, ignoring)
+                with contextlib.suppress(RuntimeError):  # no event loop runs: the next signal restores it
+                    asyncio.get_running_loop().call_later(SAME_SIGNAL_S, ignoring.restore, number)
             elif handler is not None:
                 signal.signal(number, handler)
         self._before.clear()
@@ -146,18 +152,29 @@ class _ProcessSignals:
                     member.loop.call_soon_threadsafe(member.on_signal, number)
 
 
-def _ignoring_repetitions(repetitions: SignalFilter, before: Any) -> Callable[[int, Any], None]:
-    """Return a handler that ignores repetitions of the signal that ended the workers, and then restores ``before``.
+class _RepetitionsIgnored:
+    """A handler that ignores repetitions of the signal that ended the workers. A later signal has its previous effect.
 
     Without it, the second SIGTERM of a terminal would kill a program that is still cleaning up after ``worker.run()``.
+
+    Args:
+        repetitions: The filter that counted the signal.
+        previous: The handler to restore; None if it was not set by Python.
     """
 
-    def received(number: int, _frame: Any) -> None:
-        if repetitions.accepts(number):
-            signal.signal(number, signal.SIG_DFL if before is None else before)
+    def __init__(self, repetitions: SignalFilter, previous: Any) -> None:
+        self.previous = previous
+        self._repetitions = repetitions
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self._repetitions.accepts(number):
+            self.restore(number)
             os.kill(os.getpid(), number)
 
-    return received
+    def restore(self, number: int) -> None:
+        """Install the previous handler, unless this one has been replaced."""
+        if signal.getsignal(number) is self:
+            signal.signal(number, signal.SIG_DFL if self.previous is None else self.previous)
 
 
 _process_signals = _ProcessSignals()

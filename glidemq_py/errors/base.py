@@ -47,7 +47,13 @@ SECRET: Final = _Secret()
 """Pass this instead of a password to a validation error."""
 
 
-_SERVER_URL: Final = re.compile(r"\b((?:valkey|redis)s?(?:\+cluster)?):/.*", re.IGNORECASE | re.DOTALL)
+_SERVER_URL: Final = re.compile(r"\b((?:valkey|redis)s?(?:\+cluster)?):(/.*)", re.IGNORECASE | re.DOTALL)
+_HARMLESS: Final = re.compile(
+    r"//(?:(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\]|localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+)(?::\d{1,5})?"
+    r"|[a-z0-9-]+:(?:63[789]\d|70\d\d))(?:/\d?\d?)?[\])}'\"]*",
+    re.IGNORECASE | re.ASCII,
+)
+"""The rest of a URL that is clearly a host and a port. Without a dot or a usual port it may be user:password."""
 _LONGEST_URL: Final = 10_000
 _CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]*://).*@", re.IGNORECASE | re.DOTALL)
 
@@ -55,11 +61,17 @@ _CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]*://).*@", re.IGNORECASE | r
 def hide_urls(text: str) -> str:
     """Return the text with every server URL as `valkey://***`, and without the credentials of any other URL.
 
-    A server URL ends where the text ends: a password may contain spaces and quotes.
+    A server URL ends where the text ends, because a password may contain spaces and quotes: use this for text of
+    unknown origin, not for messages that already contain the redacted URL. An address without user, password, query
+    and fragment is kept if the text ends with it.
     """
     if ":/" not in text or len(text) > _LONGEST_URL:
         return text
-    return _CREDENTIALS.sub(rf"\1{_SECRET}@", _SERVER_URL.sub(rf"\1://{_SECRET}", text))
+    return _CREDENTIALS.sub(rf"\1{_SECRET}@", _SERVER_URL.sub(_redacted, text))
+
+
+def _redacted(found: re.Match[str]) -> str:
+    return found[0] if _HARMLESS.fullmatch(found[2]) else f"{found[1]}://{_SECRET}"
 
 
 def show_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._client.connect import config_of
-from glidemq_py._client.connect_errors import explain
+from glidemq_py._client.connect_errors import explain, scheme_of
 from glidemq_py._client.embedded import free_port
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ServerProcess
@@ -58,13 +59,17 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
 async def test_missing_password(private_server: StartServer, connect: Connect, scheme: str):
     server = private_server(requirepass="correct-horse")
-    with pytest.raises(AuthenticationError, match=r"requires a password and none is given; use valkey://user:"):
+    with pytest.raises(AuthenticationError, match=re.escape(f"none is given; use {scheme}://user:")):
         await connect(f"{scheme}://{server.host}:{server.port}?connection_timeout=1000")
 
 
 @pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster"])
 @pytest.mark.parametrize(
-    ("user", "named"), [("", "rejects the password"), ("app", "rejects user 'app' or the password")]
+    ("user", "named"),
+    [
+        ("", "rejects the password; check it, and"),
+        ("app", "rejects user 'app' with this password; check user name and"),
+    ],
 )
 async def test_wrong_password(private_server: StartServer, connect: Connect, scheme: str, user: str, named: str):
     server = private_server(requirepass="correct-horse")
@@ -84,7 +89,9 @@ async def test_worker_does_not_retry_a_rejected_password(private_server: StartSe
 
 
 async def test_cluster_url_for_a_standalone_server(url: str, connect: Connect):
-    with pytest.raises(ServerModeError, match=r"is standalone, not a cluster node; use valkey://"):
+    with pytest.raises(
+        ServerModeError, match=r"is standalone, not a cluster node; use valkey:// instead of valkey\+cluster://"
+    ):
         await connect(url.replace("valkey://", "valkey+cluster://") + "?connection_timeout=1000")
 
 
@@ -313,7 +320,8 @@ async def test_certificate_of_another_host(start_tls: StartTls, certificates: Ce
 
 @pytest.mark.parametrize("kind", ["", "+cluster"])
 async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
-    with pytest.raises(TlsError, match=r"does not use TLS on this port; use valkey://"):
+    hint = f"does not use TLS on this port; use valkey:// instead of valkeys{kind}:// (or tls=False"
+    with pytest.raises(TlsError, match=re.escape(hint)):
         await connect(url.replace("valkey://", f"valkeys{kind}://") + "?connection_timeout=500&tls_insecure=true")
 
 
@@ -321,8 +329,26 @@ async def test_tls_to_a_plain_port(url: str, connect: Connect, kind: str):
 @pytest.mark.parametrize("auth_clients", ["no", "yes"])
 async def test_plain_to_a_tls_port(start_tls: StartTls, connect: Connect, auth_clients: str, kind: str):
     _, port = start_tls(tls_auth_clients=auth_clients)
-    with pytest.raises(TlsError, match="expects TLS on this port; use valkeys://"):
+    hint = f"expects TLS on this port; use valkeys{kind}:// instead of valkey{kind}:// (or tls=True)"
+    with pytest.raises(TlsError, match=re.escape(hint)):
         await connect(f"valkey{kind}://localhost:{port}?connection_timeout=1000")
+
+
+async def test_cluster_url_for_a_standalone_server_with_tls(
+    start_tls: StartTls, certificates: Certificates, connect: Connect
+):
+    _, port = start_tls()
+    with pytest.raises(ServerModeError, match=r"use valkeys:// instead of valkeys\+cluster://"):
+        await connect(f"valkeys+cluster://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkeys", "valkey+cluster", "valkeys+cluster"])
+def test_schemes_of_hints_keep_the_other_half(scheme: str):
+    config = config_of(ConnectionOptions.from_url(f"{scheme}://h"))
+    assert scheme_of(config) == scheme
+    assert scheme_of(config, tls=True) == f"valkeys{'+cluster' * ('+' in scheme)}"
+    assert scheme_of(config, tls=False) == f"valkey{'+cluster' * ('+' in scheme)}"
+    assert scheme_of(config, cluster=False) == scheme.removesuffix("+cluster")
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,15 @@ async def test_the_minute_ends_by_a_timer_that_runs_only_if_something_was_left_o
     assert failures()[1].getMessage() == "queue 'q': 2 more jobs stalled in the last minute (last: job 3)"
 
 
+async def test_empty_stream_entry_is_not_logged(failures: Any) -> None:
+    log = _log()
+    log.dropped([["", "7", "the job is gone"], ["1-0", "8", "the job is gone"]])
+    assert [record.getMessage() for record in failures()] == [
+        "queue 'q': job 7 set aside: the job is gone",
+        "queue 'q': job 8 (stream entry 1-0) set aside: the job is gone",
+    ]
+
+
 async def test_a_million_names_are_counted_together(failures: Any) -> None:
     log = _log(per_minute=1)
     for number in range(1_000):

@@ -140,7 +140,7 @@ async def test_client_of_a_demoted_server_gets_a_warning(
         async with Queue("q", client) as queue:
             await queue.connect()
         (line,) = lines(logging.WARNING)
-        assert "server is a replica" in line
+        assert f"server {server.host}:{server.port}: is a replica" in line
     finally:
         await client.close()
 
@@ -164,7 +164,7 @@ async def test_every_primary_of_a_cluster_is_checked(own_cluster: ClusterProcess
 
 
 async def test_standalone_url_for_a_cluster_node(own_cluster: ClusterProcess, connect: Connect):
-    with pytest.raises(ServerModeError, match=r"is a cluster node; use valkey\+cluster://"):
+    with pytest.raises(ServerModeError, match=r"server 127\.0\.0\.1:\d+: is a cluster node; use valkey\+cluster://"):
         await connect(own_cluster.nodes[0].url)
 
 

@@ -41,6 +41,9 @@ def run_worker(argv: Sequence[str]) -> object:
         lambda url: [url],
         lambda url: ["--log-level", url],
         lambda url: ["--port", url, "--metrics-port", url],
+        lambda url: ["check", "--queue", url],
+        lambda url: ["check", "--prefix", url],
+        lambda url: ["check", "--concurrency", url, "--max-memory", url],
     ],
 )
 def test_no_command_shows_the_password(

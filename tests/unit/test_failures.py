@@ -83,6 +83,20 @@ def test_permanent_replies_are_not_retried(text: str, name: str, error: type[Gli
 
 
 @pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        (SIGNALLED + "PermissionDenied: User app has no permissions to run the 'function|load' command",
+         "user 'app', command 'function|load'"),
+        ("NOPERM User a b has no permissions to access the 'glide:{q}:meta' key", "user 'a b', key 'glide:{q}:meta'"),
+        ("NOPERM No permissions to access a key", "NOPERM No permissions to access a key"),
+    ],
+)  # fmt: skip
+def test_missing_permission_is_named_once(reply: str, shown: str):
+    expected = f"permission denied: {shown} (docs/operate/permissions.md lists the required permissions)"
+    assert str(meaning_of(reply, None)) == expected
+
+
+@pytest.mark.parametrize(
     ("error", "outcome", "ours"),
     [
         (GlideTimeoutError("timed out"), CallOutcome.AMBIGUOUS, AmbiguousResultError),

@@ -1,9 +1,16 @@
 """Maintenance of flows over several queues: a queue that fails does not delay the others."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from glidemq_py import GlideMQConnectionError
+from glidemq_py._client import runtime
+from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._worker import opening
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._job.link import QueueLink
@@ -30,6 +37,54 @@ class FakeTransport:
 def link(transport: FakeTransport) -> QueueLink:
     fake = cast("Any", None)
     return QueueLink(transport=cast("Any", transport), keys=QueueKeys("glide", "q"), waiter=fake, serializer=fake)
+
+
+class FailingTask(PeriodicTask):
+    """Fails at every run."""
+
+    async def run_once(self) -> object:
+        self._pause = 0.01
+        raise GlideMQConnectionError("no reply")
+
+
+async def test_failed_run_is_logged_with_the_time_until_the_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(runtime, "asyncio", SimpleNamespace(sleep=sleep))
+    task = FailingTask("x", queue="q", what="repair ordering groups", every=30.0)
+    with pytest.raises(asyncio.CancelledError):
+        await task._repeat()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"queue 'q': could not repair ordering groups: no reply; retried in {p:.1f} s" for p in pauses]
+
+
+async def test_logged_pause_before_the_next_connection_is_the_actual_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            raise asyncio.CancelledError
+
+    async def fail(_connection: object) -> None:
+        raise GlideMQConnectionError("refused")
+
+    monkeypatch.setattr(opening, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(opening, "open_transport", fail)
+    arguments: Any = (None, QueueKeys("glide", "q"), AsyncExitStack(), SimpleNamespace(emit=lambda *_: None), None)
+    with pytest.raises(asyncio.CancelledError):
+        await opening.connect_patiently(*arguments)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"queue 'q': worker cannot start yet: refused; retrying in {p:.1f} s" for p in pauses]
 
 
 async def test_invalid_prefix_in_the_index_of_remote_children_is_removed():

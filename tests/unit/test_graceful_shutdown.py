@@ -3,10 +3,13 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from glidemq_py import graceful_shutdown
+from glidemq_py._worker import shutdown as shutdown_module
 
 
 class Part:
@@ -74,3 +77,47 @@ async def test_a_signal_closes_and_a_second_one_hurries() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await shutdown.wait()
     assert slow.closings == [False, True]
+
+
+async def test_previous_handler_is_restored_when_repetitions_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown_module, "SAME_SIGNAL_S", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    async with graceful_shutdown(Part()) as shutdown, asyncio.timeout(5):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await shutdown.wait()
+    async with asyncio.timeout(5):
+        while signal.getsignal(signal.SIGTERM) != before:
+            await asyncio.sleep(0.01)  # until the loop's timer
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def received_by(run: Callable[[], object]) -> tuple[list[int], Any]:
+    """Return the SIGTERMs that the previous handler receives during ``run``, and the handler after it."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        run()
+        return received, signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def ended_by_a_signal() -> None:
+    async with graceful_shutdown(Part()) as shutdown, asyncio.timeout(5):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await shutdown.wait()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_signal_after_the_loop_has_its_previous_effect(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    def run() -> None:
+        monkeypatch.setattr(shutdown_module, "SAME_SIGNAL_S", 600.0)
+        for _ in range(runs):
+            asyncio.run(ended_by_a_signal())
+            os.kill(os.getpid(), signal.SIGTERM)  # a repetition
+        monkeypatch.setattr(shutdown_module, "SAME_SIGNAL_S", 0.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    received, handler = received_by(run)
+    assert received == [signal.SIGTERM]
+    assert not isinstance(handler, shutdown_module._RepetitionsIgnored)

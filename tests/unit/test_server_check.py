@@ -43,6 +43,12 @@ def test_findings(changes: dict[str, str | None], expected: list[str]):
     assert kinds(changes) == expected
 
 
+@pytest.mark.parametrize(("tls", "scheme"), [(False, "valkey"), (True, "valkeys")])
+def test_suggested_scheme_keeps_tls(tls: bool, scheme: str):
+    (finding,) = findings_of({**GOOD, "cluster_enabled": "1"}, tls=tls)
+    assert finding.text == f"is a cluster node; use {scheme}+cluster:// instead of {scheme}://"
+
+
 def test_a_cluster_connection_expects_nodes_of_a_cluster():
     assert kinds({"cluster_enabled": "1"}, cluster=True) == []
 

@@ -90,6 +90,10 @@ class Finding:
         return f"{self.kind}: {self.subject}: {self.detail}{' (repaired)' if self.repaired else ''}"
 
 
+SHOWN_FINDINGS: Final = 20
+"""Most findings in the text of a report."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """Result of a consistency check.
@@ -120,12 +124,17 @@ class CheckReport:
         return Counter(finding.kind for finding in self.findings)
 
     def __str__(self) -> str:
+        """Return the summary, the first 20 findings, and the number of the others by kind."""
         what = f"{self.jobs} jobs, {self.groups} groups"
         if not self.findings:
             return f"queue {self.queue!r}: consistent ({what})"
         repaired = sum(finding.repaired for finding in self.findings)
         head = f"queue {self.queue!r}: {len(self.findings)} findings, {repaired} repaired ({what})"
-        return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
+        lines = [head, *(f"  {finding}" for finding in self.findings[:SHOWN_FINDINGS])]
+        if more := Counter(finding.kind for finding in self.findings[SHOWN_FINDINGS:]):
+            kinds = ", ".join(f"{kind} {count:,}" for kind, count in more.most_common())
+            lines.append(f"  and {more.total():,} more: {kinds}")
+        return "\n".join(lines)
 
 
 GROUPS_PER_CALL: Final = 250

@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._core.command_line import ArgumentParser, hide_secrets, parse_duration
+from glidemq_py._core.command_line import ArgumentParser, RedactedArgumentError, hide_secrets, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.command.logs import LogFormat
@@ -115,7 +115,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
         try:
             check(text)
         except GlideMQValidationError as error:
-            raise argparse.ArgumentTypeError(f"{error.problem}") from None
+            raise RedactedArgumentError(error.problem) from None
         return text
 
     return parse
