@@ -265,7 +265,7 @@ def test_iam():
         ("valkey://u:1?tls_ca=hunter2", "option 'tls_ca' = ***: requires 'tls'"),
         ("valkey://redis:6379/?colour=1", "has the unknown query parameter 'colour'; known: read_from, client_az, "),
         ("valkey://10.0.0.7?tls_cas=1", "has the unknown query parameter 'tls_cas'; did you mean 'tls_ca'?"),
-        ("valkey://u:p?hunter2=1", "has an unknown query parameter; known: read_from, "),
+        ("valkey://u:1?hunter2=1", "has an unknown query parameter; known: read_from, "),
         (
             "valkey://u:hunter2",
             "host 1 must be host or host:port, with a port from 1 to 65535; if it is user:password, "
