@@ -173,7 +173,8 @@ class _RepetitionsIgnored:
 
     def restore(self, number: int) -> None:
         """Install the previous handler, unless this one has been replaced."""
-        if signal.getsignal(number) is self:
+        installed: Any = signal.getsignal(number)
+        if installed is self:
             signal.signal(number, signal.SIG_DFL if self.previous is None else self.previous)
 
 

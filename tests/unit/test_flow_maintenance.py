@@ -10,11 +10,11 @@ import pytest
 from glidemq_py import GlideMQConnectionError
 from glidemq_py._client import runtime
 from glidemq_py._client.runtime import PeriodicTask
-from glidemq_py._worker import opening
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.flows import RemoteFlows, WaitingParentsTask
+from glidemq_py._worker import opening
 
 
 class FakeTransport:
