@@ -1,4 +1,4 @@
-"""The methods of `Queue` that create, read and remove schedulers. `maintenance` fires them."""
+"""The methods of `Queue` that create, read and remove schedulers. `firing` adds their jobs."""
 
 from __future__ import annotations
 
