@@ -455,10 +455,10 @@ async def test_requeued_job_creates_an_entry_per_failure(url: str, queue_name: s
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        ("q", "must not be the queue itself"), ("a:b", "dead_letter_queue.name"), (7, "must be a queue's name"),
+        ("q", "must not be the queue itself"), ("a:b", "dead_letter_queue.name"), (7, "a queue's name or a mapping"),
         ({}, "requires 'name'"),
         ({"name": "x", "on": "failed"}, "dead_letter_queue.on"), ({"name": "x", "on": ()}, "must not be empty"),
-        ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "must be a queue's name"),
+        ({"name": "x", "on": ("fail",)}, "did you mean 'failed'"), (True, "a queue's name or a mapping"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_rejected(holder: Any, value: Any, named: str):

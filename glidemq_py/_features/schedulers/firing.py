@@ -249,7 +249,7 @@ class SchedulerTask(BackgroundTask):
         rows = [self._plan(row, reply.now) for row in reply.rows]
         fired = await link.transport.call(schedules_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
-            if any(type(result) is list and AddedOther(*result).outcome == "cost" for result in outcome):
+            if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):
                 self._report(row.name, "its job costs more than the token bucket of its group holds")
         return 0
 
