@@ -29,7 +29,8 @@ LONG = int(os.environ.get("GLIDEMQ_LARGE", "0"))
 MEMBERS = LONG or 10_000
 CROWD = 6_000
 """More consumers and groups than a call reads."""
-COMMANDS_MAX = 9_000
+COMMANDS_MAX = 12_000
+"""A raised limit starts at most 1,000 parked jobs, with ten commands each."""
 CPU_LIMIT_US = 50_000
 BARE_COMMANDS = 30_000
 """On a slow or busy machine, a call may take as long as this many commands of a script."""
