@@ -223,7 +223,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("drain", "delayed cursor batch total", reply="deleted cursor"),
     _call("clean", "state grace cutoff batch want total", reply="cutoff ids more"),
     _call("delete_side_keys", packed="ids"),
-    _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor"),
+    _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
     _call("limit_queue", "concurrency rate"),
     _call("limit_group", "key concurrency rate bucket"),
     _call("rate_limit_group", "key ms replace"),

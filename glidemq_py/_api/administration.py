@@ -16,7 +16,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, revoke
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job import QueueLink
-from glidemq_py.errors import JobStateError
+from glidemq_py.errors import GlideMQError, JobStateError
 
 __all__ = [
     "QueueAdministration",
@@ -171,6 +171,7 @@ class QueueAdministration:
 
         Raises:
             JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
+            LibraryError: If the user lacks a permission. Nothing was deleted.
         """
         return await obliterate(await self._connected(), force=force, scan=scan)
 
@@ -248,6 +249,8 @@ async def obliterate(link: QueueLink, *, force: bool, scan: bool) -> int:
     Raises:
         GlideMQValidationError: If ``force`` or ``scan`` is not a bool.
         JobStateError: If jobs are active and ``force`` is False.
+        LibraryError: If the user lacks a permission. Nothing was deleted.
+        GlideMQError: If a step deleted nothing although the queue is not empty.
     """
     check_bool("force", force)
     check_bool("scan", scan)
@@ -256,10 +259,12 @@ async def obliterate(link: QueueLink, *, force: bool, scan: bool) -> int:
     deleted, status, cursor = 0, "more", ""
     while status == "more":
         call = administration.obliterate(link.keys.meta, force or deleted > 0, _BATCH, cursor, has_usage)
-        status, step, cursor = await link.transport.call(call)
-        if status == "active":
-            raise _jobs_active_error(name, step)
-        deleted += step
+        step = await link.transport.call(call)
+        if step.status == "active":
+            raise _jobs_active_error(name, step.deleted)
+        if step.status == "more" and not step.deleted and not step.removed and step.cursor == cursor:
+            raise GlideMQError(f"queue {name!r}: a step of obliterate deleted nothing ({deleted} jobs were deleted)")
+        status, cursor, deleted = step.status, step.cursor, deleted + step.deleted
     if scan:
         deleted += await _sweep(link)
     await link.transport.command("SREM", registry, name)

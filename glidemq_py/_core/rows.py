@@ -287,7 +287,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "requeue_jobs_reply": ("retried", "left"),
     "drain_reply": ("deleted", "cursor"),
     "clean_reply": ("cutoff", "ids", "more"),
-    "obliterate_reply": ("status", "deleted", "cursor"),
+    "obliterate_reply": ("status", "deleted", "cursor", "removed"),
     "group_info_reply": (
         "active",
         "parked",

@@ -438,6 +438,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
+            LibraryError: If the user lacks a permission. Nothing was deleted.
         """
         return run_immediately(self._core.obliterate(force=force, scan=scan))
 

@@ -5,18 +5,18 @@
 G.track_list_jobs = function(q, ids, now_text)
   local n = #ids
   if n == 0 then return end
-  redis.pcall('INCRBY', q.list_active, n)
+  G.pcall('INCRBY', q.list_active, n)
   local add = {}
   for i = 1, n do
     add[2 * i - 1] = now_text
     add[2 * i] = ids[i]
   end
-  redis.pcall('ZADD', q.list_active_ids, unpack(add))
+  G.pcall('ZADD', q.list_active_ids, unpack(add))
 end
 
 -- The counter never goes below zero.
 G.untrack_list_job = function(q, id)
-  redis.pcall('ZREM', q.list_active_ids, id)
-  local active = redis.pcall('GET', q.list_active)
-  if type(active) == 'string' and G.count_of(active) > 0 then redis.pcall('DECR', q.list_active) end
+  G.pcall('ZREM', q.list_active_ids, id)
+  local active = G.pcall('GET', q.list_active)
+  if type(active) == 'string' and G.count_of(active) > 0 then G.pcall('DECR', q.list_active) end
 end

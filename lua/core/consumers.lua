@@ -12,7 +12,7 @@ local PEERS, PEERS_SEEN_MS = 'worker-', 86400000
 G.GROUPS_MAX = GROUPS_MAX
 
 local function number_of_groups(q)
-  local info = redis.pcall('XINFO', 'STREAM', q.stream)
+  local info = G.pcall('XINFO', 'STREAM', q.stream)
   if info.err and string.find(info.err, 'permission', 1, true) then error(info.err, 0) end
   for i = 1, info.err and 0 or #info, 2 do
     if info[i] == 'groups' then return info[i + 1] end
@@ -53,7 +53,7 @@ end
 G.pending_count = function(q, name)
   local group, crowded = G.stream_group(q, name)
   if group then return group[STREAM_GROUP.pending] end
-  local pending = crowded and redis.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or {}
+  local pending = crowded and G.pcall('XPENDING', q.stream, name, '-', '+', PENDING_MAX) or {}
   return pending.err and 0 or #pending
 end
 
@@ -84,7 +84,7 @@ end
 -- deliveries}. from: the start of the range. Return the entry to continue after, '' at the end. (The server's own filter
 -- by idle time reads all entries.)
 G.each_idle = function(q, group, idle, from, most, each)
-  local pending, found = redis.pcall('XPENDING', q.stream, group, from, '+', IDLE_PAGE), 0
+  local pending, found = G.pcall('XPENDING', q.stream, group, from, '+', IDLE_PAGE), 0
   for i, p in ipairs(pending) do
     if p[PENDING_ENTRY.idle] >= idle then
       each(p)

@@ -55,7 +55,7 @@ end
 -- Increase the id counter by `by` and return it. A counter with an unusable value restarts at the present time, which
 -- is far from every id it has issued.
 G.count_ids = function(q, by)
-  local last = redis.pcall('INCRBY', q.id, G.int(by))
+  local last = G.pcall('INCRBY', q.id, G.int(by))
   if not G.must_restart(last) and last >= by then return last end
   last = G.now(q) + by
   redis.call('SET', q.id, G.int(last))

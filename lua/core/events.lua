@@ -7,12 +7,12 @@ local MANY, TRIMMED_EVERY = 16, 13
 
 -- Return how many events the queue keeps. A number of its own is in the meta hash, next to the events key.
 G.events_kept = function(events)
-  local set = redis.pcall('HGET', string.sub(events, 1, -NAME - 1) .. 'meta', 'maxLenEvents')
+  local set = G.pcall('HGET', string.sub(events, 1, -NAME - 1) .. 'meta', 'maxLenEvents')
   return type(set) == 'string' and string.find(set, '^%d+$') and set or KEPT
 end
 
 G.emit = function(events, event, id, ...)
-  redis.pcall('XADD', events, 'MAXLEN', '~', G.events_kept(events), '*', 'event', event, 'jobId', id, ...)
+  G.pcall('XADD', events, 'MAXLEN', '~', G.events_kept(events), '*', 'event', event, 'jobId', id, ...)
 end
 
 -- Return whether a call that writes events of plain jobs trims the stream: a call with many events, and every call in

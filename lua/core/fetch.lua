@@ -108,7 +108,7 @@ end
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
-  local h = redis.pcall('HMGET', key, unpack(FIELDS))
+  local h = G.pcall('HMGET', key, unpack(FIELDS))
   if h.err then
     G.drop(fetching, id, entry, 'the job key is not a hash')
     return false

@@ -7,7 +7,7 @@ local LIST_PAGE, HEAD_PAGE, TIME_PAGE = 1000, 200, 300
 
 -- Search `count` entries from `from` on.
 local function among(q, id, from, count)
-  local found = redis.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
+  local found = G.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
   if found.err then return nil end
   for _, entry in ipairs(found) do
     if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
@@ -25,7 +25,7 @@ end
 -- Search a list from both ends. `rank` is the direction, for LREM.
 local function in_list(key, id)
   for _, rank in ipairs({ -1, 1 }) do
-    if type(redis.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_PAGE)) == 'number' then
+    if type(G.pcall('LPOS', key, id, 'RANK', rank, 'MAXLEN', LIST_PAGE)) == 'number' then
       return { list = key, rank = rank }
     end
   end
@@ -37,13 +37,13 @@ local function in_lists(q, id) return in_list(q.lifo, id) or in_list(q.priority,
 -- h: eid, timestamp, lifo, priority. Return {entry}, {list, rank} or {set}; {held} if a peer's worker has read the
 -- entry and not yet activated the job; nil if the bounded reads do not find it.
 G.waiting_place = function(q, id, h)
-  if type(redis.pcall('ZSCORE', q.suspects, id)) == 'string' then return { set = q.suspects } end
+  if type(G.pcall('ZSCORE', q.suspects, id)) == 'string' then return { set = q.suspects } end
   local in_a_list = h.lifo == '1' or G.count_of(h.priority) > 0
   local place = in_a_list and in_lists(q, id)
   if place then return place end
   local entry = in_stream(q, id, h)
   if not entry then return not in_a_list and in_lists(q, id) or nil end
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
   if not pending.err and #pending > 0 then return { held = true, entry = entry } end
   return { entry = entry }
 end

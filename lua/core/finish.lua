@@ -44,7 +44,7 @@ end
 -- Check the token of a reported attempt. Return the status to reply, nil if the attempt is current, and the requested
 -- fields of the job's record. A key that is not a hash is a job that is gone.
 local function current(key, row, ended, ...)
-  local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
+  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
   return G.check_attempt(row[FENCE], row[PROCESSED_ON], ended, unpack(h)), unpack(h, 4)
 end
 
@@ -97,7 +97,7 @@ local function complete(b, row)
     G.emit(b.q.events, 'completed', row[ID], 'returnvalue', result)
   else
     -- One trim of the events per call is enough, and not every call needs one.
-    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result)
+    G.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result)
   end
   return G.OK
 end

@@ -34,7 +34,7 @@ G.unknown_feature = function(keys)
   for i = 1, #keys do
     local meta = meta_of(keys[i])
     if meta and meta ~= last then
-      local rejected = G.feature_error(meta, redis.pcall('HGET', meta, 'features'))
+      local rejected = G.feature_error(meta, G.pcall('HGET', meta, 'features'))
       if rejected or meta == keys[i] then return rejected end
       last = meta
     end

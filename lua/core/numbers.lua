@@ -121,7 +121,7 @@ end
 -- HINCRBY that restarts a field with an unusable value, so that one bad record cannot block its callers.
 G.bump = function(key, field, by)
   by = by or 1
-  local n = redis.pcall('HINCRBY', key, field, G.int(by))
+  local n = G.pcall('HINCRBY', key, field, G.int(by))
   if not G.must_restart(n) then return n end
   n = math.max(0, by)
   redis.call('HSET', key, field, G.int(n))
@@ -130,7 +130,7 @@ end
 
 -- The same for amounts with a fraction.
 G.add_amount = function(key, field, amount)
-  local reply = redis.pcall('HINCRBYFLOAT', key, field, string.format('%.17g', G.num(amount)))
+  local reply = G.pcall('HINCRBYFLOAT', key, field, string.format('%.17g', G.num(amount)))
   if G.must_restart(reply) then redis.call('HSET', key, field, G.text(math.max(0, G.num(amount)))) end
 end
 
@@ -141,7 +141,7 @@ local REPAIRS_MAX = 20
 -- Give members of a sorted set with scores above `latest` the score `at`, at most REPAIRS_MAX per call: such a time
 -- never comes.
 G.repair_times = function(key, latest, at)
-  local found = redis.pcall('ZRANGEBYSCORE', key, '(' .. G.int(latest), '+inf', 'LIMIT', 0, REPAIRS_MAX)
+  local found = G.pcall('ZRANGEBYSCORE', key, '(' .. G.int(latest), '+inf', 'LIMIT', 0, REPAIRS_MAX)
   if found.err then return end
   for _, member in ipairs(found) do redis.call('ZADD', key, G.int(at), member) end
 end

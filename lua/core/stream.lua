@@ -14,16 +14,17 @@ G.make_waiting = function(q, id, name)
 end
 
 -- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). A failing deletion (a foreign
--- key in place of the stream) must not undo the work already done.
+-- key in place of the stream) must not undo the work already done. Return how many entries were deleted.
 G.ack_entries = function(q, entries)
-  if #entries == 0 then return end
-  redis.pcall('XACK', q.stream, G.GROUP, unpack(entries))
-  redis.pcall('XDEL', q.stream, unpack(entries))
+  if #entries == 0 then return 0 end
+  G.pcall('XACK', q.stream, G.GROUP, unpack(entries))
+  local deleted = G.pcall('XDEL', q.stream, unpack(entries))
+  return type(deleted) == 'number' and deleted or 0
 end
 
 -- Read new entries for a consumer. A missing group (first use, FLUSHALL, DEL) is created.
 G.read_stream = function(q, consumer, count)
-  local reply = redis.pcall('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+  local reply = G.pcall('XREADGROUP', 'GROUP', G.GROUP, consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   if reply and reply.err then
     if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err) end
     redis.call('XGROUP', 'CREATE', q.stream, G.GROUP, '0', 'MKSTREAM')
@@ -50,7 +51,7 @@ G.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
   local from, count = eid or timestamp, eid and 1 or SAME_MS_MAX
   if not from then return nil end
-  local found = redis.pcall('XRANGE', q.stream, from, from, 'COUNT', count)
+  local found = G.pcall('XRANGE', q.stream, from, from, 'COUNT', count)
   if found.err then return nil end
   for _, entry in ipairs(found) do
     if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
@@ -66,7 +67,7 @@ local PENDING_PAGE, PENDING_PAGES = 1000, 5
 G.pending_entries = function(q, group, page)
   local pending_ids, from = {}, G.first(page)[STREAM_ENTRY.id]
   for _ = 1, PENDING_PAGES do
-    local pending = redis.pcall('XPENDING', q.stream, group, from, page[#page][STREAM_ENTRY.id], PENDING_PAGE)
+    local pending = G.pcall('XPENDING', q.stream, group, from, page[#page][STREAM_ENTRY.id], PENDING_PAGE)
     if pending.err then return pending_ids end
     for _, p in ipairs(pending) do pending_ids[p[PENDING_ENTRY.id]] = true end
     if #pending < PENDING_PAGE then return pending_ids end

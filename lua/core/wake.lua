@@ -6,14 +6,14 @@ local MARKERS_KEPT = 64
 
 G.wake = function(q, count)
   for _ = 1, math.min(count or 1, MARKERS_KEPT) do
-    redis.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+    G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
   end
 end
 
 local function move_cursor(key)
-  local moved = redis.pcall('XGROUP', 'SETID', key, G.WAKE_GROUP, '$')
+  local moved = G.pcall('XGROUP', 'SETID', key, G.WAKE_GROUP, '$')
   if type(moved) == 'table' and moved.err then
-    redis.pcall('XGROUP', 'CREATE', key, G.WAKE_GROUP, '$', 'MKSTREAM')
+    G.pcall('XGROUP', 'CREATE', key, G.WAKE_GROUP, '$', 'MKSTREAM')
   end
 end
 

@@ -42,7 +42,7 @@ G.export('rateLimit', { 'allow-oom' }, function(keys, args)
   return 0
 end)
 
-local function is_named(key, wanted) return redis.pcall('HGET', key, 'name') == wanted end
+local function is_named(key, wanted) return G.pcall('HGET', key, 'name') == wanted end
 
 local function search_zset(key, wanted, limit, J)
   local found = {}

@@ -19,7 +19,7 @@ local function from_list(q, list, c)
     local rejection = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, '', false)
     if not rejection then
       local set = W.activate(q, id, h, c.now, '', false)
-      redis.pcall('INCR', q.list_active)
+      G.pcall('INCR', q.list_active)
       if not c.quiet then G.emit(q.events, 'active', id) end
       return W.reply_of({ 'NEXT_HASH', c.id, id, '' }, flat, set)
     end
@@ -29,7 +29,7 @@ local function from_list(q, list, c)
 end
 
 local function read_entry(q, c)
-  local reply = redis.pcall('XREADGROUP', 'GROUP', c.group, c.consumer, 'COUNT', 1, 'STREAMS', q.stream, '>')
+  local reply = G.pcall('XREADGROUP', 'GROUP', c.group, c.consumer, 'COUNT', 1, 'STREAMS', q.stream, '>')
   if not reply or reply.err or not reply[1] then return nil end
   local entry = reply[1][2][1]
   return entry[1], G.entry_job(entry[2])

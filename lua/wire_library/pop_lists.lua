@@ -24,7 +24,7 @@ G.export('rpopAndReserve', { 'allow-oom' }, function(keys, args)
   if free >= 0 then count = math.min(count, free) end
   if count <= 0 then return {} end
   local ids = W.pop(W.queue(keys[1], 'meta'), keys[4], count)
-  if #ids > 0 then redis.pcall('INCRBY', keys[3], #ids) end
+  if #ids > 0 then G.pcall('INCRBY', keys[3], #ids) end
   return ids
 end)
 

@@ -185,7 +185,7 @@ local function listed(q)
   end
   local function add_active(members)
     for _, id in ipairs(members) do
-      if redis.pcall('HGET', q.J .. id, 'state') == 'active' then add(id) end
+      if G.pcall('HGET', q.J .. id, 'state') == 'active' then add(id) end
     end
   end
   add_active(redis.call('SSCAN', q.list_taken, '0', 'COUNT', LISTED)[2])

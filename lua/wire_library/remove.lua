@@ -15,7 +15,7 @@ local WORK_MAX, WORK_PAGE, COSTLY = 2000, 250, 4 -- units: one per plain job, CO
 -- Remove the job from its place: the entry named by its record, or the lists.
 local function leave_place(q, id, h)
   if W.given(h.eid) and G.find_entry(q, id, h.eid) then
-    redis.pcall('XACK', q.stream, G.GROUP, h.eid)
+    G.pcall('XACK', q.stream, G.GROUP, h.eid)
     redis.call('XDEL', q.stream, h.eid)
   elseif h.state == 'active' then
     if W.from_list(h) then W.untrack_list_job(q, id) end
@@ -25,7 +25,7 @@ local function leave_place(q, id, h)
   end
 end
 
-G.export('removeJob', { 'allow-oom' }, function(keys, args)
+G.export('removeJob', { 'allow-oom' }, G.for_operators(function(keys, args)
   local id = args[1]
   local q = W.job_queue(keys[1], id)
   local h = W.job(q, id)
@@ -43,9 +43,9 @@ G.export('removeJob', { 'allow-oom' }, function(keys, args)
   G.purge(q, { id })
   G.emit(q.events, 'removed', id)
   return 1
-end)
+end))
 
-G.export('clean', { 'allow-oom' }, function(keys, args)
+G.export('clean', { 'allow-oom' }, G.for_operators(function(keys, args)
   local q, limit = W.queue(keys[3], 'id'), math.min(math.floor(W.num(args[2])), W.JOBS_A_CALL)
   if limit <= 0 then return {} end
   local ids = redis.call('ZRANGEBYSCORE', keys[1], '-inf', W.score(W.num(args[1])), 'LIMIT', 0, G.int(limit))
@@ -53,7 +53,7 @@ G.export('clean', { 'allow-oom' }, function(keys, args)
   for i = 1, #ids, PAGE do redis.call('ZREM', keys[1], unpack(ids, i, math.min(i + PAGE - 1, #ids))) end
   if #ids > 0 then G.emit(keys[2], 'cleaned', G.int(#ids)) end
   return ids
-end)
+end))
 
 -- ------------------------------------------------------------------ drain
 
@@ -121,7 +121,7 @@ local function drain_list(q, d, key)
   if examined > 0 then redis.call('LTRIM', key, examined, -1) end
 end
 
-G.export('drain', { 'allow-oom' }, function(keys, args)
+G.export('drain', { 'allow-oom' }, G.for_operators(function(keys, args)
   local q, d = W.queue(keys[4], 'id'), { count = 0, work = 0, groups = {} }
   drain_stream(q, d, args[2] or '')
   if args[1] == '1' then drain_scheduled(q, d) end
@@ -130,4 +130,4 @@ G.export('drain', { 'allow-oom' }, function(keys, args)
   for _, g in pairs(d.groups) do W.promote_parked(q, g, 0) end
   if d.count > 0 then G.emit(keys[3], 'drained', G.int(d.count)) end
   return d.count
-end)
+end))

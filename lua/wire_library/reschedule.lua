@@ -30,7 +30,7 @@ end
 local function leave_stream(q, id, h, group)
   local entry = W.find_entry(q, id, h.eid, h.timestamp)
   if not entry then return false end
-  local pending = redis.pcall('XPENDING', q.stream, group or '', entry, entry, 1)
+  local pending = G.pcall('XPENDING', q.stream, group or '', entry, entry, 1)
   if not pending.err and #pending > 0 then return false end
   redis.call('XDEL', q.stream, entry)
   return true
@@ -47,7 +47,7 @@ local function to_stream(q, id, h)
   W.push_stream(q, id, h.name)
 end
 
-G.export('promoteJob', { 'allow-oom' }, function(keys, args)
+G.export('promoteJob', { 'allow-oom' }, G.for_operators(function(keys, args)
   local id = args[1]
   local q = W.job_queue(keys[1], id)
   local h = W.job(q, id)
@@ -58,7 +58,7 @@ G.export('promoteJob', { 'allow-oom' }, function(keys, args)
   redis.call('HSET', q.J .. id, 'delay', '0')
   G.emit(q.events, 'promoted', id)
   return 'ok'
-end)
+end))
 
 local DELAY = {}
 
@@ -128,16 +128,16 @@ local function change(keys, id, rules, c, event, value)
   return outcome
 end
 
-G.export('changeDelay', { 'allow-oom' }, function(keys, args)
+G.export('changeDelay', { 'allow-oom' }, G.for_operators(function(keys, args)
   local delay = tonumber(args[2] or '')
   if not delay or delay ~= delay or delay < 0 then return 'error:invalid_delay' end
   local c = { delay = W.duration(delay), now = W.num(args[3]), group = args[4] }
   return change(keys, args[1], DELAY, c, 'delay-changed', delay)
-end)
+end))
 
-G.export('changePriority', { 'allow-oom' }, function(keys, args)
+G.export('changePriority', { 'allow-oom' }, G.for_operators(function(keys, args)
   local priority = tonumber(args[2] or '')
   if not priority or priority ~= priority or priority < 0 then return 'error:invalid_priority' end
   local c = { priority = G.priority_of(priority), group = args[3] }
   return change(keys, args[1], PRIORITY, c, 'priority-changed', priority)
-end)
+end))

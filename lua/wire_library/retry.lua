@@ -21,7 +21,7 @@ local function retry(q, id, now)
   return true
 end
 
-G.export('retryJobs', { 'allow-oom' }, function(keys, args)
+G.export('retryJobs', { 'allow-oom' }, G.for_operators(function(keys, args)
   local q, now, left, retried = W.queue(keys[4], 'id'), tonumber(args[2] or ''), W.num(args[1]), 0
   if not now or now ~= now then return redis.error_reply('ERR invalid timestamp') end
   left = left <= 0 and W.JOBS_A_CALL or math.min(math.ceil(left), W.JOBS_A_CALL)
@@ -39,7 +39,7 @@ G.export('retryJobs', { 'allow-oom' }, function(keys, args)
     W.wake(q)
   end
   return retried
-end)
+end))
 
 local function leave_waiting(q, id, h, group)
   redis.call('ZREM', q.scheduled, id)
@@ -53,7 +53,7 @@ end
 
 local STOPPABLE = { waiting = true, delayed = true, prioritized = true }
 
-G.export('revoke', { 'allow-oom' }, function(keys, args)
+G.export('revoke', { 'allow-oom' }, G.for_operators(function(keys, args)
   local id, now = args[1], W.num(args[2])
   local q = W.job_queue(keys[1], id)
   local h = W.job(q, id)
@@ -68,4 +68,4 @@ G.export('revoke', { 'allow-oom' }, function(keys, args)
   if stopped then W.end_revoked(q, id, h, now) end
   G.emit(q.events, 'revoked', id)
   return stopped and 'revoked' or 'flagged'
-end)
+end))

@@ -114,8 +114,9 @@ class OwnQueue:
         replies: list[tuple[str, int]] = []
         cursor = ""
         while not replies or replies[-1][0] == "more":
-            status, deleted, cursor = self.run(administration.obliterate(self.meta, force, batch, cursor))
-            replies.append((status, deleted))
+            step = self.run(administration.obliterate(self.meta, force, batch, cursor))
+            cursor = step.cursor
+            replies.append((step.status, step.deleted))
         return replies
 
     # -- looking -------------------------------------------------------------------------------------------

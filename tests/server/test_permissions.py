@@ -289,6 +289,147 @@ async def test_missing_permission_is_named(place: ServerProcess) -> None:
                     await queue.add("a")
 
 
+def contents(client: RespClient) -> dict[str, Any]:
+    """Return the content of all keys."""
+    return {key: read(client, key) for key in sorted(client.execute("KEYS", "*"))}
+
+
+READS = {
+    "string": ("GET", "{}"), "hash": ("HGETALL", "{}"), "list": ("LRANGE", "{}", "0", "-1"), "set": ("SMEMBERS", "{}"),
+    "zset": ("ZRANGE", "{}", "0", "-1", "WITHSCORES"), "stream": ("XRANGE", "{}", "-", "+"),
+}  # fmt: skip
+
+
+def read(client: RespClient, key: str) -> Any:
+    kind = client.execute("TYPE", key)
+    found = client.execute(*(key if word == "{}" else word for word in READS[kind]))
+    return kind, sorted(found) if kind == "set" else found
+
+
+async def fill(url: str) -> dict[str, str]:
+    """Add jobs of every kind. Return the id of one job per state."""
+    ids: dict[str, str] = {}
+
+    async def handle(job: Job) -> None:
+        if job.name == "suspends":
+            await job.suspend()
+        if job.name == "fails":
+            raise ValueError("x")
+
+    async with Queue("q", url) as queue:
+        async with Worker("q", handle, url) as worker:
+            ended: asyncio.Queue[str] = asyncio.Queue()
+            for event in ("completed", "failed", "suspended"):
+                worker.on(event, lambda job, *_: ended.put_nowait(job.id))
+            for state, name in (("completed", "a"), ("failed", "fails"), ("suspended", "suspends")):
+                ids[state] = (await queue.add(name)).id
+            for _ in ids:
+                await ended.get()
+        ordering: Any = {"key": "k", "concurrency": 2}
+        ids["waiting"] = (await queue.add("a")).id
+        ids["lifo"] = (await queue.add("a", lifo=True)).id
+        ids["delayed"] = (await queue.add("a", delay=3_600_000)).id
+        ids["prioritized"] = (await queue.add("a", priority=3)).id
+        ids["ordered"] = (await queue.add("a", ordering=ordering)).id
+        await queue.add_bulk([("x", {})] * 50)
+        tree = FlowJob("p", "q", children=[FlowJob("c", "q", n) for n in range(3)])
+    async with FlowProducer(url) as flows:
+        ids["waiting-children"] = (await flows.add(tree)).job.id
+    return ids
+
+
+JOBS = ("waiting", "lifo", "delayed", "prioritized", "ordered", "failed", "completed", "suspended", "waiting-children")
+OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
+    "obliterate": lambda q, _: q.obliterate(),
+    "obliterate by force": lambda q, _: q.obliterate(force=True),
+    "obliterate with scan": lambda q, _: q.obliterate(scan=True),
+    "drain": lambda q, _: q.drain(),
+    "drain delayed": lambda q, _: q.drain(delayed=True),
+    "clean completed": lambda q, _: q.clean(0),
+    "clean failed": lambda q, _: q.clean(0, state="failed"),
+    "retry jobs": lambda q, _: q.retry_jobs(),
+    "repair": lambda q, _: q.check(repair=True, recheck_after=0),
+    "pause": lambda q, _: q.pause(),
+    "signal": lambda q, ids: q.signal(ids["suspended"], "go"),
+    "promote": lambda q, ids: q.promote(ids["delayed"]),
+    **{f"remove {state}": lambda q, ids, s=state: q.remove(ids[s]) for state in JOBS},
+    **{f"revoke {state}": lambda q, ids, s=state: q.revoke(ids[s]) for state in JOBS},
+    **{f"priority {state}": lambda q, ids, s=state: q.change_priority(ids[s], 7) for state in JOBS[:4]},
+    **{f"delay {state}": lambda q, ids, s=state: q.change_delay(ids[s], 50) for state in JOBS[:4]},
+    "retry": lambda q, ids: retry(q, ids["failed"]),
+}
+
+
+async def retry(queue: Queue, job_id: str) -> None:
+    job = await queue.get_job(job_id)
+    assert job is not None
+    await job.retry()
+
+
+async def test_operator_functions_of_a_producer_end_and_change_everything_or_nothing(place: ServerProcess) -> None:
+    """A function that lacks a permission in its middle would leave the queue half changed."""
+    rejected = set[str]()
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        for name, operate in OPERATORS.items():
+            client.execute("FLUSHALL")
+            ids = await fill(place.url)
+            allow(client, "producer", RULES["producer"])
+            before = contents(client)
+            async with Queue("q", as_user(place.url, "producer")) as queue:
+                try:
+                    await asyncio.wait_for(operate(queue, ids), 30)
+                except LibraryError:
+                    rejected.add(name)
+                    assert contents(client) == before, name
+                else:
+                    assert refused(client) == set(), name
+    assert rejected >= {"obliterate", "drain", "clean failed", "retry jobs", "remove waiting", "revoke waiting"}
+
+
+def operator_commands() -> set[str]:
+    """Return the commands that the Lua functions of operators require, as rules."""
+    source = (ROOT / "lua/core/permissions.lua").read_text(encoding="utf-8")
+    listed = source[source.index("local OPERATOR_COMMANDS") : source.index("local function denied")]
+    subcommands = {f"{command}|{name}".lower() for command, name in re.findall(r"{ '([A-Z]+)', '([A-Z]+)' }", listed)}
+    plain = re.findall(r"'([A-Z]+)'", listed.partition("local SUBCOMMANDS")[0])
+    return {command.lower() for command in plain} | subcommands | {"rename"}
+
+
+async def test_each_missing_permission_rejects_operator_functions(place: ServerProcess) -> None:
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        await fill(place.url)
+        before = contents(client)
+        for missing in sorted(operator_commands()):
+            allow(client, "app", [*RULES["app"], f"-{missing}"])
+            async with Queue("q", as_user(place.url, "app")) as queue:
+                for call in (queue.obliterate, queue.drain, queue.retry_jobs, lambda q=queue: q.clean(0)):
+                    with pytest.raises(LibraryError, match="permission"):
+                        await call()
+            assert contents(client) == before, missing
+
+
+def test_operator_functions_require_the_commands_that_they_use() -> None:
+    """The list of lua/core/permissions.lua is complete: also for the code that operator functions share."""
+    lua = ROOT / "lua"
+    used = set[str]()
+    for path in [*lua.glob("core/**/*.lua"), *lua.glob("features/**/*.lua")]:
+        text = re.sub(r"--.*", "", path.read_text(encoding="utf-8"))
+        shared = path.parent.name != "functions" or path.name in ("_check.lua", "_reschedule.lua")
+        if shared or "G.for_operators(" in text:
+            found = re.findall(r"call\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?", text)
+            used |= {
+                (f"{command}|{name}" if command in ("XGROUP", "XINFO") else command).lower() for command, name in found
+            }
+    assert used - operator_commands() == ONLY_WORKERS
+    assert operator_commands() <= {word[1:] for word in RULES["app"] if word.startswith("+")}
+
+
+ONLY_WORKERS = {"rpop", "xreadgroup"}
+"""Commands in shared files that no operator function reaches."""
+
+
 def test_rules_match_the_commands_in_use(place: ServerProcess) -> None:
     with place.client() as client:
         known = {name.lower() for name in client.execute("COMMAND", "LIST")}

@@ -12,6 +12,7 @@ from glidemq_py._core.calls.working import AttemptStatus
 __all__ = [
     "Cleaned",
     "Drained",
+    "Obliterated",
     "Retried",
     "append_job_log",
     "change_delay",
@@ -89,13 +90,11 @@ def requeue_job(meta: str, job_id: str) -> Call[str]:
     return Call("requeue_job", meta, requests.requeue_job(id=job_id), bytes.decode)
 
 
-def obliterate(
-    meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False
-) -> Call[tuple[str, int, str]]:
-    """Delete up to ``batch`` jobs of the queue; return the status, their number, and the cursor of the next call.
+def obliterate(meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False) -> Call[Obliterated]:
+    """Delete up to ``batch`` jobs of the queue.
 
     The status is "more" (call again), "done", or "active": jobs are active and ``force`` is False; their number is
-    returned instead. ``has_usage``: the queue may have usage that a Node peer reported.
+    returned instead of that of the deleted jobs. ``has_usage``: the queue may have usage that a Node peer reported.
     """
     return Call(
         "obliterate",
@@ -106,9 +105,9 @@ def obliterate(
     )
 
 
-def _obliterated(reply: bytes) -> tuple[str, int, str]:
-    status, number, cursor = unpack(reply)
-    return str(status), int(number), str(cursor)
+def _obliterated(reply: bytes) -> Obliterated:
+    status, number, cursor, removed = unpack(reply)
+    return Obliterated(str(status), int(number), str(cursor), int(removed))
 
 
 def _update(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:
@@ -152,6 +151,19 @@ def unlock(key: str, token: str) -> Call[bool]:
 def renew(key: str, token: str, ttl: int) -> Call[bool]:
     """Renew a lock for ``ttl`` ms; return False if this client no longer holds it."""
     return Call("renew", key, requests.renew(token=token, ttl=str(ttl)), bool, repeatable=True)
+
+
+@declared("obliterate_reply")
+class Obliterated(NamedTuple):
+    """Reply of one step of obliterate."""
+
+    status: str
+    """"more", "done" or "active"."""
+    deleted: int
+    """Number of deleted jobs, or of active jobs if the status is "active"."""
+    cursor: str
+    removed: int
+    """Approximate number of removed keys and places in indexes; 0 = there was no progress."""
 
 
 @declared("drain_reply")

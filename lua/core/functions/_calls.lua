@@ -390,7 +390,7 @@ G.replies = {
   requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
-  obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor }) end,
+  obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
   group_info = function(r)
     return cmsgpack.pack({
       r.active, r.parked, r.next_seq, r.concurrency, r.rate_max, r.rate_ms, r.capacity, r.refill, r.limited_until,

@@ -74,7 +74,7 @@ local function add_plain(q, now_text, quiet, id, row, trims)
   if trims then
     G.emit(q.events, 'added', id, 'name', name)
   else
-    redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name)
+    G.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name)
   end
 end
 

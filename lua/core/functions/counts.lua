@@ -14,7 +14,7 @@ local SCAN = G.rows.scan
 local GROUPS_A_CALL = 500
 
 local function parked_in(q, group)
-  local n = redis.pcall('ZCARD', q.P .. 'groupq:' .. group)
+  local n = G.pcall('ZCARD', q.P .. 'groupq:' .. group)
   return type(n) == 'number' and n or 0
 end
 

@@ -19,7 +19,7 @@ local function group_of(q, d, name)
 end
 
 local function delete(q, d, id)
-  local ok, h = pcall(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId',
+  local ok, h = G.attempt(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId',
     'parentQueue', 'parentIds', 'opts')
   if not ok or not NOT_BEGUN[h.state] then return end
   local name = G.given(h.groupKey)
@@ -170,7 +170,7 @@ local function next_cursor(d, phase, position)
   return ORDER[d.number + 1] and ORDER[d.number + 1] .. ':' or ''
 end
 
-G.export('drain', { 'allow-oom' }, function(q, r)
+G.export('drain', { 'allow-oom' }, G.for_operators(function(q, r)
   local phase, position = string.match(r.cursor, '^(%l+):(.*)$')
   local d = { delayed = r.delayed, batch = r.batch, now = G.now(q), ids = {}, groups = {}, number = 1 }
   for i, name in ipairs(ORDER) do
@@ -194,4 +194,4 @@ G.export('drain', { 'allow-oom' }, function(q, r)
   local total = r.total + #d.ids
   if cursor == '' and total > 0 then G.emit(q.events, 'drained', G.int(total)) end
   return G.replies.drain({ deleted = #d.ids, cursor = cursor })
-end)
+end))

@@ -49,7 +49,7 @@ local function read_places(q)
     q.suspect_host, q.outbox)
   if places == 0 then return true, false end
   local outbox = redis.call('EXISTS', q.outbox)
-  local entries = outbox == 1 and redis.pcall('XLEN', q.outbox)
+  local entries = outbox == 1 and G.pcall('XLEN', q.outbox)
   return places == outbox, type(entries) == 'number' and entries > 0
 end
 

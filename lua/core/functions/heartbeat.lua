@@ -14,7 +14,7 @@ local NO_END = {}
 local function renew_lock(q, now_text, consumer, job)
   local id, entry = job[LEASE.id], job[LEASE.entry]
   local key = q.J .. id
-  local h = redis.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
+  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
   if h.err then return G.GONE end
   local state, fence, processed_on, revoked = unpack(h)
   local rejected = G.check_attempt(job[LEASE.fence], job[LEASE.processed_on], NO_END, state, fence, processed_on)
@@ -23,7 +23,7 @@ local function renew_lock(q, now_text, consumer, job)
   if entry == '' then
     redis.call('ZADD', q.list_active_ids, 'XX', now_text, id)
   else
-    redis.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
+    G.pcall('XCLAIM', q.stream, G.GROUP, consumer, 0, entry, 'JUSTID')
   end
   return revoked == '1' and REVOKED or G.OK
 end

@@ -1,7 +1,8 @@
 -- obliterate: delete a queue with every key, in bounded steps, at a cost that depends on the size of the queue.
--- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1}   -> packed {status, deleted jobs, cursor}
+-- KEYS 1 meta   ARGV 1 packed {force, batch, cursor, has usage 0|1}   -> packed {status, deleted jobs, cursor, removed}
 -- status: 'more' (call again with the cursor of the reply; '' at first), 'done', 'active' (force is off and jobs are
 -- active; nothing was changed, and the number is the count of active jobs)
+-- removed: how many keys and places in indexes this call removed, approximately; 0 = there was no progress.
 -- Jobs are found through the indexes, then through their families, the events and the ids near both ends of the id
 -- counter: a Node peer's library leaves parents that wait for their children, active jobs of lists and keys of removed
 -- jobs in no index. No key of another queue is read. Keys of a foreign type are deleted with the rest.
@@ -36,12 +37,12 @@ end
 -- Delete a job with all its keys. Return 1 if it existed, and how many keys it had.
 local function delete_job(q, id, subscriptions)
   local P, key = q.P, q.J .. id
-  local parent, parent_queue, group, budget, flow = unpack(typed(redis.pcall('HMGET', key, 'parentId', 'parentQueue',
+  local parent, parent_queue, group, budget, flow = unpack(typed(G.pcall('HMGET', key, 'parentId', 'parentQueue',
     'groupKey', 'budgetKey', 'building')))
   if parent and parent_queue then add_relatives(q, { G.flows.P_of(q, parent_queue) .. parent }) end
-  local parents = typed(redis.pcall('SPOP', P .. 'parents:' .. id, RELATIVES))
+  local parents = typed(G.pcall('SPOP', P .. 'parents:' .. id, RELATIVES))
   add_relatives(q, parents)
-  local children = typed(redis.pcall('SPOP', P .. 'deps:' .. id, RELATIVES))
+  local children = typed(G.pcall('SPOP', P .. 'deps:' .. id, RELATIVES))
   add_relatives(q, children)
   if #children == RELATIVES then -- there may be more children: come back, with the record gone
     redis.call('SADD', q.obliterating, id)
@@ -49,7 +50,7 @@ local function delete_job(q, id, subscriptions)
     redis.call('UNLINK', P .. 'deps:' .. id)
   end
   -- Parked jobs of the group are in the record that is deleted here: only an empty one.
-  if group and redis.pcall('ZCARD', P .. 'groupq:' .. group) == 0 then delete_group(q, group) end
+  if group and G.pcall('ZCARD', P .. 'groupq:' .. group) == 0 then delete_group(q, group) end
   if budget and string.sub(budget, 1, #P) == P then redis.call('UNLINK', budget) end
   if flow then redis.call('UNLINK', P .. 'flow:' .. flow, P .. 'flow-mark:' .. flow) end
   local records = {}
@@ -61,8 +62,8 @@ local function delete_job(q, id, subscriptions)
   return existed, existed + #parents + #children + others
 end
 
--- A member of `scheduled` may be a further attempt of one subscription: `id||group`.
-local function without_subscriptions(q, members)
+-- A member of `scheduled` may be a further attempt of one subscription: `id||group`. Return the ids, and `removed`.
+local function without_subscriptions(q, members, removed)
   for i, member in ipairs(members) do
     local id, group = string.match(member, '^(.-)||(.*)$')
     if id then
@@ -70,7 +71,7 @@ local function without_subscriptions(q, members)
       members[i] = id
     end
   end
-  return members
+  return members, removed
 end
 
 -- Return ids of jobs, `count` at most, and how many places were emptied.
@@ -78,39 +79,37 @@ local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
     q.list_popped }
   for _, key in ipairs(sets) do
-    local ids = typed(redis.pcall('ZRANGE', key, 0, count - 1))
+    local ids = typed(G.pcall('ZRANGE', key, 0, count - 1))
     if #ids > 0 then
-      redis.call('ZREM', key, unpack(ids))
-      return without_subscriptions(q, ids), #ids
+      return without_subscriptions(q, ids, redis.call('ZREM', key, unpack(ids)))
     end
   end
   for _, key in ipairs({ q.lifo, q.priority }) do
-    local ids = typed(redis.pcall('LRANGE', key, 0, count - 1))
+    local ids = typed(G.pcall('LRANGE', key, 0, count - 1))
     if #ids > 0 then
       redis.call('LTRIM', key, #ids, -1)
       return ids, #ids
     end
   end
   for _, key in ipairs({ q.list_taken, q.obliterating }) do
-    local ids = typed(redis.pcall('SPOP', key, count))
+    local ids = typed(G.pcall('SPOP', key, count))
     if #ids > 0 then return ids, #ids end
   end
   local ids, entries = {}, {}
-  for _, e in ipairs(typed(redis.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
+  for _, e in ipairs(typed(G.pcall('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
     entries[#entries + 1] = e[STREAM_ENTRY.id]
     ids[#ids + 1] = G.entry_job(e[STREAM_ENTRY.fields])
   end
-  G.ack_entries(q, entries)
-  return ids, #entries
+  return ids, G.ack_entries(q, entries)
 end
 
 -- Return ids of parked jobs, and how many ids and groups were removed. A group is deleted when it has no parked jobs.
 local function group_ids(q, count)
-  local page = typed(redis.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS))
+  local page = typed(G.pcall('HSCAN', q.ordering, 0, 'COUNT', GROUPS))
   local names, ids, groups = page[SCAN.found] or {}, {}, 0
   for i = 1, #names, 2 do
     local parked = q.P .. 'groupq:' .. names[i]
-    local found = typed(redis.pcall('ZRANGE', parked, 0, count - #ids - 1))
+    local found = typed(G.pcall('ZRANGE', parked, 0, count - #ids - 1))
     if #found > 0 then
       redis.call('ZREM', parked, unpack(found))
       for _, id in ipairs(found) do ids[#ids + 1] = id end
@@ -128,25 +127,25 @@ end
 
 local OTHERS = {
   function(q, count) -- groups that only have a limit
-    local names = typed(redis.pcall('ZRANGE', q.ratelimited, 0, count - 1))
+    local names = typed(G.pcall('ZRANGE', q.ratelimited, 0, count - 1))
     for _, name in ipairs(names) do delete_group(q, name) end
     if #names > 0 then redis.call('ZREM', q.ratelimited, unpack(names)) end
     return #names
   end,
   function(q, count)
-    local names = typed(redis.pcall('ZRANGE', q.workers, 0, count - 1))
+    local names = typed(G.pcall('ZRANGE', q.workers, 0, count - 1))
     for _, name in ipairs(names) do redis.call('UNLINK', q.P .. 'w:' .. name) end
     if #names > 0 then redis.call('ZREM', q.workers, unpack(names)) end
     return #names
   end,
   function(q, count)
-    local suffixes = typed(redis.pcall('ZRANGE', q.temporary, 0, count - 1))
+    local suffixes = typed(G.pcall('ZRANGE', q.temporary, 0, count - 1))
     for _, suffix in ipairs(suffixes) do redis.call('UNLINK', q.P .. suffix) end
     if #suffixes > 0 then redis.call('ZREM', q.temporary, unpack(suffixes)) end
     return #suffixes
   end,
   function(q)
-    local page = typed(redis.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[SCAN.found] or {}
+    local page = typed(G.pcall('HSCAN', q.P .. 'flows', 0, 'COUNT', GROUPS))[SCAN.found] or {}
     for i = 1, #page, 2 do
       redis.call('UNLINK', q.P .. 'flow:' .. page[i], q.P .. 'flow-mark:' .. page[i])
       redis.call('HDEL', q.P .. 'flows', page[i])
@@ -154,7 +153,7 @@ local OTHERS = {
     return #page
   end,
   function(q, count)
-    local results = typed(redis.pcall('LRANGE', q.parents_left, 0, count - 1))
+    local results = typed(G.pcall('LRANGE', q.parents_left, 0, count - 1))
     for _, packed in ipairs(results) do
       local ok, result = pcall(cmsgpack.unpack, packed)
       if ok and type(result) == 'table' then redis.call('UNLINK', q.P .. 'parents-left:' .. tostring(result[ENDED_CHILD.id])) end
@@ -163,10 +162,10 @@ local OTHERS = {
     return #results
   end,
   function(q)
-    local id = G.first(typed(redis.pcall('ZRANGE', q.writes, 0, 0)))
+    local id = G.first(typed(G.pcall('ZRANGE', q.writes, 0, 0)))
     if not id then return 0 end
     local stem = q.P .. 'write:' .. id
-    local attempts = typed(redis.pcall('SPOP', stem .. ':tried', RELATIVES))
+    local attempts = typed(G.pcall('SPOP', stem .. ':tried', RELATIVES))
     for _, attempt in ipairs(attempts) do redis.call('UNLINK', stem .. ':try:' .. attempt) end
     if #attempts < RELATIVES then
       redis.call('UNLINK', stem, stem .. ':tried', stem .. ':won', stem .. ':queues', stem .. ':drivers')
@@ -191,7 +190,7 @@ end
 -- Jobs that the latest events name.
 SEARCH.events = function(q, c, batch)
   local from = c.position == '' and '-' or '(' .. c.position
-  local page = typed(redis.pcall('XRANGE', q.events, from, '+', 'COUNT', batch))
+  local page = typed(G.pcall('XRANGE', q.events, from, '+', 'COUNT', batch))
   for _, entry in ipairs(page) do
     local id = G.entry_job(entry[STREAM_ENTRY.fields])
     if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then found_job(q, c, id) end
@@ -201,7 +200,7 @@ end
 
 -- Ids from `position` on, in steps of 1 or -1, until GAP ids in a row have no key.
 local function search_ids(q, c, batch, step)
-  local last = G.count_of(redis.pcall('GET', q.id))
+  local last = G.count_of(G.pcall('GET', q.id))
   local at, found = tonumber(c.position) or (step > 0 and 1 or last), 0
   for _ = 1, IDS do
     if at < 1 or at > last then c.complete = true end
@@ -259,7 +258,7 @@ end
 
 local function active_count(q)
   local from_stream = G.pending_count(q, G.GROUP)
-  local from_lists = redis.pcall('GET', q.list_active)
+  local from_lists = G.pcall('GET', q.list_active)
   local active = from_stream + (type(from_lists) == 'string' and math.max(0, G.count_of(from_lists)) or 0)
   for _, group in ipairs(G.subscriptions.names(q)) do active = active + G.subscriptions.active_count(q, group) end
   return active
@@ -285,25 +284,29 @@ local function delete_queue(q)
     q.temporary, q.write_reports, q.obliterating, q.parents_left, q.search_cursors)
 end
 
--- Delete one batch of the jobs in the indexes. Return the deleted jobs, and false if nothing was left.
+-- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.
 local function delete_indexed(q, batch, subscriptions)
   local ids, found = first_ids(q, batch)
   if found == 0 then ids, found = group_ids(q, batch) end
   local deleted = 0
   for _, id in ipairs(ids) do deleted = deleted + delete_job(q, id, subscriptions) end
   for i = 1, found == 0 and #OTHERS or 0 do found = found + OTHERS[i](q, batch) end
-  return deleted, found > 0
+  return deleted, found
 end
 
-G.export('obliterate', { 'allow-oom' }, function(q, r)
+G.export('obliterate', { 'allow-oom' }, G.for_operators(function(q, r)
   local active = r.force and 0 or active_count(q)
-  if active > 0 then return G.replies.obliterate({ status = 'active', deleted = active, cursor = '' }) end
+  if active > 0 then return G.replies.obliterate({ status = 'active', deleted = active, cursor = '', removed = 0 }) end
   local subscriptions, cursor = G.subscriptions.names(q), r.cursor
   local deleted, found = delete_indexed(q, r.batch, subscriptions)
-  if found then return G.replies.obliterate({ status = 'more', deleted = deleted, cursor = cursor }) end
+  if found > 0 then
+    return G.replies.obliterate({ status = 'more', deleted = deleted, cursor = cursor, removed = found })
+  end
   local c = { deleted = 0, keys = 0, subscriptions = subscriptions, usage = r.has_usage == 1 }
   cursor = search(q, c, cursor, r.batch)
-  if cursor then return G.replies.obliterate({ status = 'more', deleted = c.deleted, cursor = cursor }) end
+  if cursor then
+    return G.replies.obliterate({ status = 'more', deleted = c.deleted, cursor = cursor, removed = c.keys })
+  end
   delete_queue(q)
-  return G.replies.obliterate({ status = 'done', deleted = 0, cursor = '' })
-end)
+  return G.replies.obliterate({ status = 'done', deleted = 0, cursor = '', removed = 0 })
+end))

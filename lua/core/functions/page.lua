@@ -27,8 +27,8 @@ local function read(q, fields, rows, id, position)
     rows[#rows + 1] = 1
     return
   end
-  if fields.only and redis.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
-  local values = redis.pcall('HMGET', q.J .. id, unpack(fields))
+  if fields.only and G.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
+  local values = G.pcall('HMGET', q.J .. id, unpack(fields))
   if not values.err then rows[#rows + 1] = G.new.listed({ id = id, position = position, values = values }) end
 end
 
@@ -80,7 +80,7 @@ end
 
 local function pending_between(q, first, last, count)
   local seen = {}
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, first, last, count)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, first, last, count)
   if not pending.err then
     for _, p in ipairs(pending) do seen[p[PENDING_ENTRY.id]] = true end
   end
@@ -137,7 +137,7 @@ local function active(q, cursor, count, fields)
     return rows, next_cursor ~= '' and 'z:' .. next_cursor or ''
   end
   local rows = {}
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
   if pending.err or #pending == 0 then return rows, 'z:' end
   for _, p in ipairs(pending) do
     local entry = p[PENDING_ENTRY.id]

@@ -22,7 +22,7 @@ end
 -- Return whether this worker fetched the job and no other has activated it since: its score is still its
 -- `lastActive`.
 local function is_ours(q, consumer, id, last_active)
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
+  local h = G.pcall('HMGET', q.J .. id, 'state', 'takenBy', 'lastActive')
   local state, taken_by, renewed = unpack(h)
   return state == 'active' and taken_by == consumer and tonumber(renewed or '') == last_active
 end
@@ -48,7 +48,7 @@ end
 
 local function from_stream(q, fetching, known, want, cursor)
   local from = cursor == '' and '-' or '(' .. cursor
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
   if pending.err then pending = {} end
   for _, p in ipairs(pending) do
     local entry = p[PENDING_ENTRY.id]

@@ -5,7 +5,7 @@
 G.export('records', { 'no-writes' }, function(q, r)
   local rows = {}
   for _, id in ipairs(r.ids) do
-    local values = redis.pcall('HMGET', q.J .. id, unpack(r.fields))
+    local values = G.pcall('HMGET', q.J .. id, unpack(r.fields))
     if not values.err and redis.call('EXISTS', q.J .. id) == 1 then
       rows[#rows + 1] = G.new.record({ id = id, values = values })
     end

@@ -12,7 +12,7 @@ local function leave_lists(q, id, by_record)
   if taken or by_record or redis.call('ZSCORE', q.list_active_ids, id) then G.untrack_list_job(q, id) end
 end
 
-G.export('remove', { 'allow-oom' }, function(q, r)
+G.export('remove', { 'allow-oom' }, G.for_operators(function(q, r)
   local id = r.id
   local key = q.J .. id
   local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
@@ -39,4 +39,4 @@ G.export('remove', { 'allow-oom' }, function(q, r)
   G.budgets.delete(q, { id })
   G.emit(q.events, 'removed', id)
   return 1
-end)
+end))

@@ -28,7 +28,7 @@ G.export('workers', { 'no-writes' }, function(q)
 end)
 
 local function pending_of(q, consumer)
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, consumer)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, consumer)
   return not pending.err and #pending or 0
 end
 
@@ -45,7 +45,7 @@ G.export('leave', { 'allow-oom' }, function(q, r)
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end
-  redis.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
+  G.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
   -- A wake-up marker consumed by this worker must wake another one.
   G.wake(q, 1)
   return 1

@@ -96,7 +96,7 @@ end
 
 -- Return what to do with a job of the flow before it starts: '' (it may start), 'fail' or 'pause'.
 M.start_decision = function(key)
-  local h = redis.pcall('HMGET', key, 'exceeded', 'onExceeded')
+  local h = G.pcall('HMGET', key, 'exceeded', 'onExceeded')
   local exceeded, on_exceeded = unpack(h)
   if exceeded ~= '1' then return '' end
   return on_exceeded == 'pause' and 'pause' or 'fail'

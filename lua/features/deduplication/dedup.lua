@@ -47,7 +47,7 @@ G.sweep_dedup = function(q, now)
   G.repair_times(q.dedup_expiry, G.TIME_MAX, now)
   for _, dedup_id in ipairs(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, SWEEP_MAX)) do
     local id = existing_job(q, dedup_id)
-    local state = id and redis.pcall('HGET', q.J .. id, 'state')
+    local state = id and G.pcall('HGET', q.J .. id, 'state')
     if type(state) == 'string' and not G.TERMINAL[state] then
       redis.call('ZADD', q.dedup_expiry, G.int(now + RECHECK_MS), dedup_id)
     else

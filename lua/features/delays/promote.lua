@@ -8,7 +8,7 @@ local NOT_WAITING = { active = true, completed = true, failed = true }
 
 -- The new place is written first and the old one removed later: a job whose promotion failed half-way is found again.
 local function promote_one(q, id, now, quiet)
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
+  local h = G.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn')
   local state, name, lifo, expires, processed_on = unpack(h)
   if not state or NOT_WAITING[state] then return end
   local expire_at = tonumber(expires or '')
@@ -27,7 +27,7 @@ end
 
 -- A broadcast retry (`id||group`) returns to the stream for that group only.
 local function promote_broadcast(q, id, group, quiet)
-  local name = redis.pcall('HGET', q.J .. id, 'name')
+  local name = G.pcall('HGET', q.J .. id, 'name')
   if type(name) ~= 'string' then
     -- the message was trimmed while it waited for its next attempt
     G.emit(q.events, 'trimmed', id, 'subscription', group)

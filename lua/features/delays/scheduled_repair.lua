@@ -13,7 +13,7 @@ end
 
 local function repair(q, member, now)
   local id, group = string.match(member, '^(.-)||(.*)$')
-  local h = redis.pcall('HMGET', q.J .. (id or member), 'state', 'priority', 'delay', 'timestamp')
+  local h = G.pcall('HMGET', q.J .. (id or member), 'state', 'priority', 'delay', 'timestamp')
   local state, priority, delay, timestamp = unpack(h)
   if not state or (not group and NOT_WAITING[state]) then return redis.call('ZREM', q.scheduled, member) end
   -- A subscription's retry has its delay only in its score.

@@ -54,7 +54,7 @@ local function parents_of(q, id, h)
 end
 
 -- Return whether this call could use the queue `P` as well: always on one server, in a cluster if the slots are the
--- same.
+-- same. (A user without permission for its keys cannot use it either.)
 F.is_reachable = function(q, P)
   if P == q.P then return true end
   local known = rawget(q, 'reachable')

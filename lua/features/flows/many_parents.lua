@@ -43,9 +43,9 @@ local function notify(q, result, member, now)
   local parent, child = F.parent_of(member), q.P .. result[ID]
   if not parent then return end
   if parent.P == q.P then
-    pcall(F.record_child_end, q, parent.id, child, result[HOW], result[TEXT], result[POLICY], now)
+    G.attempt(F.record_child_end, q, parent.id, child, result[HOW], result[TEXT], result[POLICY], now)
   else
-    pcall(F.notify_other_queue or F.notify_by_outbox, q, parent.P, parent.id, child, result[HOW], result[TEXT],
+    G.attempt(F.notify_other_queue or F.notify_by_outbox, q, parent.P, parent.id, child, result[HOW], result[TEXT],
       result[POLICY], now)
   end
 end
@@ -60,9 +60,9 @@ local function members_of(q, result, most)
     result[MEMBERS] = false
     redis.call('LSET', q.parents_left, 0, cmsgpack.pack(result))
   end
-  local members = redis.pcall('SPOP', left, most)
+  local members = G.pcall('SPOP', left, most)
   if members.err then return {} end
-  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then redis.pcall('SADD', parents, unpack(members)) end
+  if #members > 0 and redis.call('EXISTS', q.J .. result[ID]) == 1 then G.pcall('SADD', parents, unpack(members)) end
   return members
 end
 
@@ -71,7 +71,7 @@ F.notify_more = function(q, now)
   if redis.call('EXISTS', q.parents_left) == 0 then return false end
   local room = PARENTS
   for _ = 1, RESULTS do
-    local packed = redis.pcall('LINDEX', q.parents_left, 0)
+    local packed = G.pcall('LINDEX', q.parents_left, 0)
     if type(packed) ~= 'string' then return false end
     local ok, result = pcall(cmsgpack.unpack, packed)
     local members = ok and type(result) == 'table' and type(result[ID]) == 'string' and members_of(q, result, room) or {}

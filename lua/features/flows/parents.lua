@@ -42,7 +42,7 @@ end
 -- Add to the number of ended children, after `depdone` is written. Return it.
 local function add_done(q, id, by)
   local key = q.J .. id
-  local done = redis.pcall('HINCRBY', key, 'depsCompleted', by)
+  local done = G.pcall('HINCRBY', key, 'depsCompleted', by)
   if not G.must_restart(done) and done >= 0 then return done end
   done = recount(q, id)
   redis.call('HSET', key, 'depsCompleted', G.int(done))
@@ -142,7 +142,7 @@ end
 -- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
 F.record_child_end = function(q, id, member, how, text, policy, now, in_other_queue)
   local key = q.J .. id
-  local found = redis.pcall('HGET', key, 'state')
+  local found = G.pcall('HGET', key, 'state')
   local state = type(found) == 'string' and found
   if not state then return end -- a deleted parent must not come back as a ghost
   if how == F.RETRIED then return reopen_child(q, id, member) end

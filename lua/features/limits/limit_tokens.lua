@@ -14,7 +14,7 @@ G.count_tokens = function(q, duration, now, tokens, statuses)
   end
   if sum == 0 then return end
   local key = counter(q, duration, now)
-  local counted = redis.pcall('INCRBY', key, G.int(sum))
+  local counted = G.pcall('INCRBY', key, G.int(sum))
   if counted == sum then G.record_temporary(q, string.sub(key, #q.P + 1), now, duration) end
   if G.must_restart(counted) then redis.call('SET', key, G.int(sum)) end
   redis.call('PEXPIRE', key, G.int(duration))

@@ -11,7 +11,7 @@ local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 -- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
 -- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
 G.settings = function(q)
-  local settings = redis.pcall('HMGET', q.meta, unpack(FIELDS))
+  local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
   return settings, G.feature_error(q.meta, settings[AT.features])
 end
 

@@ -21,7 +21,7 @@ end
 
 -- Trim the hash of a queue whose first write of a minute always comes from a Node peer, which deletes nothing.
 G.trim_metrics = function(key, now)
-  local fields = redis.pcall('HLEN', key)
+  local fields = G.pcall('HLEN', key)
   if type(fields) == 'number' and fields > FIELDS_A_DAY then trim(key, now - now % MINUTE) end
 end
 
@@ -30,8 +30,8 @@ G.metric = function(key, now, count, duration)
   if count == 0 then return end
   local minute = now - now % MINUTE
   local field = 'm:' .. G.int(minute)
-  local total = redis.pcall('HINCRBY', key, field .. ':c', count)
+  local total = G.pcall('HINCRBY', key, field .. ':c', count)
   if type(total) ~= 'number' then return end
-  if duration > 0 then redis.pcall('HINCRBY', key, field .. ':d', G.int(duration)) end
+  if duration > 0 then G.pcall('HINCRBY', key, field .. ':d', G.int(duration)) end
   if total == count then trim(key, minute) end
 end

@@ -91,8 +91,8 @@ end
 
 -- The counter never goes below zero, and no record is created: an absent field means 0 too.
 local function count_down(key, freed)
-  local left = redis.pcall('HINCRBY', key, 'active', -freed)
-  if type(left) ~= 'number' or left < 0 then redis.pcall('HDEL', key, 'active') end
+  local left = G.pcall('HINCRBY', key, 'active', -freed)
+  if type(left) ~= 'number' or left < 0 then G.pcall('HDEL', key, 'active') end
 end
 
 M.flush = function(q)

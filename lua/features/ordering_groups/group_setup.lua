@@ -56,7 +56,7 @@ end
 -- Return the next sequence. A counter with an unusable value restarts above all known sequences: of jobs with the same
 -- sequence, all get their turn.
 M.next_seq = function(q, group)
-  local seq = redis.pcall('HINCRBY', q.ordering, group, 1)
+  local seq = G.pcall('HINCRBY', q.ordering, group, 1)
   if not G.must_restart(seq) and seq > 0 then return seq end
   local g = M.group(q, group)
   seq = math.max(1, g.nextSeq, (M.last_place(g) or 0) + 1)

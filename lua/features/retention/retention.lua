@@ -27,7 +27,7 @@ end
 G.mark_side_keys = function(q)
   if rawget(q, 'side_keys_marked') then return end
   rawset(q, 'side_keys_marked', true)
-  redis.pcall('HSETNX', q.meta, 'sideKeys', '1')
+  G.pcall('HSETNX', q.meta, 'sideKeys', '1')
 end
 
 -- Delete the records of jobs that have no other keys.
@@ -42,7 +42,7 @@ local function purge_from(q, zset, ids)
   if #ids == 0 then return end
   local ended = {}
   for _, id in ipairs(ids) do
-    local state = redis.pcall('HGET', q.J .. id, 'state')
+    local state = G.pcall('HGET', q.J .. id, 'state')
     if type(state) ~= 'string' or G.TERMINAL[state] then ended[#ended + 1] = id end
   end
   G.purge(q, ended)

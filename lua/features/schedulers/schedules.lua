@@ -12,7 +12,7 @@ end
 
 -- The job of a scheduler that repeats after completion has ended: the scheduler is due now.
 G.schedule_job_ended = function(q, name, id, now)
-  redis.pcall('HSET', q.schedulers_ended, name, G.int(now) .. ':' .. id)
-  redis.pcall('ZADD', q.schedulers_due, G.int(now), name)
+  G.pcall('HSET', q.schedulers_ended, name, G.int(now) .. ':' .. id)
+  G.pcall('ZADD', q.schedulers_due, G.int(now), name)
   G.schedules_changed(q)
 end

@@ -22,20 +22,20 @@ S.lost_together = function(q, run, consumer, listed, lock)
   if consumer == '' then return 1 end
   run.lost = run.lost or {}
   if run.lost[consumer] then return run.lost[consumer] end
-  local host = redis.pcall('GET', q.suspect_host)
+  local host = G.pcall('GET', q.suspect_host)
   if type(host) == 'string' and string.sub(host, 1, #consumer + 1) == consumer .. '|' then
     redis.call('UNLINK', q.suspect_host)
   end
   -- Heartbeats of one worker are less than half a lock apart.
-  local pending, lost = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', LOST_MAX, consumer), listed
+  local pending, lost = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', LOST_MAX, consumer), listed
   for _, p in ipairs(pending) do
     if p[PENDING_ENTRY.idle] >= lock / 2 then lost = lost + 1 end
   end
-  local before = redis.pcall('HGET', q.losses, consumer)
+  local before = G.pcall('HGET', q.losses, consumer)
   lost = math.max(1, lost, type(before) == 'string' and G.count_of(before) or 0)
   if lost > 1 then
-    redis.pcall('HSET', q.losses, consumer, G.int(lost))
-    redis.pcall('EXPIRE', q.losses, LOSSES_KEPT_S)
+    G.pcall('HSET', q.losses, consumer, G.int(lost))
+    G.pcall('EXPIRE', q.losses, LOSSES_KEPT_S)
   end
   run.lost[consumer] = lost
   return lost
@@ -74,7 +74,7 @@ end
 
 -- Return the host, if it is alive: {name, wait = ms for which it stays the host; 0 = it could not be emptied in time}.
 local function host_of(q, now)
-  local value = redis.pcall('GET', q.suspect_host)
+  local value = G.pcall('GET', q.suspect_host)
   local name, till, mode = string.match(type(value) == 'string' and value or '', '^(.*)|(%d+)|(%l+)$')
   if not name or redis.call('EXISTS', q.P .. 'w:' .. name) == 0 then return nil end
   local wait = tonumber(till) - now
@@ -93,7 +93,7 @@ end
 
 local function is_empty(q, fetching)
   if not fetching.held or fetching.held[HELD.jobs] > 0 or #fetching.jobs > 0 then return false end
-  local pending = redis.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1, fetching.consumer)
   return pending.err ~= nil or #pending == 0
 end
 

@@ -80,7 +80,7 @@ end
 local function repair_deadlines(q)
   local found = redis.call('ZRANGEBYSCORE', q.suspended, '(' .. G.score(NEVER), '+inf', 'LIMIT', 0, REPAIRS_MAX)
   for _, id in ipairs(found) do
-    local values = redis.pcall('HMGET', q.J .. id, 'suspendTimeout', 'suspendedAt')
+    local values = G.pcall('HMGET', q.J .. id, 'suspendTimeout', 'suspendedAt')
     local timeout, suspended_at = unpack(values)
     timeout = values.err and 0 or G.duration(timeout)
     local deadline = timeout > 0 and G.clamped_time(suspended_at) + timeout or NEVER
@@ -94,7 +94,7 @@ S.sweep = function(q, now, most)
   repair_deadlines(q)
   local due = redis.call('ZRANGEBYSCORE', q.suspended, '-inf', G.score(now), 'LIMIT', 0, most)
   for _, id in ipairs(due) do
-    if redis.pcall('HGET', q.J .. id, 'state') == 'suspended' then
+    if G.pcall('HGET', q.J .. id, 'state') == 'suspended' then
       S.time_out(q, id, now)
       failed[#failed + 1] = id
     else

@@ -42,7 +42,7 @@ S.fence = function(deliveries, alone) return 2 * deliveries + (alone and 1 or 0)
 
 -- Return the consumer and delivery count of a pending entry; nil if it is not pending.
 S.holder = function(q, group, entry)
-  local found = redis.pcall('XPENDING', q.stream, group, entry, entry, 1)
+  local found = G.pcall('XPENDING', q.stream, group, entry, entry, 1)
   local pending = not found.err and G.first(found)
   if not pending then return nil end
   return pending[PENDING_ENTRY.consumer], pending[PENDING_ENTRY.deliveries]
@@ -58,8 +58,8 @@ end
 
 -- Acknowledge entries; delete those for this subscription only.
 S.ack = function(q, group, entries, own)
-  if #entries > 0 then redis.pcall('XACK', q.stream, group, unpack(entries)) end
-  if #own > 0 then redis.pcall('XDEL', q.stream, unpack(own)) end
+  if #entries > 0 then G.pcall('XACK', q.stream, group, unpack(entries)) end
+  if #own > 0 then G.pcall('XDEL', q.stream, unpack(own)) end
 end
 
 -- Report a message that this subscription can no longer receive.
@@ -91,7 +91,7 @@ S.create = function(q, group, start)
   if (crowded or #groups >= S.MOST) and not G.stream_group(q, group) then
     error('ERR a broadcast has at most ' .. S.MOST .. ' subscriptions', 0)
   end
-  local made = redis.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
+  local made = G.pcall('XGROUP', 'CREATE', q.stream, group, start, 'MKSTREAM')
   if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err, 0) end
   return start == '$' and last_id(q) or start
 end

@@ -67,7 +67,7 @@ S.fetch_entry = function(q, t, entry, fields, deliveries)
   if only_for and only_for ~= t.group then return acknowledge(t, entry, false) end
   local alone = only_for ~= nil
   if not alone and not matches(t, subject) then return acknowledge(t, entry, false) end
-  local h = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
+  local h = G.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if h.err or not h[NAME] then
     S.report_trimmed(q, t.group, id, entry)
     return drop(t, id, entry, alone, 'the message is gone')
@@ -99,7 +99,7 @@ S.claim_entry = function(q, t, entry, deliveries)
 end
 
 local function fetch_released(q, t, want)
-  local found = redis.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.RELEASED_CONSUMER)
+  local found = G.pcall('XPENDING', q.stream, t.group, '-', '+', math.min(want, PAGE), S.RELEASED_CONSUMER)
   if found.err then return end
   for _, p in ipairs(found) do
     if t.bytes >= G.REPLY_BYTES then return end
@@ -108,7 +108,7 @@ local function fetch_released(q, t, want)
 end
 
 local function read(q, t, count)
-  local reply = redis.pcall('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
+  local reply = G.pcall('XREADGROUP', 'GROUP', t.group, t.consumer, 'COUNT', count, 'STREAMS', q.stream, '>')
   if reply and reply.err then
     if not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err, 0) end
     S.create(q, t.group, t.start)

@@ -20,7 +20,7 @@ local function complete(b, row)
   leave(b, row)
   b.completed_n, b.completed_ms = b.completed_n + 1, b.completed_ms + b.now - row[PROCESSED_ON]
   if not b.quiet then
-    redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result,
+    G.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result,
       'subscription', b.group)
   end
   return G.OK
@@ -92,7 +92,7 @@ S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
     statuses[i] = S.check_attempt(q, group, consumer, row[ID], row[ENTRY], row[FENCE]) or KINDS[row[KIND]](b, row)
   end
   S.ack(q, group, b.acked, b.own)
-  if b.completed_n > 0 and not quiet then redis.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
+  if b.completed_n > 0 and not quiet then G.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
   if no_metrics then return statuses end
   G.metric(q.metrics_completed, now, b.completed_n, b.completed_ms)
   G.metric(q.metrics_failed, now, b.failed_n, b.failed_ms)

@@ -19,7 +19,7 @@ local function earlier(a, b)
 end
 
 local function last_of(key)
-  local found = redis.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
+  local found = G.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
   local last = G.first(found)
   return last and last[STREAM_ENTRY.id] or '0-0'
 end

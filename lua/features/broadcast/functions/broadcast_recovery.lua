@@ -44,7 +44,7 @@ G.export('broadcast_reattach', { 'allow-oom' }, function(q, r)
   local t, known = S.fetching(G.now(q), r.consumer, r.group, false, r.start, r.quiet), {}
   for _, entry in ipairs(r.known) do known[entry] = true end
   local from = r.cursor == '' and '-' or '(' .. r.cursor
-  local pending = redis.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
+  local pending = G.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
   if pending.err then pending = {} end
   local full, last = false, r.cursor
   for _, p in ipairs(pending) do
@@ -134,8 +134,8 @@ G.export('broadcast_leave', { 'allow-oom' }, function(q, r)
   local group, consumer = r.group, r.consumer
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
-  local pending = redis.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer)
+  local pending = G.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer)
   if not pending.err and #pending > 0 then return 0 end
-  redis.pcall('XGROUP', 'DELCONSUMER', q.stream, group, consumer)
+  G.pcall('XGROUP', 'DELCONSUMER', q.stream, group, consumer)
   return 1
 end)

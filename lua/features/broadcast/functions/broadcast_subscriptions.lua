@@ -84,7 +84,7 @@ G.export('broadcast_subscriptions', { 'no-writes' }, function(q, r)
   return G.replies.broadcast_subscriptions({ rows = rows, cursor = '' })
 end)
 
-G.export('broadcast_unsubscribe', { 'allow-oom' }, function(q, r)
+G.export('broadcast_unsubscribe', { 'allow-oom' }, G.for_operators(function(q, r)
   local group = r.group
   if S.INTERNAL[group] then return 'gone' end
   if not r.force then
@@ -94,11 +94,11 @@ G.export('broadcast_unsubscribe', { 'allow-oom' }, function(q, r)
       if redis.call('EXISTS', q.P .. 'w:' .. c[STREAM_CONSUMER.name]) == 1 then return 'active' end
     end
   end
-  local destroyed = redis.pcall('XGROUP', 'DESTROY', q.stream, group)
+  local destroyed = G.pcall('XGROUP', 'DESTROY', q.stream, group)
   if destroyed ~= 1 then return 'gone' end
   G.delete_dead_letter_setting(q, group)
   return 'ok'
-end)
+end))
 
 -- Return whether entry id `a` is before or equal to `b`.
 local function not_after(a, b)

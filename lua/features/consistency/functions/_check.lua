@@ -24,7 +24,7 @@ C.FITS = {
 -- Return the job's record; else nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (written after the job was
 -- removed).
 C.read = function(q, id)
-  local values = redis.pcall('HMGET', q.J .. id, unpack(FIELDS))
+  local values = G.pcall('HMGET', q.J .. id, unpack(FIELDS))
   if values.err then return nil, 'foreign' end
   local h = {}
   for i = 1, #FIELDS do h[FIELDS[i]] = values[i] or nil end
@@ -43,13 +43,13 @@ end
 -- Return whether the stream has this entry for the job.
 C.has_entry = function(q, id, entry)
   if not entry or entry == '' then return false end
-  local found = redis.pcall('XRANGE', q.stream, entry, entry)
+  local found = G.pcall('XRANGE', q.stream, entry, entry)
   local first = not found.err and G.first(found)
   return first and G.entry_job(first[STREAM_ENTRY.fields]) == id or false
 end
 
 C.is_pending = function(q, entry)
-  local found = redis.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
+  local found = G.pcall('XPENDING', q.stream, G.GROUP, entry, entry, 1)
   return not found.err and #found > 0
 end
 
@@ -96,6 +96,6 @@ local DEDUP_OVERDUE = 86400000
 C.dedup_is_stale = function(q, dedup_id, at, now)
   if at > now - DEDUP_OVERDUE then return false end
   local id = string.match(redis.call('HGET', q.dedup, dedup_id) or '', '^(.*):%d+$')
-  local state = id and redis.pcall('HGET', q.J .. id, 'state')
+  local state = id and G.pcall('HGET', q.J .. id, 'state')
   return type(state) ~= 'string' or G.TERMINAL[state] or false
 end

@@ -49,7 +49,7 @@ end
 
 local function pending(p, cursor, count)
   local q = p.q
-  local page = redis.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
+  local page = G.pcall('XPENDING', q.stream, G.GROUP, cursor == '' and '-' or '(' .. cursor, '+', count)
   if page.err or #page == 0 then return '' end
   for _, e in ipairs(page) do
     local entry = e[PENDING_ENTRY.id]

@@ -168,11 +168,11 @@ REPAIR.orphan = function(q, now, suffix)
   return redis.call('UNLINK', q.P .. suffix)
 end
 
-G.export('repair', { 'allow-oom' }, function(q, r)
+G.export('repair', { 'allow-oom' }, G.for_operators(function(q, r)
   local rows, flags = r.rows, {}
   local now = G.now(q)
   for i, row in ipairs(rows) do
     flags[i] = REPAIR[row[ROW.kind]](q, now, row[ROW.first], row[ROW.second], row[ROW.third])
   end
   return cmsgpack.pack(flags)
-end)
+end))

@@ -17,7 +17,7 @@ local function close_gaps(g, v)
   if v.jump then redis.call('HSET', g.key, 'nextSeq', G.int(v.jump)) end
 end
 
-G.export('repair_group', { 'allow-oom' }, function(q, r)
+G.export('repair_group', { 'allow-oom' }, G.for_operators(function(q, r)
   local v, kinds = C.check_group(q, r), {}
   if not v or #v.rows == 0 then return cmsgpack.pack(kinds) end
   local name = r.name
@@ -29,13 +29,13 @@ G.export('repair_group', { 'allow-oom' }, function(q, r)
   M.promote_parked(q, M.group(q, name), G.now(q))
   G.wake(q, 1)
   return cmsgpack.pack(kinds)
-end)
+end))
 
-G.export('repair_counters', { 'allow-oom' }, function(q, r)
+G.export('repair_counters', { 'allow-oom' }, G.for_operators(function(q, r)
   local names = {}
   for i, row in ipairs(C.find_wrong_counters(q, r)) do
     names[i] = row[WRONG_COUNTER.name]
     redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
   end
   return cmsgpack.pack(names)
-end)
+end))

@@ -25,5 +25,5 @@ DELAY.delayed = function(q, id, h, now, delay)
   return 'ok'
 end
 
-G.export('change_delay', { 'allow-oom' }, R.call(DELAY, 'delay-changed', 'delay'))
-G.export('promote', { 'allow-oom' }, R.call({ delayed = DELAY.delayed }, 'promoted'))
+G.export('change_delay', { 'allow-oom' }, G.for_operators(R.call(DELAY, 'delay-changed', 'delay')))
+G.export('promote', { 'allow-oom' }, G.for_operators(R.call({ delayed = DELAY.delayed }, 'promoted')))

@@ -50,7 +50,7 @@ F.sweep_parent = function(q, id, h, now)
 end
 
 local function state_of(q, id)
-  local values = redis.pcall('HMGET', q.J .. id, 'state', 'building')
+  local values = G.pcall('HMGET', q.J .. id, 'state', 'building')
   local state, building = unpack(values)
   return { state = state or nil, building = building or nil }
 end
@@ -126,7 +126,7 @@ end)
 G.export('flow_nodes', { 'no-writes' }, function(q, r)
   local rows = {}
   for i, id in ipairs(r.ids) do
-    local values = redis.pcall('HMGET', q.J .. id, unpack(r.fields))
+    local values = G.pcall('HMGET', q.J .. id, unpack(r.fields))
     rows[i] = not values.err and redis.call('EXISTS', q.J .. id) == 1
       and G.new.relative({ children = redis.call('SCARD', q.P .. 'deps:' .. id), values = values }) or false
   end

@@ -117,7 +117,7 @@ end
 -- nil if there is no job with this id.
 local function existing_job(q, token, row)
   if redis.call('EXISTS', q.J .. row[ID]) == 0 then return nil end
-  local building, of_parent, of_queue = unpack(redis.pcall('HMGET', q.J .. row[ID], 'building', 'parentId',
+  local building, of_parent, of_queue = unpack(G.pcall('HMGET', q.J .. row[ID], 'building', 'parentId',
     'parentQueue'))
   local parent = G.first(row[FLOW][PARENTS])
   if building == token then return 'ours' end
@@ -125,7 +125,7 @@ local function existing_job(q, token, row)
   local id, queue = parent[PARENT.id], parent[PARENT.queue]
   if of_parent == id and of_queue == queue then return 'ours' end
   local member = G.flows.P_of(q, queue) .. id
-  return redis.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
+  return G.pcall('SISMEMBER', q.P .. 'parents:' .. row[ID], member) == 1 and 'ours' or 'taken'
 end
 
 -- Return the first row of a step whose id now belongs to another job; nil = none.

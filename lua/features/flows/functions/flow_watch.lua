@@ -81,7 +81,7 @@ end)
 
 -- Return how, text and policy of a job's end; nil if it has not ended.
 F.outcome = function(q, id)
-  local h = redis.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
+  local h = G.pcall('HMGET', q.J .. id, 'state', 'returnvalue', 'failedReason', 'opts')
   if h.err then return nil end
   local state, result, reason, opts = unpack(h)
   if not state then return F.REMOVED, 'it is gone', F.policy() end

@@ -17,22 +17,22 @@ end
 -- Use the first entry that no worker has read yet; entry ids contain the time of the push.
 local function stream_age(q, now, age)
   local group = G.stream_group(q, G.GROUP)
-  local found = redis.pcall('XRANGE', q.stream, group and '(' .. group[STREAM_GROUP.last_delivered] or '-', '+', 'COUNT', 1)
+  local found = G.pcall('XRANGE', q.stream, group and '(' .. group[STREAM_GROUP.last_delivered] or '-', '+', 'COUNT', 1)
   local first = not found.err and G.first(found)
   return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
 end
 
 -- LIFO jobs are pushed and fetched on the right; priority jobs are pushed on the left and fetched on the right.
 local function list_age(q, now, age, list, index)
-  local id = redis.pcall('LINDEX', list, index)
+  local id = G.pcall('LINDEX', list, index)
   if type(id) ~= 'string' then return age end
-  local since = redis.pcall('HGET', q.J .. id, 'timestamp')
+  local since = G.pcall('HGET', q.J .. id, 'timestamp')
   return type(since) == 'string' and older(age, now, since) or age
 end
 
 -- Use the first due job of the least urgent priority: it has most likely waited the longest.
 local function scheduled_age(q, now, age)
-  local beyond = redis.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
+  local beyond = G.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
   if type(beyond) ~= 'number' then return age end
   local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
   local band = G.band_of(last[SCORED.score])
@@ -42,7 +42,7 @@ local function scheduled_age(q, now, age)
   local _, due = G.band_of(first[SCORED.score])
   if due > now then return age end
   -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
-  local delay, timestamp = unpack(redis.pcall('HMGET', q.J .. first[SCORED.member], 'delay', 'timestamp'))
+  local delay, timestamp = unpack(G.pcall('HMGET', q.J .. first[SCORED.member], 'delay', 'timestamp'))
   return older(age, now, delay == '0' and timestamp or due)
 end
 

@@ -14,7 +14,7 @@ local REPEATED_MS = 3600000
 
 -- Return the fields that change when the group runs a job; nil if no job is parked or the group is limited.
 local function progress_of(q, name, g)
-  local head = redis.pcall('ZRANGE', g.queue, 0, 0)
+  local head = G.pcall('ZRANGE', g.queue, 0, 0)
   local first = not head.err and G.first(head)
   if not first or redis.call('ZSCORE', q.ratelimited, name) then return nil end
   return G.int(g.nextSeq) .. ',' .. G.int(g.active) .. ',' .. first

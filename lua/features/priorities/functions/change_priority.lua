@@ -34,4 +34,4 @@ PRIORITY.delayed = function(q, id, _, _, priority)
   return rescore(q, id, priority, at)
 end
 
-G.export('change_priority', { 'allow-oom' }, R.call(PRIORITY, 'priority-changed', 'priority'))
+G.export('change_priority', { 'allow-oom' }, G.for_operators(R.call(PRIORITY, 'priority-changed', 'priority')))

@@ -2,7 +2,7 @@
 -- KEYS 1 meta   ARGV 1 id   -> 'ok' | 'gone' | the state that does not allow it (only `failed` does)
 -- An expired job fails again. Bound: constant.
 
-G.export('requeue_job', {}, function(q, r)
+G.export('requeue_job', {}, G.for_operators(function(q, r)
   local id = r.id
   local h = G.job_of(q, id)
   if not h.state then return 'gone' end
@@ -11,4 +11,4 @@ G.export('requeue_job', {}, function(q, r)
   redis.call('ZREM', q.failed, id)
   G.emit(q.events, 'retried', id)
   return 'ok'
-end)
+end))

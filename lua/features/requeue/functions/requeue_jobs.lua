@@ -5,14 +5,14 @@
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
 -- An id without a failed job is removed from the index. Bound: `batch` jobs per call.
 
-G.export('requeue_jobs', {}, function(q, r)
+G.export('requeue_jobs', {}, G.for_operators(function(q, r)
   local batch, want, left, now = r.batch, r.want, r.left, G.now(q)
   if left < 0 then left = redis.call('ZCARD', q.failed) end
   local most = math.min(batch, left, want > 0 and want or batch)
   local ids = most > 0 and redis.call('ZRANGE', q.failed, 0, most - 1) or {}
   local retried = 0
   for _, id in ipairs(ids) do
-    local ok, h = pcall(G.job_of, q, id)
+    local ok, h = G.attempt(G.job_of, q, id)
     if ok and h.state == 'failed' then
       G.requeue_failed(q, id, now, h)
       retried = retried + 1
@@ -23,4 +23,4 @@ G.export('requeue_jobs', {}, function(q, r)
   if #ids == 0 or (want > 0 and retried == want) then left = 0 end
   if left == 0 and r.total + retried > 0 then G.emit(q.events, 'retried', G.int(r.total + retried)) end
   return G.replies.requeue_jobs({ retried = retried, left = left })
-end)
+end))

@@ -7,7 +7,7 @@
 
 local INDEX = { completed = 'completed', failed = 'failed' }
 
-G.export('clean', { 'allow-oom' }, function(q, r)
+G.export('clean', { 'allow-oom' }, G.for_operators(function(q, r)
   local state, cutoff, batch, want = r.state, r.cutoff, r.batch, r.want
   if not INDEX[state] then return redis.error_reply('ERR no index of the state ' .. tostring(state)) end
   local zset = q[INDEX[state]]
@@ -16,7 +16,7 @@ G.export('clean', { 'allow-oom' }, function(q, r)
   local found = redis.call('ZRANGEBYSCORE', zset, '-inf', G.int(cutoff), 'LIMIT', 0, limit)
   local ids = {}
   for _, id in ipairs(found) do
-    local h = redis.pcall('HMGET', q.J .. id, 'state', 'parentId', 'parentIds')
+    local h = G.pcall('HMGET', q.J .. id, 'state', 'parentId', 'parentIds')
     local is_in, parent, parents = unpack(h)
     if not h.err and (not is_in or is_in == state) then ids[#ids + 1] = id end
     -- Its parents are already notified, unless a peer failed it.
@@ -25,8 +25,9 @@ G.export('clean', { 'allow-oom' }, function(q, r)
     end
   end
   G.purge(q, ids)
-  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end
-  local more = #found == limit and #ids < want
+  local removed = 0
+  if #found > 0 then removed = redis.call('ZREM', zset, unpack(found)) end
+  local more = removed == limit and #ids < want
   if not more and r.total + #ids > 0 then G.emit(q.events, 'cleaned', G.int(r.total + #ids)) end
   return G.replies.clean({ cutoff = cutoff, ids = ids, more = more })
-end)
+end))

@@ -15,7 +15,7 @@ end
 local ENDS = { delayed = true, prioritized = true, ['group-waiting'] = true, suspended = true,
   ['waiting-children'] = true }
 
-G.export('revoke', { 'allow-oom' }, function(q, r)
+G.export('revoke', { 'allow-oom' }, G.for_operators(function(q, r)
   local id = r.id
   local h, now = G.job_of(q, id), G.now(q)
   if not h.state then return 'not_found' end
@@ -34,4 +34,4 @@ G.export('revoke', { 'allow-oom' }, function(q, r)
     redis.call('ZREM', h.state == 'suspended' and q.suspended or q.scheduled, id)
   end
   return 'revoked'
-end)
+end))

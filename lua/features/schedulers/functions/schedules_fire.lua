@@ -69,7 +69,7 @@ local function named_job(q, text)
   local ok, entry = pcall(cjson.decode, text)
   local id = ok and type(entry) == 'table' and entry.lastJobId
   if type(id) ~= 'string' then return '', '' end
-  local state, finished_on = unpack(redis.pcall('HMGET', q.J .. id, 'state', 'finishedOn'))
+  local state, finished_on = unpack(G.pcall('HMGET', q.J .. id, 'state', 'finishedOn'))
   if not state then return 'gone', '' end
   return state, finished_on or ''
 end

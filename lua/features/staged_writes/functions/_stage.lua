@@ -124,7 +124,7 @@ S.mismatch = function(q, suffix)
     return not redis.call('ZSCORE', q.writes, id) and 'orphan' or nil
   end
   if suffix ~= 'write:' .. id or redis.call('ZSCORE', q.writes, id) then return nil end
-  local state = redis.pcall('HGET', w.manifest, 'state')
+  local state = G.pcall('HGET', w.manifest, 'state')
   if type(state) ~= 'string' or not UNFINISHED[state] then return nil end
   return (state ~= 'aborted' or redis.call('EXISTS', w.tried) == 1) and 'unlisted' or nil
 end

@@ -7,7 +7,7 @@ G.lock_of_worker = function(q, run, consumer)
   run.locks = run.locks or {}
   local known = run.locks[consumer]
   if known then return known end
-  local info = redis.pcall('GET', q.P .. 'w:' .. consumer)
+  local info = G.pcall('GET', q.P .. 'w:' .. consumer)
   local own = type(info) == 'string' and string.match(info, '"lockDuration":%s*(%d+)')
   own = G.count_of(own or nil)
   run.locks[consumer] = own > 0 and own <= G.DAY_MS and own or run.lock

@@ -15,7 +15,7 @@ end
 -- Remove the job from the set, and put it back into its list if it is still waiting. Return whether it was put back.
 G.return_popped = function(q, id)
   redis.call('ZREM', q.list_popped, id)
-  local state, name, lifo = unpack(redis.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo'))
+  local state, name, lifo = unpack(G.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo'))
   if state == 'active' then return false end
   -- Its worker counted the pop, and would have removed it from the count.
   G.untrack_list_job(q, id)

@@ -102,7 +102,7 @@ end
 local function repair_heartbeats(q, now)
   local found = redis.call('ZRANGEBYSCORE', q.list_active_ids, '(' .. G.int(now), '+inf', 'LIMIT', 0, WATCH_SAMPLE)
   for _, id in ipairs(found) do
-    if redis.pcall('HGET', q.J .. id, 'state') == 'active' then
+    if G.pcall('HGET', q.J .. id, 'state') == 'active' then
       redis.call('ZADD', q.list_active_ids, G.int(now), id)
       redis.call('HSET', q.J .. id, 'lastActive', G.int(now))
     else
@@ -116,7 +116,7 @@ end
 local function owners_of(q, run, found)
   local owner, silent = {}, {}
   for i = 1, #found, 2 do
-    local name = redis.pcall('HGET', q.J .. found[i], 'takenBy')
+    local name = G.pcall('HGET', q.J .. found[i], 'takenBy')
     name = type(name) == 'string' and name or ''
     owner[i] = name
     if run.now - tonumber(found[i + 1]) >= G.lock_of_worker(q, run, name) / 2 then
@@ -153,7 +153,7 @@ end
 -- Stop watching jobs that ended under their Node worker: a few random ones at a time.
 local function sweep_watch(q)
   for _, id in ipairs(redis.call('HRANDFIELD', q.stall_watch, WATCH_SAMPLE)) do
-    local state = redis.pcall('HGET', q.J .. id, 'state')
+    local state = G.pcall('HGET', q.J .. id, 'state')
     if state ~= 'active' and state ~= 'waiting' then redis.call('HDEL', q.stall_watch, id) end
   end
 end

@@ -81,7 +81,7 @@ G.export('usages', { 'no-writes' }, function(q, r)
   local found = {}
   for i, id in ipairs(r.ids) do
     -- One field that every report writes.
-    local reported = redis.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
+    local reported = G.pcall('HEXISTS', q.J .. id, 'usage:bucketTs')
     found[i] = reported == 1 and redis.call('HMGET', q.J .. id, unpack(r.fields))
   end
   return cmsgpack.pack(found)
@@ -98,7 +98,7 @@ end
 
 -- Return the fields of a minute, flat.
 local function fields_of(bucket)
-  local size = redis.pcall('HLEN', bucket)
+  local size = G.pcall('HLEN', bucket)
   if type(size) ~= 'number' then return {} end
   if size <= NAMES_MAX then return redis.call('HGETALL', bucket) end
   local fields = {}
