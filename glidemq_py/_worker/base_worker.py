@@ -301,6 +301,11 @@ class BaseWorker(AsyncOnly):
         the queue and no attempt is counted. A plain function in a thread cannot be stopped; its job is released
         anyway. Errors of the lifespan's exit are raised as they are.
 
+        If the server does not reply once no job runs any more, a WARNING is logged and the results are kept for at
+        most the request timeout plus the lock duration; other workers run the jobs again from then on. Each result
+        that is not reported by then is logged as an ERROR. Releasing and disconnecting take at most 5 seconds beyond
+        ``timeout`` each, and about 2 seconds in all if the server is known to be unreachable.
+
         Args:
             timeout: Milliseconds or a timedelta; None waits for as long as the jobs run.
             force: True releases the running jobs at once.

@@ -11,9 +11,11 @@ from typing import Any
 
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import Connection
+from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.schedulers.firing import SchedulerTask
@@ -41,10 +43,13 @@ from glidemq_py._worker.wake import WakeReader
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Parts", "WorkerComponents", "is_drained", "open_parts", "run_out"]
+__all__ = ["Closing", "Parts", "WorkerComponents", "is_drained", "open_parts"]
 
+
+_log = get_logger(__name__)
 
 _LEAVE_S = 2.0
+_JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +85,24 @@ class Parts:
     outbox: OutboxTask
     sleepers: SuspendTimeoutsTask
     schedules: SchedulerTask
+    patience: float
+    """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
 
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
         self.fetching.pause()
         self.runner.stop_accepting()
-        await self.wake.stop_accepting()
-        await run_out(self.fetching, self.runner, force)
-        for part in (self.wake, self.recovery, self.schedules, self.fetching, self.outbox, self.heartbeat):
-            await part.close()
+        closing = Closing(self.fetching, self.runner, self.patience)
+        if force.is_set() or not (self.fetching.engine.running or self.fetching.unreported):
+            closing.start_limit()
+        closing.server_replies = await self.wake.stop_accepting()
+        await closing.run_out(force)
+        closing.report_losses()
+        parts = (self.wake, self.recovery, self.schedules, self.fetching, self.outbox)
+        await asyncio.gather(*(part.close() for part in parts), self.heartbeat.close(closing.seconds_left(_JOIN_S)))
         self.runner.close()
-        # Optional: the registration of a worker that cannot remove it expires.
+        if closing.is_cut_off:
+            return  # its registration expires
         with contextlib.suppress(GlideMQError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self.link.transport.call(self.source.leave())
@@ -178,6 +190,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     return Parts(
         link=link, source=source, fetching=fetching, runner=runner, wake=wake, heartbeat=heartbeat,
         recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
+        patience=(_request_timeout_ms(transport) + options.lock_duration) / 1000,
     )  # fmt: skip
 
 
@@ -219,20 +232,127 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
     return False
 
 
-async def run_out(fetching: FetchLoop, runner: AttemptRunner, force: asyncio.Event) -> None:
-    """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs."""
-    drained = asyncio.ensure_future(fetching.until(lambda: fetching.engine.is_drained))
-    forced = asyncio.ensure_future(force.wait())
-    await asyncio.wait({drained, forced}, return_when=asyncio.FIRST_COMPLETED)
-    forced.cancel()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_RELEASE_S):
-            while not drained.done():
-                # Repeatedly: a reply in flight may still contain jobs.
-                runner.release_all()
-                await runner.cancelled_ended()
-                await fetching.until(lambda: fetching.engine.all_reported)
-                if runner.is_idle:
-                    break
-            await fetching.until(lambda: fetching.engine.is_recovered)
-    drained.cancel()
+def _request_timeout_ms(transport: Transport) -> int:
+    timeout = transport.config.request_timeout if isinstance(transport, AsyncTransport) else None
+    return timeout or DEFAULT_REQUEST_TIMEOUT_MS
+
+
+class Closing:
+    """Ends the jobs of a worker that closes, and reports their results.
+
+    Args:
+        fetching: Reports the results.
+        runner: Runs the jobs.
+        patience: How long to wait for a server that does not reply once no handler runs, seconds.
+    """
+
+    def __init__(self, fetching: FetchLoop, runner: AttemptRunner, patience: float) -> None:
+        self._fetching = fetching
+        self._runner = runner
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._limited_at: float | None = None
+        self.server_replies = True
+        """False once the server has not replied to a call of the close."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the server is known to be unreachable."""
+        return self._fetching.engine.is_cut_off or not self.server_replies
+
+    def start_limit(self) -> None:
+        """Limit the time of the remaining calls from now on, in case the server is lost. Idempotent."""
+        if self._limited_at is None:
+            self._limited_at = self._loop.time()
+
+    def seconds_left(self, usual: float) -> float:
+        """Return a time limit: ``usual`` seconds; without a server 2 s from `start_limit`."""
+        if not self.is_cut_off:
+            return usual
+        since = self._loop.time() if self._limited_at is None else self._limited_at
+        return max(_ALONE_MIN_S, min(usual, since + _ALONE_S - self._loop.time()))
+
+    async def run_out(self, force: asyncio.Event) -> None:
+        """Wait until every handler has ended and every result is reported; when ``force`` is set, release running jobs.
+
+        Also ends if results cannot be reported within the patience.
+        """
+        fetching, engine = self._fetching, self._fetching.engine
+        drained = asyncio.ensure_future(fetching.until(lambda: engine.is_drained))
+        forced, hopeless = asyncio.ensure_future(force.wait()), asyncio.ensure_future(self._until_hopeless())
+        waiting = (drained, forced, hopeless)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        self.start_limit()
+        if not (hopeless.done() or drained.done()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await self._release(drained)
+        elif drained.done():
+            await self._until(lambda: engine.is_recovered, _RELEASE_S)
+        for future in waiting:
+            future.cancel()
+
+    async def _release(self, drained: asyncio.Future[None]) -> None:
+        fetching, runner = self._fetching, self._runner
+        while not drained.done():
+            # Repeatedly: a reply in flight may still contain jobs.
+            runner.release_all()
+            await runner.cancelled_ended()
+            if not await self._until(lambda: fetching.engine.all_reported, _RELEASE_S):
+                return
+            if runner.is_idle:
+                break
+        await self._until(lambda: fetching.engine.is_recovered, _RELEASE_S)
+
+    async def _until(self, reached: Callable[[], bool], usual: float) -> bool:
+        """Wait until ``reached`` returns True, within `seconds_left`, which shrinks when the server is lost."""
+        began = self._loop.time()
+        while not reached():
+            if self._loop.time() - began >= usual or (self.is_cut_off and self.seconds_left(usual) <= _ALONE_MIN_S):
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await self._fetching.until(reached)
+        return True
+
+    async def _until_hopeless(self) -> None:
+        """Wait until no handler runs and the server has not replied for so long that other workers run the jobs again.
+
+        Logs a warning when this wait begins.
+        """
+        fetching, warned = self._fetching, False
+        await fetching.until(lambda: not fetching.engine.running)
+        began = self._loop.time()
+        while True:
+            # Not a timer: a reply moves the end, and a lost connection the warning.
+            silent = min(self._loop.time() - began, fetching.silent_seconds)
+            count = len(fetching.unreported)
+            if count and not warned and (fetching.engine.is_cut_off or silent > _ALONE_S):
+                warned = True
+                _log.warning(
+                    "closing; %s of queue %r %s not reported yet: the server does not reply; waiting at most %.0f s",
+                    "1 result" if count == 1 else f"{count} results", fetching.name, "is" if count == 1 else "are",
+                    self._patience - silent,
+                )  # fmt: skip
+            if count and silent >= self._patience:
+                self.server_replies = False
+                return
+            await asyncio.sleep(_CHECK_S)
+
+    def report_losses(self) -> None:
+        """Log the results that are not reported."""
+        if self._fetching.engine.disconnected:
+            return  # logged by the fetch loop
+        for finished in self._fetching.unreported:
+            job = finished.run.job
+            _log.error(
+                "queue %r: the result of job %s (%r) is not reported: the server does not reply; the job will run again"
+                "%s", self._fetching.name, job.id, job.name,
+                ", unless the server received the report" if finished.sent else "",
+            )  # fmt: skip
+
+
+_ALONE_S = 2.0
+"""Time limit for all calls of a forced close if the server cannot be reached."""
+_ALONE_MIN_S = 0.05
+_CHECK_S = 0.1

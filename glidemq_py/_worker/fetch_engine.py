@@ -188,6 +188,8 @@ class FetchEngine:
         """Number of attempts to reconnect since the last reply."""
         self.answered_at = now
         """Time of the last reply."""
+        self.is_cut_off = False
+        """True if a call has failed because of the connection, and none has succeeded since."""
         self.unanswered_since: float | None = None
         """Time of the oldest call without a reply since the last reply; None if there is none."""
         self.pipelined: Pipelined | None = None
@@ -386,6 +388,7 @@ class FetchEngine:
         if call.held is not None:
             self.suspects_requested = False
         self.failures = 0
+        self.is_cut_off = False
         self.answered_at = now
         self.unanswered_since = None
         for run in runs:
@@ -408,6 +411,7 @@ class FetchEngine:
     def failed(self, call: Exchange | Invalidate | Reattach, failure: Failure, now: float) -> list[FinishedAttempt]:
         """Process a failed call. Return the results that are given up because the server function rejects them."""
         self.calls_in_flight -= 1
+        self.is_cut_off = self.is_cut_off or failure is Failure.LOST
         given_up: list[FinishedAttempt] = []
         if isinstance(call, Exchange):
             self.requested_slots -= call.want
@@ -503,6 +507,7 @@ class FetchEngine:
         """Process the reply to a `Invalidate` call."""
         self.calls_in_flight -= 1
         self._recovery_calls = 0
+        self.is_cut_off = False
         self._number += 1
         self._release_pipelined()
         if not self.disconnected:

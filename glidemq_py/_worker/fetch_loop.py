@@ -69,13 +69,15 @@ class FetchLoop:
         self._listeners = listeners
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._name = link.keys.name
+        self._name = self.name = link.keys.name
         self._limiter = None if options.limiter is None else (options.limiter.max, options.limiter.duration)
         self._exchange_call = source.exchange_builder()
         self._budgets = BudgetGate(link, listeners)
         # Handlers' tasks schedule the pump; the calls it makes must not inherit those tasks' context variables.
         self._context_vars = contextvars.copy_context()
         self._calls: set[asyncio.Task[None]] = set()
+        self._reporting: set[Exchange] = set()
+        """The calls in flight that report results."""
         self._recovery_call: asyncio.Task[None] | None = None
         """The last `Invalidate` or `Reattach` call."""
         self._pump_scheduled = False
@@ -173,6 +175,16 @@ class FetchLoop:
         """Remaining milliseconds of the pause of this worker; 0 if there is none."""
         return self.engine.throttle.left(self._loop.time())
 
+    @property
+    def unreported(self) -> list[FinishedAttempt]:
+        """The results that the server has not confirmed, those of calls in flight included."""
+        return [finished for call in self._reporting for finished in call.batch] + list(self.engine.finished)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last reply to a call that fetches or reports."""
+        return self._loop.time() - self.engine.answered_at
+
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached`` returns True; it is called after every change."""
         self.schedule_pump()
@@ -207,6 +219,8 @@ class FetchLoop:
             await self._make_step(call)
             return
         batch, budgets = call.batch, self._budgets
+        if batch:
+            self._reporting.add(call)
         try:
             request = self._exchange_call(
                 call.want, list(map(_row, batch)), limiter=self._limiter, tokens=call.tokens,
@@ -215,8 +229,10 @@ class FetchLoop:
             reply = await self._link.transport.call(request)
             runs = self._runs(reply.jobs, reply.now) if reply.jobs else ()
         except Exception as error:
+            self._reporting.discard(call)
             self._failed(call, error)
         else:
+            self._reporting.discard(call)
             self._replied(call, reply, runs)
 
     async def _make_step(self, call: Invalidate | Reattach) -> None:

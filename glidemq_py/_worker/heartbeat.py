@@ -72,6 +72,7 @@ class Heartbeat:
         self._started_at = int(time.time() * 1000)
         self._transport: BlockingTransport | None = None
         self._stopping = False
+        self._closed = False
         self._hurry = new_event()
         self._shortest = lock_duration
         self._first_beat = asyncio.Event()
@@ -154,9 +155,10 @@ class Heartbeat:
         except RuntimeError:
             self._stopping = True  # the loop is closed
 
-    async def close(self) -> None:
-        """Stop the thread."""
+    async def close(self, limit: float = 5.0) -> None:
+        """Stop the thread, and wait for at most ``limit`` seconds until it has ended. Only the first call waits."""
+        waited, self._closed = self._closed, True
         self._stopping = True
         self._hurry.set()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, 5.0)
+        if not waited and self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, limit)

@@ -118,15 +118,22 @@ class WakeReader:
         except GlideMQError as error:
             _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
 
-    async def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> bool:
         """Stop reading, and release the jobs that a pipelined call has fetched.
 
         If the server cannot be reached, those jobs stall and are recovered.
+
+        Returns:
+            False if the server did not reply within two seconds.
         """
         await self.close()
-        with contextlib.suppress(GlideMQError, TimeoutError):
-            async with asyncio.timeout(_INVALIDATE_S):
-                await self._fetching.invalidate_pipelined()
+        with contextlib.suppress(GlideMQError):
+            try:
+                async with asyncio.timeout(_INVALIDATE_S):
+                    await self._fetching.invalidate_pipelined()
+            except TimeoutError:
+                return False
+        return True
 
     async def close(self) -> None:
         """End the read by closing its connection. Idempotent."""

@@ -486,3 +486,67 @@ async def test_forced_close_ends_although_releasing_fails(
         await gate.next()
         server.kill()
         await with_timeout(worker.close(force=True), 20)
+
+
+async def test_close_gives_up_results_that_a_lost_server_cannot_get(
+    private_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    """After the lock has expired another worker runs the job again, so a longer wait has no use."""
+    gate = Gate()
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, f"{server.url}?request_timeout=300", lock_duration=1_000)
+        await worker.start()
+        job = await queue.add("resize")
+        await gate.next()
+        server.kill()
+        gate.open()
+        await with_timeout(worker.close(), 60)
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    warnings = [text for level, text in lines if level == "WARNING" and text.startswith("closing; ")]
+    assert len(warnings) == 1
+    assert f"closing; 1 result of queue {queue_name!r} is not reported yet: the server does not reply" in warnings[0]
+    errors = [text for level, text in lines if level == "ERROR" and "is not reported" in text]
+    assert len(errors) == 1
+    assert f"queue {queue_name!r}: the result of job {job.id} ('resize') is not reported" in errors[0]
+    assert "the job will run again" in errors[0]
+
+
+async def test_result_is_reported_if_the_server_returns_during_the_close(
+    restartable_server: Callable[..., ServerProcess], queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    gate = Gate()
+    server = restartable_server()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, f"{server.url}?request_timeout=300", lock_duration=60_000)
+        await worker.start()
+        job = await queue.add("resize")
+        await gate.next()
+        server.kill()
+        gate.open()
+        closing = asyncio.create_task(worker.close())
+        await with_timeout(until(lambda: "closing; 1 result of queue" in caplog.text), 60)
+        server.start()
+        await with_timeout(closing, 60)
+        assert await job.get_state() == "completed"
+    assert "is not reported: " not in caplog.text
+
+
+@pytest.mark.parametrize("how", [{"force": True}, {"timeout": 50}, {}], ids=["force", "timeout", "idle"])
+async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
+    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+):
+    """The limits for a server that replies are not used up."""
+    monkeypatch.setattr(components, "_RELEASE_S", 600.0)
+    monkeypatch.setattr(components, "_LEAVE_S", 600.0)
+    monkeypatch.setattr(components, "_JOIN_S", 600.0)
+    gate = Gate()
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        worker = Worker(queue_name, gate, f"{server.url}?request_timeout=600000")
+        await worker.start()
+        if how:
+            await queue.add("n")
+            await gate.next()
+        server.kill()
+        await with_timeout(worker.close(**how), 60)

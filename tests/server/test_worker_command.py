@@ -119,7 +119,7 @@ async def test_sigterm_finishes_the_running_job(
             running, waiting = await queue.add("first"), await queue.add("second")
             await command.printed(f"began {running.id}")
             command.signal(signal.SIGTERM)
-            await command.printed("closing; 1 jobs are running")
+            await command.printed("closing; 1 job is running")
             open_gate(folder)
             assert await command.ends() == 0
         assert await running.get_state() == "completed"
@@ -137,7 +137,7 @@ async def test_sigterm_repeated_within_a_second_counts_once(
             await command.printed("began")
             command.signal(signal.SIGTERM)
             command.signal(signal.SIGTERM)
-            await command.printed("closing; 1 jobs are running")
+            await command.printed("closing; 1 job is running")
             open_gate(folder)
             assert await command.ends() == 0
             assert "at once" not in command.text
@@ -154,7 +154,7 @@ async def test_second_sigterm_releases_the_running_job(
             job = await queue.add("long")
             await command.printed("began")
             command.signal(signal.SIGTERM)
-            await command.printed("closing; 1 jobs are running")
+            await command.printed("closing; 1 job is running")
             command.signal(signal.SIGINT)
             assert await command.ends() == 0
         again = await queue.get_job(job.id)
@@ -181,7 +181,7 @@ async def test_ctrl_c_reaches_the_children_once(start: Start, folder: Path, url:
             job = await queue.add("long")
             await command.printed("began")
             os.killpg(command.pid, signal.SIGINT)
-            await command.printed("closing; 1 jobs are running")
+            await command.printed("closing; 1 job is running")
             open_gate(folder)
             assert await command.ends() == 0
             assert "at once" not in command.text

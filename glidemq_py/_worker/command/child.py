@@ -287,7 +287,7 @@ class _Crew:
         """Stop fetching, finish the running jobs, exit. Repeated calls have no effect."""
         if not self._stopping.is_set():
             running = sum(worker.active_count for worker in self._workers)
-            _log.info("%s: closing; %d jobs are running", why, running)
+            _log.info("%s: closing; %s running", why, "1 job is" if running == 1 else f"{running} jobs are")
             for worker in self._workers:
                 worker.pause()  # immediately; close() starts a few loop iterations later
             self._stopping.set()
