@@ -36,8 +36,8 @@ local OPERATOR_COMMANDS = {
   'ZADD', 'ZCARD', 'ZRANGE', 'ZRANGEBYSCORE', 'ZREM', 'ZSCORE',
   'XACK', 'XADD', 'XDEL', 'XLEN', 'XPENDING', 'XRANGE', 'XREVRANGE',
 }
-local SUBCOMMANDS = { { 'XGROUP', 'CREATE' }, { 'XGROUP', 'DESTROY' }, { 'XGROUP', 'SETID' }, { 'XINFO', 'CONSUMERS' },
-  { 'XINFO', 'GROUPS' }, { 'XINFO', 'STREAM' } }
+local SUBCOMMANDS = { 'XGROUP|CREATE', 'XGROUP|DESTROY', 'XGROUP|SETID', 'XINFO|CONSUMERS', 'XINFO|GROUPS',
+  'XINFO|STREAM' }
 
 local function denied(command)
   return redis.error_reply("ERR ACL failure in script: User has no permissions to run the '" .. string.lower(command)
@@ -53,8 +53,8 @@ G.missing_permission = function(key)
   end
   if not check('RENAME', key, key) then return denied('RENAME') end
   for i = 1, #SUBCOMMANDS do
-    local command, subcommand = SUBCOMMANDS[i][1], SUBCOMMANDS[i][2]
-    if not check(command, subcommand, key) then return denied(command .. '|' .. subcommand) end
+    local command, subcommand = string.match(SUBCOMMANDS[i], '^(%u+)|(%u+)$')
+    if not check(command, subcommand, key) then return denied(SUBCOMMANDS[i]) end
   end
   return nil
 end
@@ -63,6 +63,6 @@ end
 -- never ends half-way. Its first argument is the queue, or the list of declared keys.
 G.for_operators = function(callback)
   return function(given, args)
-    return G.missing_permission(rawget(given, 'P') and given.meta or given[1]) or callback(given, args)
+    return G.missing_permission(rawget(given, 'P') and given.meta or G.first(given)) or callback(given, args)
   end
 end

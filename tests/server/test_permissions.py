@@ -391,9 +391,7 @@ def operator_commands() -> set[str]:
     """Return the commands that the Lua functions of operators require, as rules."""
     source = (ROOT / "lua/core/permissions.lua").read_text(encoding="utf-8")
     listed = source[source.index("local OPERATOR_COMMANDS") : source.index("local function denied")]
-    subcommands = {f"{command}|{name}".lower() for command, name in re.findall(r"{ '([A-Z]+)', '([A-Z]+)' }", listed)}
-    plain = re.findall(r"'([A-Z]+)'", listed.partition("local SUBCOMMANDS")[0])
-    return {command.lower() for command in plain} | subcommands | {"rename"}
+    return {command.lower() for command in re.findall(r"'([A-Z]+(?:\|[A-Z]+)?)'", listed)} | {"rename"}
 
 
 async def test_each_missing_permission_rejects_operator_functions(place: ServerProcess) -> None:
