@@ -339,6 +339,13 @@ async def fill(url: str) -> dict[str, str]:
 
 
 JOBS = ("waiting", "lifo", "delayed", "prioritized", "ordered", "failed", "completed", "suspended", "waiting-children")
+
+
+def for_job(method: str, state: str, *args: int) -> Callable[[Queue, dict[str, str]], Awaitable[Any]]:
+    """Return a function that calls a method of the queue with the job in this state."""
+    return lambda queue, ids: getattr(queue, method)(ids[state], *args)
+
+
 OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
     "obliterate": lambda q, _: q.obliterate(),
     "obliterate by force": lambda q, _: q.obliterate(force=True),
@@ -352,10 +359,10 @@ OPERATORS: dict[str, Callable[[Queue, dict[str, str]], Awaitable[Any]]] = {
     "pause": lambda q, _: q.pause(),
     "signal": lambda q, ids: q.signal(ids["suspended"], "go"),
     "promote": lambda q, ids: q.promote(ids["delayed"]),
-    **{f"remove {state}": lambda q, ids, s=state: q.remove(ids[s]) for state in JOBS},
-    **{f"revoke {state}": lambda q, ids, s=state: q.revoke(ids[s]) for state in JOBS},
-    **{f"priority {state}": lambda q, ids, s=state: q.change_priority(ids[s], 7) for state in JOBS[:4]},
-    **{f"delay {state}": lambda q, ids, s=state: q.change_delay(ids[s], 50) for state in JOBS[:4]},
+    **{f"remove {state}": for_job("remove", state) for state in JOBS},
+    **{f"revoke {state}": for_job("revoke", state) for state in JOBS},
+    **{f"priority {state}": for_job("change_priority", state, 7) for state in JOBS[:4]},
+    **{f"delay {state}": for_job("change_delay", state, 50) for state in JOBS[:4]},
     "retry": lambda q, ids: retry(q, ids["failed"]),
 }
 
