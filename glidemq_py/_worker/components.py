@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import Connection
@@ -233,7 +233,9 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
 
 
 def _request_timeout_ms(transport: Transport) -> int:
-    timeout = transport.config.request_timeout if isinstance(transport, AsyncTransport) else None
+    timeout: int | None = (
+        cast("Any", transport).config.request_timeout if isinstance(transport, AsyncTransport) else None
+    )
     return timeout or DEFAULT_REQUEST_TIMEOUT_MS
 
 
