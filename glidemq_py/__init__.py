@@ -35,10 +35,10 @@ from glidemq_py._features.retention import KeepJobs
 from glidemq_py._features.retries import Backoff
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
-from glidemq_py._features.streams import StreamChunk
+from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
-from glidemq_py._features.usage.queue_api import get_usage_summary
+from glidemq_py._features.usage.summaries import get_usage_summary
 from glidemq_py._features.vectors.options import VectorField, VectorMatch
 from glidemq_py._job import BlockingJob, Job, current_job, current_job_id
 from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions

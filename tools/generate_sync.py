@@ -279,6 +279,20 @@ class _Writer:
                     self._property(node.target.id, ast.unparse(node.annotation), doc)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._method(node, module, _asynchronous=isinstance(node, ast.AsyncFunctionDef))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._listed(node.targets[0].id, vars(cls)[node.targets[0].id])
+
+    def _listed(self, name: str, value: object) -> None:
+        """Write a method that the class lists by name: a function in the module of its feature."""
+        function = inspect.unwrap(value) if callable(value) else None
+        if name.startswith("_") or not inspect.isfunction(function):
+            return
+        module = sys.modules[function.__module__]
+        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        node = next(node for node in nodes if node.name == name)
+        node.args.args[0].annotation = None  # self: the type of the asynchronous class
+        self._method(node, module, _asynchronous=isinstance(node, ast.AsyncFunctionDef))
 
     def _property(self, name: str, kind: str, doc: str) -> None:
         if name in self._done:

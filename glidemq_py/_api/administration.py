@@ -1,4 +1,4 @@
-"""Administration of a queue: pause, drain, clean, retry, obliterate, and changes to single jobs.
+"""The administrative methods of `Queue`: pause, drain, clean, retry, obliterate, and changes to single jobs.
 
 An operation on many jobs makes several short server calls. Each call is atomic and leaves the queue consistent, so an
 interrupted operation is continued by calling it again.
@@ -13,237 +13,256 @@ from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities, revoke
+from glidemq_py._features import delays, priorities
+from glidemq_py._features import revoke as revocation
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._job import QueueLink
+from glidemq_py._job import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, JobStateError
 
 __all__ = [
-    "QueueAdministration",
+    "change_delay",
+    "change_priority",
+    "clean",
+    "drain",
+    "get_event_retention",
+    "get_features",
+    "is_paused",
     "obliterate",
+    "obliterate_queue",
+    "pause",
+    "promote",
+    "remove",
+    "resume",
+    "retry_jobs",
+    "revoke",
+    "set_event_retention",
 ]
 
+_BATCH: Final = 250
 _EVENTS_KEPT: Final = 1_000
 _MOST_EVENTS: Final = 100_000_000
 _PIECE: Final = 100
 """Jobs per call: one or two milliseconds of server time."""
 
 
-class QueueAdministration:
-    """The administrative methods of `Queue`."""
-
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
-
-    # -- the queue as a whole -----------------------------------------------------------------------------
-
-    async def pause(self) -> None:
-        """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
-        link = await self._connected()
-        await link.transport.call(administration.pause(link.keys.meta))
-
-    async def resume(self) -> None:
-        """Resume a paused queue. Idempotent."""
-        link = await self._connected()
-        await link.transport.call(administration.resume(link.keys.meta))
-
-    async def is_paused(self) -> bool:
-        """Return True if the queue is paused."""
-        link = await self._connected()
-        return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
-
-    async def set_event_retention(self, count: int) -> None:
-        """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
-
-        The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
-        writes: a Node peer that writes an event trims the stream to 1000.
-
-        Args:
-            count: 1 to 100,000,000; 0 restores the default (about 1000).
-
-        Raises:
-            GlideMQValidationError: If ``count`` is invalid.
-        """
-        number = check_int("count", count, 0, _MOST_EVENTS)
-        link = await self._connected()
-        await link.transport.call(administration.set_event_retention(link.keys.meta, number))
-
-    async def get_event_retention(self) -> int:
-        """Return the approximate number of events that the queue keeps; the default is 1000."""
-        link = await self._connected()
-        found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
-        return int(found) if found and found.isdigit() else _EVENTS_KEPT
-
-    async def get_features(self) -> dict[str, str]:
-        """Return the features in use that older versions of this package would mishandle, each with the version that
-        added it; empty for most queues.
-
-        Also returns features that this version does not have, for which every other call about the queue raises
-        `UnsupportedFeatureError`.
-        """
-        link = await self._connected()
-        found = await link.transport.command("HGET", link.keys.meta, "features")
-        listed: str = found.decode("utf-8", "replace") if found else ""
-        return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
-
-    async def drain(self, *, delayed: bool = False) -> int:
-        """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
-
-        Active jobs are kept. Jobs added during the call may be deleted or not. Pause the queue first to prevent
-        workers from starting jobs during the call.
-
-        Args:
-            delayed: If True, delete delayed jobs too, including retries that wait for their backoff.
-
-        Returns:
-            The number of deleted jobs.
-        """
-        check_bool("delayed", delayed)
-        link = await self._connected()
-        deleted, cursor = 0, ""
-        while True:
-            piece = await link.transport.call(administration.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
-            deleted, cursor = deleted + piece.deleted, piece.cursor
-            if not cursor:
-                return deleted
-
-    async def clean(
-        self, grace: Milliseconds, limit: int = 1_000, state: Literal["completed", "failed"] = "completed"
-    ) -> list[str]:
-        """Delete completed or failed jobs that ended at least ``grace`` ago, oldest first.
-
-        Everything that belongs to a job, such as its logs, is deleted with it.
-
-        Args:
-            grace: Minimum time since the end of the job, in ms or as a timedelta; 0 selects all.
-            limit: Maximum number of jobs to delete; 0 deletes none.
-            state: "completed" or "failed".
-
-        Returns:
-            The ids of the deleted jobs.
-
-        Raises:
-            GlideMQValidationError: If an argument is invalid.
-        """
-        ms = to_ms("grace", grace)
-        most = check_int("limit", limit, 0, 2**53)
-        check_choice("state", state, ("completed", "failed"))
-        link = await self._connected()
-        ids: list[str] = []
-        cutoff, more = -1, most > 0
-        while more:
-            call = administration.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
-            cutoff, found, more = await link.transport.call(call)
-            ids += found
-        return ids
-
-    async def retry_jobs(self, count: int = 0) -> int:
-        """Requeue failed jobs with all their attempts, oldest failure first.
-
-        Args:
-            count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
-
-        Returns:
-            The number of requeued jobs.
-
-        Raises:
-            ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
-        """
-        want = check_int("count", count, 0, 2**53)
-        link = await self._connected()
-        retried, left = 0, -1
-        while left:
-            call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
-            done, left = await link.transport.call(call)
-            retried += done
-        return retried
-
-    async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
-        """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
-
-        Args:
-            force: If True, delete active jobs too.
-            scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
-                nothing else in it names: those changed by hand, or left by a Node peer's library.
-
-        Returns:
-            The number of deleted jobs.
-
-        Raises:
-            JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
-            LibraryError: If the user lacks a permission. Nothing was deleted.
-        """
-        return await obliterate(await self._connected(), force=force, scan=scan)
-
-    # -- single jobs --------------------------------------------------------------------------------------
-
-    async def remove(self, job_id: str) -> bool:
-        """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
-
-        If the job is active, its worker notices at the next heartbeat and discards the result.
-        """
-        link = await self._connected()
-        return await link.transport.call(administration.remove(link.keys.meta, _id(job_id)))
-
-    async def revoke(self, job_id: str) -> RevokeOutcome:
-        """Cancel a job: it does not start, or stops running.
-
-        Returns:
-            - "revoked": the job had not started. It has failed with the reason ``revoked``.
-            - "flagged": the job is active. Its worker notices at the next heartbeat and cancels the handler (or sets
-              ``job.cancelled`` for a handler in a thread), and the job fails without another attempt. Also returned
-              for a waiting job that is not found quickly (far down a list, or added by a peer): it fails when a worker
-              fetches it. A job that has ended is not affected.
-            - "not_found": there is no such job.
-        """
-        return await revoke.revoke(await self._connected(), _id(job_id))
-
-    async def change_priority(self, job_id: str, priority: int) -> None:
-        """Change the priority of a job that has not started.
-
-        Args:
-            job_id: Id of the job.
-            priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-        Raises:
-            GlideMQValidationError: If ``priority`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        await priorities.change_priority(await self._connected(), _id(job_id), priority)
-
-    async def change_delay(self, job_id: str, delay: Milliseconds) -> None:
-        """Change when a job that has not started becomes due.
-
-        Args:
-            job_id: Id of the job.
-            delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
-
-        Raises:
-            GlideMQValidationError: If ``delay`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        await delays.change_delay(await self._connected(), _id(job_id), delay)
-
-    async def promote(self, job_id: str) -> None:
-        """Make a delayed job ready to run now.
-
-        Raises:
-            JobStateError: If the job is not delayed.
-            JobNotFoundError: If the job does not exist.
-        """
-        await delays.promote(await self._connected(), _id(job_id))
+# -- the queue as a whole -----------------------------------------------------------------------------
 
 
-def _id(job_id: str) -> str:
-    return parse_job_id(job_id)
+async def pause(self: ConnectedQueue) -> None:
+    """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""
+    link = await self._connected()
+    await link.transport.call(administration.pause(link.keys.meta))
 
 
-_BATCH = 250
+async def resume(self: ConnectedQueue) -> None:
+    """Resume a paused queue. Idempotent."""
+    link = await self._connected()
+    await link.transport.call(administration.resume(link.keys.meta))
 
 
-async def obliterate(link: QueueLink, *, force: bool, scan: bool) -> int:
+async def is_paused(self: ConnectedQueue) -> bool:
+    """Return True if the queue is paused."""
+    link = await self._connected()
+    return bool(await link.transport.command("HGET", link.keys.meta, "paused") == b"1")
+
+
+async def set_event_retention(self: ConnectedQueue, count: int) -> None:
+    """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
+
+    The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
+    writes: a Node peer that writes an event trims the stream to 1000.
+
+    Args:
+        count: 1 to 100,000,000; 0 restores the default (about 1000).
+
+    Raises:
+        GlideMQValidationError: If ``count`` is invalid.
+    """
+    number = check_int("count", count, 0, _MOST_EVENTS)
+    link = await self._connected()
+    await link.transport.call(administration.set_event_retention(link.keys.meta, number))
+
+
+async def get_event_retention(self: ConnectedQueue) -> int:
+    """Return the approximate number of events that the queue keeps; the default is 1000."""
+    link = await self._connected()
+    found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
+    return int(found) if found and found.isdigit() else _EVENTS_KEPT
+
+
+async def get_features(self: ConnectedQueue) -> dict[str, str]:
+    """Return the features in use that older versions of this package would mishandle, each with the version that
+    added it; empty for most queues.
+
+    Also returns features that this version does not have, for which every other call about the queue raises
+    `UnsupportedFeatureError`.
+    """
+    link = await self._connected()
+    found = await link.transport.command("HGET", link.keys.meta, "features")
+    listed: str = found.decode("utf-8", "replace") if found else ""
+    return {name: version for name, _, version in (entry.partition(":") for entry in listed.split(",")) if name}
+
+
+async def drain(self: ConnectedQueue, *, delayed: bool = False) -> int:
+    """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
+
+    Active jobs are kept. Jobs added during the call may be deleted or not. Pause the queue first to prevent
+    workers from starting jobs during the call.
+
+    Args:
+        delayed: If True, delete delayed jobs too, including retries that wait for their backoff.
+
+    Returns:
+        The number of deleted jobs.
+    """
+    check_bool("delayed", delayed)
+    link = await self._connected()
+    deleted, cursor = 0, ""
+    while True:
+        piece = await link.transport.call(administration.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
+        deleted, cursor = deleted + piece.deleted, piece.cursor
+        if not cursor:
+            return deleted
+
+
+async def clean(
+    self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, state: Literal["completed", "failed"] = "completed"
+) -> list[str]:
+    """Delete completed or failed jobs that ended at least ``grace`` ago, oldest first.
+
+    Everything that belongs to a job, such as its logs, is deleted with it.
+
+    Args:
+        grace: Minimum time since the end of the job, in ms or as a timedelta; 0 selects all.
+        limit: Maximum number of jobs to delete; 0 deletes none.
+        state: "completed" or "failed".
+
+    Returns:
+        The ids of the deleted jobs.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+    """
+    ms = to_ms("grace", grace)
+    most = check_int("limit", limit, 0, 2**53)
+    check_choice("state", state, ("completed", "failed"))
+    link = await self._connected()
+    ids: list[str] = []
+    cutoff, more = -1, most > 0
+    while more:
+        call = administration.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
+        cutoff, found, more = await link.transport.call(call)
+        ids += found
+    return ids
+
+
+async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
+    """Requeue failed jobs with all their attempts, oldest failure first.
+
+    Args:
+        count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
+
+    Returns:
+        The number of requeued jobs.
+
+    Raises:
+        ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
+    """
+    want = check_int("count", count, 0, 2**53)
+    link = await self._connected()
+    retried, left = 0, -1
+    while left:
+        call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
+        done, left = await link.transport.call(call)
+        retried += done
+    return retried
+
+
+async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = False) -> int:
+    """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
+
+    Args:
+        force: If True, delete active jobs too.
+        scan: If True, also search all keys of the server, in steps of a thousand, for keys of the queue that
+            nothing else in it names: those changed by hand, or left by a Node peer's library.
+
+    Returns:
+        The number of deleted jobs.
+
+    Raises:
+        JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
+        LibraryError: If the user lacks a permission. Nothing was deleted.
+    """
+    return await obliterate_queue(await self._connected(), force=force, scan=scan)
+
+
+# -- single jobs --------------------------------------------------------------------------------------
+
+
+async def remove(self: ConnectedQueue, job_id: str) -> bool:
+    """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
+
+    If the job is active, its worker notices at the next heartbeat and discards the result.
+    """
+    link = await self._connected()
+    return await link.transport.call(administration.remove(link.keys.meta, parse_job_id(job_id)))
+
+
+async def revoke(self: ConnectedQueue, job_id: str) -> RevokeOutcome:
+    """Cancel a job: it does not start, or stops running.
+
+    Returns:
+        - "revoked": the job had not started. It has failed with the reason ``revoked``.
+        - "flagged": the job is active. Its worker notices at the next heartbeat and cancels the handler (or sets
+          ``job.cancelled`` for a handler in a thread), and the job fails without another attempt. Also returned
+          for a waiting job that is not found quickly (far down a list, or added by a peer): it fails when a worker
+          fetches it. A job that has ended is not affected.
+        - "not_found": there is no such job.
+    """
+    return await revocation.revoke_job(await self._connected(), parse_job_id(job_id))
+
+
+async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> None:
+    """Change the priority of a job that has not started.
+
+    Args:
+        job_id: Id of the job.
+        priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
+
+    Raises:
+        GlideMQValidationError: If ``priority`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    await priorities.change_job_priority(await self._connected(), parse_job_id(job_id), priority)
+
+
+async def change_delay(self: ConnectedQueue, job_id: str, delay: Milliseconds) -> None:
+    """Change when a job that has not started becomes due.
+
+    Args:
+        job_id: Id of the job.
+        delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
+
+    Raises:
+        GlideMQValidationError: If ``delay`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    await delays.change_job_delay(await self._connected(), parse_job_id(job_id), delay)
+
+
+async def promote(self: ConnectedQueue, job_id: str) -> None:
+    """Make a delayed job ready to run now.
+
+    Raises:
+        JobStateError: If the job is not delayed.
+        JobNotFoundError: If the job does not exist.
+    """
+    await delays.promote_job(await self._connected(), parse_job_id(job_id))
+
+
+async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
     """Delete every key of the queue and return the number of deleted jobs.
 
     Raises:

@@ -1,4 +1,7 @@
-"""`Queue`: the client of producers and operators. It delegates to the other modules of this package and to features."""
+"""`Queue`: the client of producers and operators.
+
+It adds and reads jobs. The other methods are functions of their features, which the end of the class lists.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.administration import QueueAdministration
+from glidemq_py._api import administration
 from glidemq_py._api.bulk import AddCoalescer, Adder, BulkAdd, added_job
 from glidemq_py._client.async_transport import open_transport
 from glidemq_py._client.connect import Connection, check_connection
@@ -32,19 +35,19 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
-from glidemq_py._features.consistency.queue_api import QueueChecking
+from glidemq_py._features.consistency import queue_api as consistency
+from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
-from glidemq_py._features.dead_letters.queue_api import DeadLetters, declare_dead_letters
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
-from glidemq_py._features.limits.queue_api import QueueLimits
+from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
-from glidemq_py._features.schedulers.queue_api import QueueSchedulers
+from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
-from glidemq_py._features.streams import QueueStreams
+from glidemq_py._features.streams import queue_api as streams
+from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
-from glidemq_py._features.suspend.queue_api import QueueSuspension
-from glidemq_py._features.usage.queue_api import QueueUsageReading
-from glidemq_py._features.vectors.queue_api import QueueVectors
+from glidemq_py._features.usage import queue_api as usage
+from glidemq_py._features.vectors import queue_api as vectors
 from glidemq_py._job import Job, QueueLink, reading
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
@@ -62,11 +65,7 @@ _ADDS, _SWEEP = "adds", "sweep"
 """Parts that a queue has per event loop, in addition to its connection."""
 
 
-class Queue(
-    QueueAdministration, QueueLimits, QueueChecking, QueueSchedulers, DeadLetters, QueueSuspension, QueueStreams,
-    QueueUsageReading, QueueVectors, AsyncOnly,
-    Generic[DataT, ResultT],
-):  # fmt: skip
+class Queue(AsyncOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
     In ``Queue[DataT, ResultT]``, the parameters are the types of the jobs' data and results.
@@ -119,6 +118,7 @@ class Queue(
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._adder: Adder | None = None  # of the event loop that added last
+        self._dead_letter_queue = dead_letters.DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
         self._known_names: set[str] = set()
@@ -164,7 +164,7 @@ class Queue(
         link = self._link_over(transport)
         if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
             try:
-                await declare_dead_letters(link, self.options)
+                await dead_letters.declare_dead_letters(link, self.options)
             except BaseException:
                 await transport.close()
                 raise
@@ -510,3 +510,74 @@ class Queue(
             end: Last position, inclusive.
         """
         return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end)
+
+    # -- administration -----------------------------------------------------------------------------------
+
+    pause = administration.pause
+    resume = administration.resume
+    is_paused = administration.is_paused
+    drain = administration.drain
+    clean = administration.clean
+    retry_jobs = administration.retry_jobs
+    obliterate = administration.obliterate
+    set_event_retention = administration.set_event_retention
+    get_event_retention = administration.get_event_retention
+    get_features = administration.get_features
+
+    remove = administration.remove
+    revoke = administration.revoke
+    promote = administration.promote
+    change_priority = administration.change_priority
+    change_delay = administration.change_delay
+
+    check = consistency.check
+
+    # -- limits -------------------------------------------------------------------------------------------
+
+    set_global_concurrency = limits.set_global_concurrency
+    get_global_concurrency = limits.get_global_concurrency
+    set_global_rate_limit = limits.set_global_rate_limit
+    get_global_rate_limit = limits.get_global_rate_limit
+    remove_global_rate_limit = limits.remove_global_rate_limit
+    set_group_limits = limits.set_group_limits
+    rate_limit_group = limits.rate_limit_group
+    get_group = limits.get_group
+
+    # -- schedulers ---------------------------------------------------------------------------------------
+
+    upsert_job_scheduler = schedulers.upsert_job_scheduler
+    remove_job_scheduler = schedulers.remove_job_scheduler
+    get_job_scheduler = schedulers.get_job_scheduler
+    get_job_schedulers = schedulers.get_job_schedulers
+    get_repeatable_jobs = schedulers.get_repeatable_jobs
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    iter_dead_letter_jobs = dead_letters.iter_dead_letter_jobs
+    get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
+    get_dead_letter_job = dead_letters.get_dead_letter_job
+    remove_dead_letter_job = dead_letters.remove_dead_letter_job
+    replay_dead_letter_job = dead_letters.replay_dead_letter_job
+
+    # -- suspended jobs -----------------------------------------------------------------------------------
+
+    signal = suspend.signal
+    get_suspended_jobs = suspend.get_suspended_jobs
+    get_suspend_info = suspend.get_suspend_info
+
+    # -- streams of jobs ----------------------------------------------------------------------------------
+
+    stream = streams.stream
+    read_stream = streams.read_stream
+
+    # -- usage and budgets --------------------------------------------------------------------------------
+
+    get_flow_usage = usage.get_flow_usage
+    get_flow_budget = usage.get_flow_budget
+    get_usage_summary = usage.get_usage_summary
+
+    # -- vector search ------------------------------------------------------------------------------------
+
+    create_job_index = vectors.create_job_index
+    drop_job_index = vectors.drop_job_index
+    vector_search = vectors.vector_search

@@ -5,52 +5,51 @@ The job options `delay` and `run_at` are in `glidemq_py._core.job_options`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.link import QueueLink, change_job
 
-__all__ = ["JobDelay", "change_delay", "promote"]
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+__all__ = ["change_delay", "change_job_delay", "promote", "promote_job"]
 
 
-async def change_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:
+async def change_job_delay(link: QueueLink[JobTransport], job_id: str, delay: Milliseconds) -> int:
     """Change the delay of a job that has not started, and return it in ms."""
     value = to_ms("delay", delay)
     await change_job(link, job_id, administration.change_delay(link.keys.meta, job_id, value), "change the delay of")
     return value
 
 
-async def promote(link: QueueLink[JobTransport], job_id: str) -> None:
+async def promote_job(link: QueueLink[JobTransport], job_id: str) -> None:
     """Make a delayed job ready to run."""
     await change_job(link, job_id, administration.promote(link.keys.meta, job_id), "promote")
 
 
-class JobDelay:
-    """The methods of `Job` that change when it becomes due."""
+async def change_delay(self: Job[Any, Any, Any], delay: Milliseconds) -> None:
+    """Change when the job becomes due, if it has not started.
 
-    id: str
-    _delay: int | None
-    _link: QueueLink[JobTransport]
+    Args:
+        delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
 
-    async def change_delay(self, delay: Milliseconds) -> None:
-        """Change when the job becomes due, if it has not started.
+    Raises:
+        GlideMQValidationError: If ``delay`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    self._delay = await change_job_delay(self._link, self.id, delay)
 
-        Args:
-            delay: Time from now, in ms or as a timedelta; 0 makes the job ready to run.
 
-        Raises:
-            GlideMQValidationError: If ``delay`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        self._delay = await change_delay(self._link, self.id, delay)
+async def promote(self: Job[Any, Any, Any]) -> None:
+    """Make the job ready to run now.
 
-    async def promote(self) -> None:
-        """Make the job ready to run now.
-
-        Raises:
-            JobStateError: If the job is not delayed.
-            JobNotFoundError: If the job does not exist.
-        """
-        await promote(self._link, self.id)
-        self._delay = 0
+    Raises:
+        JobStateError: If the job is not delayed.
+        JobNotFoundError: If the job does not exist.
+    """
+    await promote_job(self._link, self.id)
+    self._delay = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_text
@@ -18,7 +18,7 @@ __all__ = [
     "Fallback",
     "FallbackDict",
     "FallbacksInput",
-    "JobFallbacks",
+    "current_fallback",
     "parse_fallbacks",
     "read_fallbacks",
 ]
@@ -124,32 +124,6 @@ def read_fallbacks(stored: Any) -> tuple[Fallback, ...]:
     return tuple(kept)
 
 
-class JobFallbacks:
-    """The fallback properties of `Job`."""
-
-    fallback_index: int = 0
-    """Position in the chain of fallbacks, which is the number of retried attempts; 0 = no fallback in use."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def opts(self) -> Mapping[str, Any]:
-            """See `Job`."""
-            ...
-
-    @property
-    def fallbacks(self) -> tuple[Fallback, ...]:
-        """The chain of fallbacks that the job was added with."""
-        return read_fallbacks(self.opts.get("fallbacks"))
-
-    @property
-    def current_fallback(self) -> Fallback | None:
-        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
-
-        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
-        """
-        index = self.fallback_index
-        if index <= 0:
-            return None
-        chain = self.fallbacks
-        return chain[index - 1] if index <= len(chain) else None
+def current_fallback(chain: Sequence[Fallback], index: int) -> Fallback | None:
+    """Return the fallback of an attempt; ``index`` is its position in the chain, 0 = no fallback in use."""
+    return chain[index - 1] if 0 < index <= len(chain) else None

@@ -5,19 +5,22 @@ The job options `priority` and `lifo` are in `glidemq_py._core.job_options`; the
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
 from glidemq_py._job.link import QueueLink, change_job
 
-__all__ = ["JobPriority", "change_priority"]
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+__all__ = ["change_job_priority", "change_priority"]
 
 MAX_PRIORITY: Final = 2_047
 
 
-async def change_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
+async def change_job_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:
     """Change the priority of a job that has not started, and return the validated value."""
     value = check_int("priority", priority, 0, MAX_PRIORITY)
     call = administration.change_priority(link.keys.meta, job_id, value)
@@ -25,22 +28,15 @@ async def change_priority(link: QueueLink[JobTransport], job_id: str, priority: 
     return value
 
 
-class JobPriority:
-    """The method of `Job` that changes its priority."""
+async def change_priority(self: Job[Any, Any, Any], priority: int) -> None:
+    """Change the priority of the job, if it has not started.
 
-    id: str
-    priority: int
-    _link: QueueLink[JobTransport]
+    Args:
+        priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
 
-    async def change_priority(self, priority: int) -> None:
-        """Change the priority of the job, if it has not started.
-
-        Args:
-            priority: 1 (most urgent) to 2047 (least urgent); 0 removes the priority.
-
-        Raises:
-            GlideMQValidationError: If ``priority`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
-            JobNotFoundError: If the job does not exist.
-        """
-        self.priority = await change_priority(self._link, self.id, priority)
+    Raises:
+        GlideMQValidationError: If ``priority`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    self.priority = await change_job_priority(self._link, self.id, priority)

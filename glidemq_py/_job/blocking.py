@@ -17,7 +17,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._features.streams import CHUNKS_KEPT
+from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
@@ -59,6 +59,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def finished_on(self) -> int | None:
         """When the job ended; None before."""
         return self._job.finished_on
+
+    @property
+    def fallback_index(self) -> int:
+        """Position in the chain of fallbacks, which is the number of retried attempts; 0 = no fallback in use."""
+        return self._job.fallback_index
 
     @property
     def returnvalue(self) -> ResultT | None:
@@ -137,139 +142,111 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return wait_for(self._job, self._job.wait_until_finished(timeout))
 
     @property
-    def id(self) -> str:
-        """Id of the job, unique in its queue."""
-        return self._job.id
+    def step(self) -> str | None:
+        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
 
-    @property
-    def name(self) -> str:
-        """Name of the job: which handler or task processes it."""
-        return self._job.name
-
-    @property
-    def timestamp(self) -> int:
-        """When the job was added; 0 if unknown."""
-        return self._job.timestamp
-
-    @property
-    def attempts_made(self) -> int:
-        """Number of failed attempts so far."""
-        return self._job.attempts_made
-
-    @property
-    def priority(self) -> int:
-        """Priority of the job: 1 (most urgent) to 2047, or 0 for none."""
-        return self._job.priority
-
-    @property
-    def stalled_count(self) -> int:
-        """How often a worker stopped renewing the job's lock."""
-        return self._job.stalled_count
-
-    @property
-    def processed_on(self) -> int | None:
-        """When the last attempt started; None before the first."""
-        return self._job.processed_on
-
-    @property
-    def failed_reason(self) -> str | None:
-        """Message of the last failure; None without one."""
-        return self._job.failed_reason
-
-    @property
-    def failed_type(self) -> str | None:
-        """Exception type name of the last failure; None without one."""
-        return self._job.failed_type
-
-    @property
-    def queue_name(self) -> str:
-        """Name of the job's queue."""
-        return self._job.queue_name
-
-    @property
-    def data(self) -> DataT:
-        """The job's data, decoded on first access.
+        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
+        argument, unless the task has a parameter of that name.
 
         Raises:
-            JobDataError: If the serializer cannot decode the stored data. In a handler, this fails the job without
-                another attempt.
+            JobDataError: If the data cannot be decoded.
         """
-        return self._job.data
+        return self._job.step
 
     @property
-    def opts(self) -> Mapping[str, Any]:
-        """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
-        return self._job.opts
+    def ordering_key(self) -> str | None:
+        """Key of the job's ordering group; None for a job without `ordering`."""
+        return self._job.ordering_key
 
-    @property
-    def progress(self) -> Any:
-        """The last value passed to `update_progress`; 0 before."""
-        return self._job.progress
+    def move_to_delayed(
+        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
+    ) -> NoReturn:
+        """End this attempt and run the job again later. The attempt is not counted.
 
-    @property
-    def context(self) -> ContextT:
-        """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
-        return self._job.context
-
-    @property
-    def cancelled(self) -> threading.Event:
-        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
-
-        A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
-        """
-        return self._job.cancelled
-
-    @property
-    def stacktrace(self) -> tuple[str, ...]:
-        """Tracebacks of the last failures, newest last; their number is limited."""
-        return self._job.stacktrace
-
-    @property
-    def discarded(self) -> bool:
-        """True in a handler that has called `discard`."""
-        return self._job.discarded
-
-    def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
-        """Append a line to the job's log.
+        The method always raises, so code after it does not run.
 
         Args:
-            line: Text of at most 1 MiB.
-            keep: Number of newest lines to keep; 0 keeps all.
+            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
+            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
+                without another use of that key.
+            data: New data of the job; by default the data is kept.
 
         Raises:
-            GlideMQValidationError: If the line is not a string.
-            PayloadTooLargeError: If the line exceeds 1 MiB.
+            DelayedError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If called outside the job's handler.
+        """
+        self._job.move_to_delayed(when, next_step=next_step, data=data)
+
+    def move_to_failed(self, reason: str | Exception) -> NoReturn:
+        """Fail the job permanently, without further attempts.
+
+        The method always raises, so code after it does not run.
+
+        Args:
+            reason: The text of `failed_reason`, or the exception to fail with.
+
+        Raises:
+            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
+            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
+            GlideMQError: If called outside the job's handler.
+        """
+        self._job.move_to_failed(reason)
+
+    def rate_limit_group(
+        self,
+        duration: Milliseconds,
+        *,
+        current_job: Literal["requeue", "fail"] = "requeue",
+        position: Literal["front", "back"] = "front",
+        extend: Literal["max", "replace"] = "max",
+    ) -> NoReturn:
+        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
+
+        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
+
+        Args:
+            duration: How long, in ms or as a timedelta, > 0.
+            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
+            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
+            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
+
+        Raises:
+            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
+            GlideMQValidationError: If an argument is invalid.
+            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
+        """
+        self._job.rate_limit_group(duration, current_job=current_job, position=position, extend=extend)
+
+    def report_tokens(self, tokens: int) -> None:
+        """Report how many tokens (of a language model, for example) this attempt has used.
+
+        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
+        ends.
+
+        Args:
+            tokens: Number of tokens, >= 0.
+
+        Raises:
+            GlideMQValidationError: If ``tokens`` is invalid.
+            GlideMQError: If called outside the job's handler.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
-        wait_for(self._job, self._job.log(line, keep=keep))
+        wait_for(self._job, self._job.report_tokens(tokens))
 
-    def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
-        """Store the job's progress and publish a `progress` event.
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The chain of fallbacks that the job was added with."""
+        return self._job.fallbacks
 
-        Args:
-            progress: A number or any other JSON value.
+    @property
+    def current_fallback(self) -> Fallback | None:
+        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
 
-        Raises:
-            SerializationError: If the value cannot be serialized as JSON.
-            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
+        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
         """
-        wait_for(self._job, self._job.update_progress(progress))
-
-    def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """Return log lines of the job, oldest first.
-
-        Args:
-            start: First position; negative numbers count from the newest.
-            end: Last position, inclusive; -1 is the newest line.
-        """
-        return wait_for(self._job, self._job.logs(start, end))
-
-    def discard(self) -> None:
-        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
-        self._job.discard()
+        return self._job.current_fallback
 
     def change_priority(self, priority: int) -> None:
         """Change the priority of the job, if it has not started.
@@ -319,100 +296,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def is_revoked(self) -> bool:
         """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
         return wait_for(self._job, self._job.is_revoked())
-
-    @property
-    def step(self) -> str | None:
-        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
-
-        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
-        argument, unless the task has a parameter of that name.
-
-        Raises:
-            JobDataError: If the data cannot be decoded.
-        """
-        return self._job.step
-
-    @property
-    def ordering_key(self) -> str | None:
-        """Key of the job's ordering group; None for a job without `ordering`."""
-        return self._job.ordering_key
-
-    def move_to_delayed(
-        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
-    ) -> NoReturn:
-        """End this attempt and run the job again later. The attempt is not counted.
-
-        The method always raises, so code after it does not run.
-
-        Args:
-            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
-            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
-                without another use of that key.
-            data: New data of the job; by default the data is kept.
-
-        Raises:
-            DelayedError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If called outside the job's handler.
-        """
-        self._job.move_to_delayed(when, next_step=next_step, data=data)
-
-    def rate_limit_group(
-        self,
-        duration: Milliseconds,
-        *,
-        current_job: Literal["requeue", "fail"] = "requeue",
-        position: Literal["front", "back"] = "front",
-        extend: Literal["max", "replace"] = "max",
-    ) -> NoReturn:
-        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
-
-        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
-
-        Args:
-            duration: How long, in ms or as a timedelta, > 0.
-            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
-            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
-            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
-
-        Raises:
-            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
-        """
-        self._job.rate_limit_group(duration, current_job=current_job, position=position, extend=extend)
-
-    def move_to_failed(self, reason: str | Exception) -> NoReturn:
-        """Fail the job permanently, without further attempts.
-
-        The method always raises, so code after it does not run.
-
-        Args:
-            reason: The text of `failed_reason`, or the exception to fail with.
-
-        Raises:
-            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
-            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
-            GlideMQError: If called outside the job's handler.
-        """
-        self._job.move_to_failed(reason)
-
-    def report_tokens(self, tokens: int) -> None:
-        """Report how many tokens (of a language model, for example) this attempt has used.
-
-        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
-        ends.
-
-        Args:
-            tokens: Number of tokens, >= 0.
-
-        Raises:
-            GlideMQValidationError: If ``tokens`` is invalid.
-            GlideMQError: If called outside the job's handler.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        wait_for(self._job, self._job.report_tokens(tokens))
 
     @property
     def signals(self) -> tuple[Signal, ...]:
@@ -470,24 +353,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         return wait_for(self._job, self._job.wait_for_signal(name, reason=reason, timeout=timeout))
 
-    @property
-    def fallback_index(self) -> int:
-        """Position in the chain of fallbacks, which is the number of retried attempts; 0 = no fallback in use."""
-        return self._job.fallback_index
-
-    @property
-    def fallbacks(self) -> tuple[Fallback, ...]:
-        """The chain of fallbacks that the job was added with."""
-        return self._job.fallbacks
-
-    @property
-    def current_fallback(self) -> Fallback | None:
-        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
-
-        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
-        """
-        return self._job.current_fallback
-
     def get_parents(self) -> list[JobRef]:
         """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
         return wait_for(self._job, self._job.get_parents())
@@ -538,6 +403,117 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             GlideMQError: not called in the job's handler, or the call failed.
         """
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
+
+    def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+
+        Args:
+            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
+            keep: number of newest chunks to keep; 0 = all.
+
+        Returns:
+            The id of the stream entry.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            PayloadTooLargeError: the chunk exceeds 1 MiB.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        return wait_for(self._job, self._job.stream(chunk, keep=keep))
+
+    def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
+
+        Args:
+            type: kind of the chunk, 1 to 256 characters.
+            content: text of the chunk; None = no such field.
+            keep: as for `stream`.
+
+        Returns:
+            The id of the stream entry.
+        """
+        return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))
+
+    def report_usage(
+        self,
+        *,
+        model: str | None = None,
+        provider: str | None = None,
+        tokens: Mapping[str, float] | None = None,
+        costs: Mapping[str, float] | None = None,
+        total_tokens: float | None = None,
+        total_cost: float | None = None,
+        cost_unit: str | None = None,
+        latency: float | timedelta | None = None,
+        cached: bool | None = None,
+    ) -> JobUsage:
+        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
+
+        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
+        budget of the flow. Numbers are finite, from 0 to 2**53.
+
+        Args:
+            model: name of the model, at most 256 characters.
+            provider: provider of the model, at most 256 characters.
+            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
+            costs: costs by category; at most 64 categories.
+            total_tokens: the sum of ``tokens`` by default.
+            total_cost: the sum of ``costs`` by default.
+            cost_unit: such as "USD".
+            latency: response time of the model, ms or timedelta.
+            cached: True if the response came from a cache.
+
+        Returns:
+            The usage as stored.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or no argument was given.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        return wait_for(
+            self._job,
+            self._job.report_usage(
+                model=model,
+                provider=provider,
+                tokens=tokens,
+                costs=costs,
+                total_tokens=total_tokens,
+                total_cost=total_cost,
+                cost_unit=cost_unit,
+                latency=latency,
+                cached=cached,
+            ),
+        )
+
+    def store_vector(self, field: str, embedding: Iterable[float]) -> None:
+        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
+
+        Args:
+            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
+            embedding: the numbers, as many as the index has dimensions; stored as float32.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        wait_for(self._job, self._job.store_vector(field, embedding))
+
+    def reload(self) -> None:
+        """Read the job's complete record from the server, like `Queue.get_job`.
+
+        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+        reported.
+
+        Raises:
+            JobNotFoundError: If the job does not exist.
+        """
+        wait_for(self._job, self._job.reload())
 
     @property
     def state(self) -> JobState | None:
@@ -612,118 +588,142 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """Key of the budget of the job's flow; None without one."""
         return self._job.budget_key
 
-    def reload(self) -> None:
-        """Read the job's complete record from the server, like `Queue.get_job`.
+    @property
+    def id(self) -> str:
+        """Id of the job, unique in its queue."""
+        return self._job.id
 
-        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
-        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
-        reported.
+    @property
+    def name(self) -> str:
+        """Name of the job: which handler or task processes it."""
+        return self._job.name
+
+    @property
+    def timestamp(self) -> int:
+        """When the job was added; 0 if unknown."""
+        return self._job.timestamp
+
+    @property
+    def attempts_made(self) -> int:
+        """Number of failed attempts so far."""
+        return self._job.attempts_made
+
+    @property
+    def priority(self) -> int:
+        """Priority of the job: 1 (most urgent) to 2047, or 0 for none."""
+        return self._job.priority
+
+    @property
+    def stalled_count(self) -> int:
+        """How often a worker stopped renewing the job's lock."""
+        return self._job.stalled_count
+
+    @property
+    def processed_on(self) -> int | None:
+        """When the last attempt started; None before the first."""
+        return self._job.processed_on
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Message of the last failure; None without one."""
+        return self._job.failed_reason
+
+    @property
+    def failed_type(self) -> str | None:
+        """Exception type name of the last failure; None without one."""
+        return self._job.failed_type
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the job's queue."""
+        return self._job.queue_name
+
+    @property
+    def data(self) -> DataT:
+        """The job's data, decoded on first access.
 
         Raises:
-            JobNotFoundError: If the job does not exist.
+            JobDataError: If the serializer cannot decode the stored data. In a handler, this fails the job without
+                another attempt.
         """
-        wait_for(self._job, self._job.reload())
+        return self._job.data
 
-    def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+    @property
+    def opts(self) -> Mapping[str, Any]:
+        """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
+        return self._job.opts
 
-        Args:
-            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
-            keep: number of newest chunks to keep; 0 = all.
-
-        Returns:
-            The id of the stream entry.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-            PayloadTooLargeError: the chunk exceeds 1 MiB.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
-            ServerOutOfMemoryError: the server is at maxmemory.
-        """
-        return wait_for(self._job, self._job.stream(chunk, keep=keep))
-
-    def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
-
-        Args:
-            type: kind of the chunk, 1 to 256 characters.
-            content: text of the chunk; None = no such field.
-            keep: as for `stream`.
-
-        Returns:
-            The id of the stream entry.
-        """
-        return wait_for(self._job, self._job.stream_chunk(type, content, keep=keep))
+    @property
+    def progress(self) -> Any:
+        """The last value passed to `update_progress`; 0 before."""
+        return self._job.progress
 
     @property
     def usage(self) -> JobUsage | None:
         """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._job.usage
 
-    def report_usage(
-        self,
-        *,
-        model: str | None = None,
-        provider: str | None = None,
-        tokens: Mapping[str, float] | None = None,
-        costs: Mapping[str, float] | None = None,
-        total_tokens: float | None = None,
-        total_cost: float | None = None,
-        cost_unit: str | None = None,
-        latency: float | timedelta | None = None,
-        cached: bool | None = None,
-    ) -> JobUsage:
-        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
+    @property
+    def context(self) -> ContextT:
+        """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
+        return self._job.context
 
-        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
-        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
-        budget of the flow. Numbers are finite, from 0 to 2**53.
+    @property
+    def cancelled(self) -> threading.Event:
+        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
+
+        A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
+        """
+        return self._job.cancelled
+
+    @property
+    def stacktrace(self) -> tuple[str, ...]:
+        """Tracebacks of the last failures, newest last; their number is limited."""
+        return self._job.stacktrace
+
+    @property
+    def discarded(self) -> bool:
+        """True in a handler that has called `discard`."""
+        return self._job.discarded
+
+    def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
+        """Append a line to the job's log.
 
         Args:
-            model: name of the model, at most 256 characters.
-            provider: provider of the model, at most 256 characters.
-            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
-            costs: costs by category; at most 64 categories.
-            total_tokens: the sum of ``tokens`` by default.
-            total_cost: the sum of ``costs`` by default.
-            cost_unit: such as "USD".
-            latency: response time of the model, ms or timedelta.
-            cached: True if the response came from a cache.
-
-        Returns:
-            The usage as stored.
+            line: Text of at most 1 MiB.
+            keep: Number of newest lines to keep; 0 keeps all.
 
         Raises:
-            GlideMQValidationError: an argument is invalid, or no argument was given.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
+            GlideMQValidationError: If the line is not a string.
+            PayloadTooLargeError: If the line exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
         """
-        return wait_for(
-            self._job,
-            self._job.report_usage(
-                model=model,
-                provider=provider,
-                tokens=tokens,
-                costs=costs,
-                total_tokens=total_tokens,
-                total_cost=total_cost,
-                cost_unit=cost_unit,
-                latency=latency,
-                cached=cached,
-            ),
-        )
+        wait_for(self._job, self._job.log(line, keep=keep))
 
-    def store_vector(self, field: str, embedding: Iterable[float]) -> None:
-        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
+    def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
+        """Store the job's progress and publish a `progress` event.
 
         Args:
-            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
-            embedding: the numbers, as many as the index has dimensions; stored as float32.
+            progress: A number or any other JSON value.
 
         Raises:
-            GlideMQValidationError: an argument is invalid.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
+            SerializationError: If the value cannot be serialized as JSON.
+            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
         """
-        wait_for(self._job, self._job.store_vector(field, embedding))
+        wait_for(self._job, self._job.update_progress(progress))
+
+    def logs(self, start: int = 0, end: int = -1) -> list[str]:
+        """Return log lines of the job, oldest first.
+
+        Args:
+            start: First position; negative numbers count from the newest.
+            end: Last position, inclusive; -1 is the newest line.
+        """
+        return wait_for(self._job, self._job.logs(start, end))
+
+    def discard(self) -> None:
+        """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
+        self._job.discard()

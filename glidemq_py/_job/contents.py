@@ -17,11 +17,14 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
+from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
+    GlideMQError,
     JobDataError,
     JobNotFoundError,
+    JobSignal,
     SerializationError,
     StaleAttemptError,
 )
@@ -61,6 +64,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     _attempt: Attempt | None = None
     _record: JobRecord | None = None
     _budget_key: str | None = None
+    _usage: JobUsage | None = None
 
     def __init__(self, link: QueueLink[JobTransport], job_id: str, name: str) -> None:
         """Create a job; for queues and workers only."""
@@ -107,6 +111,11 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     def progress(self) -> Any:
         """The last value passed to `update_progress`; 0 before."""
         return decode_progress(self._progress_text)
+
+    @property
+    def usage(self) -> JobUsage | None:
+        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
+        return self._usage
 
     @property
     def context(self) -> ContextT:
@@ -193,6 +202,16 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
         if self._attempt is not None:
             self._attempt.discarded = True
+
+    def _in_handler(self, what: str) -> Attempt:
+        if self._attempt is None or self._attempt.fence == 0:
+            raise GlideMQError(f"{what} may only be called by the handler that runs the job")
+        return self._attempt
+
+    def _own(self, signal: JobSignal) -> JobSignal:
+        """Set the signal's job id, because a batch has several jobs."""
+        signal.job_id = self.id
+        return signal
 
     @property
     def _token(self) -> tuple[int, int]:

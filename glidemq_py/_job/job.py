@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
@@ -13,24 +13,24 @@ from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.payload import decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.delays import JobDelay
-from glidemq_py._features.fallbacks import JobFallbacks
-from glidemq_py._features.flows.job_api import JobFamily
-from glidemq_py._features.priorities import JobPriority
-from glidemq_py._features.revoke import JobRevocation
-from glidemq_py._features.streams import JobStreams
-from glidemq_py._features.suspend.job_api import JobSuspension
+from glidemq_py._features import delays, priorities
+from glidemq_py._features import revoke as revocation
+from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
+from glidemq_py._features.flows import job_api as flows
+from glidemq_py._features.streams import job_api as streams
+from glidemq_py._features.suspend import job_api as suspension
+from glidemq_py._features.suspend.job_api import Signal
+from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
-from glidemq_py._features.usage.job_api import JobUsageReports
-from glidemq_py._features.vectors.job_api import JobVectors
+from glidemq_py._features.vectors import job_api as vectors
+from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents
-from glidemq_py._job.details import JobDetails, JobReloading
 from glidemq_py._job.link import QueueLink
-from glidemq_py._job.steps import JobSteps
 from glidemq_py.errors import (
     JobFailedError,
     JobNotFoundError,
+    JobNotLoadedError,
     JobStateError,
 )
 
@@ -44,10 +44,7 @@ ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)
 
 
-class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
-    JobContents[DataT, ResultT, ContextT], JobPriority, JobDelay, JobRevocation, JobSteps, JobSuspension, JobFallbacks,
-    JobFamily, JobDetails, JobReloading, JobStreams, JobUsageReports, JobVectors, Generic[DataT, ResultT, ContextT],
-):  # fmt: skip
+class Job(JobContents[DataT, ResultT, ContextT]):
     """A job: one unit of work in a queue.
 
     Queues return jobs, and workers pass them to handlers. In ``Job[DataT, ResultT, ContextT]``, the parameters are the
@@ -70,11 +67,18 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     outcome: JobOutcome = JobOutcome.ADDED
     finished_on: int | None = None
+    fallback_index: int = 0
+    """Position in the chain of fallbacks, which is the number of retried attempts; 0 = no fallback in use."""
     _delay: int | None = None
     _state: JobState | None = None
     _result_text: str | None = None
     _read_result: Callable[[Any], Any] | None = None
     """Converts a decoded result to the task's result type; set for jobs of a task."""
+    _check_step: Callable[[str], None] | None = None
+    """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+    _signals_text: str | None = None
+    _waits: dict[str, int] | None = None
+    """Number of signals already returned per name in this run of the handler."""
 
     @classmethod
     def from_record(cls, link: QueueLink, record: JobRecord) -> Job[DataT, ResultT]:
@@ -216,6 +220,177 @@ class Job(  # pyright: ignore[reportIncompatibleVariableOverride]
         if outcome.state == JobState.FAILED:
             raise JobFailedError(self.id, outcome.failed_reason or "", outcome.failed_type)
         return self._decode_result(outcome.returnvalue or "null")
+
+    # -- attempts -----------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> str | None:
+        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
+
+        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
+        argument, unless the task has a parameter of that name.
+
+        Raises:
+            JobDataError: If the data cannot be decoded.
+        """
+        step = steps.step_of(self.data)
+        return step if isinstance(step, str) else None
+
+    @property
+    def ordering_key(self) -> str | None:
+        """Key of the job's ordering group; None for a job without `ordering`."""
+        ordering = self.opts.get("ordering")
+        key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
+        return key if isinstance(key, str) and key else None
+
+    move_to_delayed = steps.move_to_delayed
+    move_to_failed = steps.move_to_failed
+    rate_limit_group = steps.rate_limit_group
+    report_tokens = steps.report_tokens
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The chain of fallbacks that the job was added with."""
+        return read_fallbacks(self.opts.get("fallbacks"))
+
+    @property
+    def current_fallback(self) -> Fallback | None:
+        """The fallback of this attempt: None for the first attempt, then each of `fallbacks` in turn.
+
+        It is None again if there are more attempts than fallbacks; check `fallback_index` to distinguish the two.
+        """
+        return current_fallback(self.fallbacks, self.fallback_index) if self.fallback_index > 0 else None
+
+    # -- changes before the first attempt -----------------------------------------------------------------
+
+    change_priority = priorities.change_priority
+    change_delay = delays.change_delay
+    promote = delays.promote
+    revoke = revocation.revoke
+    is_revoked = revocation.is_revoked
+
+    # -- suspension ---------------------------------------------------------------------------------------
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """The signals that have resumed this job, oldest first; empty for a job that was never suspended."""
+        return suspension.parse_signals_field(self._signals_text)
+
+    suspend = suspension.suspend
+    wait_for_signal = suspension.wait_for_signal
+
+    # -- flows --------------------------------------------------------------------------------------------
+
+    get_parents = flows.get_parents
+    get_children_values = flows.get_children_values
+    get_children_failures = flows.get_children_failures
+    get_open_children = flows.get_open_children
+    move_to_waiting_children = flows.move_to_waiting_children
+
+    # -- streams, usage, vectors --------------------------------------------------------------------------
+
+    stream = streams.stream
+    stream_chunk = streams.stream_chunk
+    report_usage = usage_reports.report_usage
+    store_vector = vectors.store_vector
+
+    # -- attributes that `Queue.get_job` and `reload` read ------------------------------------------------
+    # Most of them are not loaded for jobs of handlers, lists and adds, and raise `JobNotLoadedError`. None means that
+    # the job has none.
+
+    reload = details.reload
+
+    def _known(self, attribute: str, field: str) -> JobRecord:
+        record = self._record
+        if record is None or field not in record.fields_read:
+            raise JobNotLoadedError(attribute)
+        return record
+
+    @property
+    def state(self) -> JobState | None:
+        """State when the job was read, ``active`` in a handler; None if unknown. `get_state` reads it again."""
+        return JobState.ACTIVE if self._is_run else self._state
+
+    @property
+    def delay(self) -> int:
+        """Delay of the job in ms. In a handler, raises `JobNotLoadedError` before `reload`."""
+        if self._delay is not None:
+            return self._delay
+        if not self._is_run and self.outcome is JobOutcome.ADDED:
+            return 0  # added without a delay
+        raise JobNotLoadedError("delay")
+
+    @property
+    def parent_id(self) -> str | None:
+        """Id of the job's parent, if it has exactly one; else None. `get_parents` returns all."""
+        record = self._known("parent_id", "parentId")
+        # A parent in another cluster slot is stored in the list of parents.
+        return record.parent_id or (record.parent_ids[0] if len(record.parent_ids) == 1 else None)
+
+    @property
+    def parent_queue(self) -> str | None:
+        """Name of the parent's queue, if the job has exactly one parent; else None."""
+        record = self._known("parent_queue", "parentQueue")
+        return record.parent_queue or (record.parent_queues[0] if len(record.parent_queues) == 1 else None)
+
+    @property
+    def parent_ids(self) -> tuple[str, ...]:
+        """Ids of the job's parents, for a job of a DAG."""
+        return self._known("parent_ids", "parentIds").parent_ids
+
+    @property
+    def parent_queues(self) -> tuple[str, ...]:
+        """Names of the parents' queues, in the order of `parent_ids`."""
+        return self._known("parent_queues", "parentQueues").parent_queues
+
+    @property
+    def group_key(self) -> str | None:
+        """Key of the ordering group whose limits apply to the job; None without one."""
+        return self._known("group_key", "groupKey").group_key
+
+    @property
+    def ordering_seq(self) -> int | None:
+        """Sequence number of the job in its ordering group; None without one."""
+        return self._known("ordering_seq", "orderingSeq").ordering_seq
+
+    @property
+    def cost(self) -> float | None:
+        """Tokens that the job takes from its group's token bucket; None if ``cost`` was not set."""
+        cost = self._known("cost", "cost").cost
+        if cost is None:
+            return None
+        tokens = cost / 1_000  # stored in thousandths
+        return int(tokens) if tokens.is_integer() else tokens
+
+    @property
+    def expire_at(self) -> int | None:
+        """Time at which the job's ``ttl`` expires, epoch ms; None without one."""
+        return self._known("expire_at", "expireAt").expire_at
+
+    @property
+    def scheduler_name(self) -> str | None:
+        """Name of the `repeat_after_complete` scheduler that waits for the end of this job; else None."""
+        return self._known("scheduler_name", "schedulerName").scheduler_name
+
+    @property
+    def scheduled_for(self) -> int | None:
+        """Scheduled time that the job was added for, epoch ms; the first, if it replaces several missed ones.
+
+        None if the job was not added by a scheduler of this library.
+        """
+        return self._known("scheduled_for", "scheduledFor").scheduled_for
+
+    @property
+    def tpm_tokens(self) -> float | None:
+        """Tokens that the handler reported with `report_tokens`; None if it reported none."""
+        return self._known("tpm_tokens", "tpmTokens").tpm_tokens
+
+    @property
+    def budget_key(self) -> str | None:
+        """Key of the budget of the job's flow; None without one."""
+        if self._budget_key is None and self._record is None and not self._is_run:
+            raise JobNotLoadedError("budget_key")
+        return self._budget_key
 
 
 watch_calls(Job)

@@ -13,10 +13,10 @@ from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER
-from glidemq_py._core.queue_options import Compression, Serializer
+from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
-__all__ = ["Outcome", "QueueLink", "Waiter", "change_job"]
+__all__ = ["ConnectedQueue", "Outcome", "QueueLink", "Waiter", "change_job"]
 
 TransportT = TypeVar("TransportT", bound=JobTransport, covariant=True, default=Transport)
 
@@ -72,6 +72,26 @@ class QueueLink(Generic[TransportT]):
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     no_continuations: str | None = None
     """Why this link's jobs do not support ``on_resume``; None if they do."""
+
+
+class ConnectedQueue(Protocol):
+    """A `Queue` as the methods of its features use it.
+
+    These methods are functions of the feature's module, whose first parameter is the queue; the class `Queue` lists
+    them under their names.
+    """
+
+    name: str
+    options: QueueOptions
+
+    async def _connected(self) -> QueueLink:
+        """Return the queue's link; connect first if necessary.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        ...
 
 
 _REJECT_REASONS: Final = {

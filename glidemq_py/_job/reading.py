@@ -13,7 +13,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.calls import JobUsage
-from glidemq_py._features.usage.queue_api import usages_of
+from glidemq_py._features.usage.summaries import usages_of
 from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.details import LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py.errors import GlideMQValidationError, SerializationError

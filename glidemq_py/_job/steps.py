@@ -5,7 +5,7 @@ These methods only raise a signal, in coroutines and threads alike. The worker a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
@@ -25,11 +25,21 @@ from glidemq_py.errors import (
 )
 
 if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.attempt import Attempt
-from glidemq_py._job.link import QueueLink
+    from glidemq_py._job.contents import JobContents
+    from glidemq_py._job.job import Job
 
-__all__ = ["SAME", "STEP_KEY", "JobSteps", "next_data"]
+__all__ = [
+    "SAME",
+    "STEP_KEY",
+    "data_of_step",
+    "delayed_error",
+    "move_to_delayed",
+    "move_to_failed",
+    "next_data",
+    "rate_limit_group",
+    "report_tokens",
+    "step_of",
+]
 
 SAME: Final[Any] = object()
 """Default of the ``data`` argument: keep the job's data."""
@@ -49,13 +59,13 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
     if next_step is None:
         return (data, True) if replace else (None, False)
     if replace:
-        before, current = data, _step_of(before)
-        given = _step_of(before)
+        before, current = data, step_of(before)
+        given = step_of(before)
         if given not in (None, current, next_step):
             raise GlideMQValidationError(
                 "next_step", next_step, f"the new data has a key {STEP_KEY!r} of its own ({given!r}); rename the key"
             )
-    elif not isinstance(given := _step_of(before), (str, NoneType)):
+    elif not isinstance(given := step_of(before), (str, NoneType)):
         raise GlideMQValidationError(
             "next_step",
             next_step,
@@ -66,187 +76,133 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
     return {**cast("Mapping[str, Any]", before or {}), STEP_KEY: next_step}, True
 
 
-def _step_of(data: Any) -> object:
+def step_of(data: Any) -> object:
+    """Return the value of the key ``step``, or None."""
     return cast("Mapping[str, Any]", data).get(STEP_KEY) if isinstance(data, Mapping) else None
 
 
-class AttemptSteps:
-    """The methods of `Job` and `Message` that end an attempt or report on it, for handlers only."""
-
-    id: str
-    _attempt: Attempt | None
-    _link: QueueLink[JobTransport]
-
-    if TYPE_CHECKING:
-
-        @property
-        def _token(self) -> tuple[int, int]: ...
-
-        async def _write(self, call: Any) -> None: ...
-
-    def _in_handler(self, what: str) -> Attempt:
-        if self._attempt is None or self._attempt.fence == 0:
-            raise GlideMQError(f"{what} may only be called by the handler that runs the job")
-        return self._attempt
-
-    def _own(self, signal: JobSignal) -> JobSignal:
-        """Set the signal's job id, because a batch has several jobs."""
-        signal.job_id = self.id
-        return signal
-
-    def _delayed(self, when: Milliseconds | datetime, data: Any = None, replace: bool = False) -> NoReturn:
-        """Raise the DelayedError of `move_to_delayed`."""
-        delay = until = None
-        if isinstance(when, datetime):
-            until = max(1, epoch_ms(to_instant("when", when)))
-        else:
-            delay = to_ms("when", when)
-        raise self._own(DelayedError(delay, until, data, replace))
-
-    def move_to_failed(self, reason: str | Exception) -> NoReturn:
-        """Fail the job permanently, without further attempts.
-
-        The method always raises, so code after it does not run.
-
-        Args:
-            reason: The text of `failed_reason`, or the exception to fail with.
-
-        Raises:
-            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
-            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
-            GlideMQError: If called outside the job's handler.
-        """
-        if isinstance(reason, JobSignal):
-            raise GlideMQValidationError("reason", reason, "must be a string or an exception, not a job signal")
-        if not isinstance(reason, Exception):
-            check_line("reason", reason)
-            if not reason:
-                raise GlideMQValidationError("reason", reason, "must not be empty")
-        self._in_handler("move_to_failed").discarded = True
-        raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
-
-    async def report_tokens(self, tokens: int) -> None:
-        """Report how many tokens (of a language model, for example) this attempt has used.
-
-        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
-        ends.
-
-        Args:
-            tokens: Number of tokens, >= 0.
-
-        Raises:
-            GlideMQValidationError: If ``tokens`` is invalid.
-            GlideMQError: If called outside the job's handler.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-        await self._write(administration.record_tokens(self._link.keys.meta, self.id, number, self._token))
-        attempt.tokens = number
+def delayed_error(
+    job: JobContents[Any, Any, Any], when: Milliseconds | datetime, data: Any = None, replace: bool = False
+) -> JobSignal:
+    """Return the `DelayedError` that ``move_to_delayed`` raises."""
+    delay = until = None
+    if isinstance(when, datetime):
+        until = max(1, epoch_ms(to_instant("when", when)))
+    else:
+        delay = to_ms("when", when)
+    return job._own(DelayedError(delay, until, data, replace))
 
 
-class JobSteps(AttemptSteps):
-    """The steps of `Job` that its data or its ordering group takes part in."""
+def data_of_step(job: Job[Any, Any, Any], next_step: str | None, data: Any) -> tuple[Any, bool]:
+    """Return the result of `next_data` for the job.
 
-    if TYPE_CHECKING:
+    Raises:
+        GlideMQValidationError: If ``next_step`` is invalid or does not fit the task's parameter ``step``.
+    """
+    if next_step is None:
+        return next_data(None, None, data)
+    check_text("next_step", next_step, maximum=1024)
+    if job._check_step is not None:
+        job._check_step(next_step)
+    return next_data(job.data, next_step, data)
 
-        @property
-        def data(self) -> Any:
-            """The job's data; see `Job`."""
 
-        @property
-        def opts(self) -> Mapping[str, Any]:
-            """The stored options; see `Job`."""
-            ...
+def move_to_failed(self: JobContents[Any, Any, Any], reason: str | Exception) -> NoReturn:
+    """Fail the job permanently, without further attempts.
 
-    _check_step: Callable[[str], None] | None = None
-    """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+    The method always raises, so code after it does not run.
 
-    @property
-    def step(self) -> str | None:
-        """The last ``next_step`` that an earlier attempt set; before, the one that the producer set; else None.
+    Args:
+        reason: The text of `failed_reason`, or the exception to fail with.
 
-        It is stored as the key ``step`` of the job's data, as in glide-mq for Node. It is not passed to a task as an
-        argument, unless the task has a parameter of that name.
+    Raises:
+        UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
+        GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
+        GlideMQError: If called outside the job's handler.
+    """
+    if isinstance(reason, JobSignal):
+        raise GlideMQValidationError("reason", reason, "must be a string or an exception, not a job signal")
+    if not isinstance(reason, Exception):
+        check_line("reason", reason)
+        if not reason:
+            raise GlideMQValidationError("reason", reason, "must not be empty")
+    self._in_handler("move_to_failed").discarded = True
+    raise reason if isinstance(reason, Exception) else UnrecoverableError(reason)
 
-        Raises:
-            JobDataError: If the data cannot be decoded.
-        """
-        step = _step_of(self.data)
-        return step if isinstance(step, str) else None
 
-    def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]:
-        """Return the result of `next_data` for this job.
+async def report_tokens(self: JobContents[Any, Any, Any], tokens: int) -> None:
+    """Report how many tokens (of a language model, for example) this attempt has used.
 
-        Raises:
-            GlideMQValidationError: If ``next_step`` is invalid or does not fit the task's parameter ``step``.
-        """
-        if next_step is None:
-            return next_data(None, None, data)
-        check_text("next_step", next_step, maximum=1024)
-        if self._check_step is not None:
-            self._check_step(next_step)
-        return next_data(self.data, next_step, data)
+    The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
+    ends.
 
-    @property
-    def ordering_key(self) -> str | None:
-        """Key of the job's ordering group; None for a job without `ordering`."""
-        ordering = self.opts.get("ordering")
-        key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
-        return key if isinstance(key, str) and key else None
+    Args:
+        tokens: Number of tokens, >= 0.
 
-    def move_to_delayed(
-        self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
-    ) -> NoReturn:
-        """End this attempt and run the job again later. The attempt is not counted.
+    Raises:
+        GlideMQValidationError: If ``tokens`` is invalid.
+        GlideMQError: If called outside the job's handler.
+        JobNotFoundError: If the job does not exist.
+        StaleAttemptError: If the job is now locked by another worker.
+    """
+    attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
+    await self._write(administration.record_tokens(self._link.keys.meta, self.id, number, self._token))
+    attempt.tokens = number
 
-        The method always raises, so code after it does not run.
 
-        Args:
-            when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
-            next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
-                without another use of that key.
-            data: New data of the job; by default the data is kept.
+def move_to_delayed(
+    self: Job[Any, Any, Any], when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
+) -> NoReturn:
+    """End this attempt and run the job again later. The attempt is not counted.
 
-        Raises:
-            DelayedError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If called outside the job's handler.
-        """
-        self._in_handler("move_to_delayed")
-        after, replace = self._next_data(next_step, data)
-        self._delayed(when, after, replace)
+    The method always raises, so code after it does not run.
 
-    def rate_limit_group(
-        self,
-        duration: Milliseconds,
-        *,
-        current_job: Literal["requeue", "fail"] = "requeue",
-        position: Literal["front", "back"] = "front",
-        extend: Literal["max", "replace"] = "max",
-    ) -> NoReturn:
-        """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
+    Args:
+        when: Time from now (ms or timedelta), or the time to run at (a datetime; naive is local time).
+        next_step: New value of `step`. It is stored as the key ``step`` of the job's data, which must be a mapping
+            without another use of that key.
+        data: New data of the job; by default the data is kept.
 
-        No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
+    Raises:
+        DelayedError: Always, unless another error is raised. Do not catch it.
+        GlideMQValidationError: If an argument is invalid.
+        GlideMQError: If called outside the job's handler.
+    """
+    self._in_handler("move_to_delayed")
+    after, replace = data_of_step(self, next_step, data)
+    raise delayed_error(self, when, after, replace)
 
-        Args:
-            duration: How long, in ms or as a timedelta, > 0.
-            current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
-            position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
-            extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
 
-        Raises:
-            GroupRateLimitError: Always, unless another error is raised. Do not catch it.
-            GlideMQValidationError: If an argument is invalid.
-            GlideMQError: If the job has no ``ordering``, or if called outside its handler.
-        """
-        self._in_handler("rate_limit_group")
-        if self.ordering_key is None:
-            raise GlideMQError(f"job {self.id!r} has no ordering group: it was added without `ordering`")
-        signal = GroupRateLimitError(
-            to_ms("duration", duration, minimum=1),
-            check_choice("current_job", current_job, ("requeue", "fail")),
-            check_choice("position", position, ("front", "back")),
-            check_choice("extend", extend, ("max", "replace")),
-        )
-        raise self._own(signal)
+def rate_limit_group(
+    self: Job[Any, Any, Any],
+    duration: Milliseconds,
+    *,
+    current_job: Literal["requeue", "fail"] = "requeue",
+    position: Literal["front", "back"] = "front",
+    extend: Literal["max", "replace"] = "max",
+) -> NoReturn:
+    """Rate limit the job's ordering group for a while, and end this attempt. The attempt is not counted.
+
+    No job of the group starts until ``duration`` is over. The method always raises, so code after it does not run.
+
+    Args:
+        duration: How long, in ms or as a timedelta, > 0.
+        current_job: "requeue" runs this job again after the limit; "fail" fails it permanently.
+        position: "front" requeues the job as the next of its group; "back" behind the jobs that wait now.
+        extend: "max" keeps an existing limit that ends later; "replace" overwrites it.
+
+    Raises:
+        GroupRateLimitError: Always, unless another error is raised. Do not catch it.
+        GlideMQValidationError: If an argument is invalid.
+        GlideMQError: If the job has no ``ordering``, or if called outside its handler.
+    """
+    self._in_handler("rate_limit_group")
+    if self.ordering_key is None:
+        raise GlideMQError(f"job {self.id!r} has no ordering group: it was added without `ordering`")
+    signal = GroupRateLimitError(
+        to_ms("duration", duration, minimum=1),
+        check_choice("current_job", current_job, ("requeue", "fail")),
+        check_choice("position", position, ("front", "back")),
+        check_choice("extend", extend, ("max", "replace")),
+    )
+    raise self._own(signal)

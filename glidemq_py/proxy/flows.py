@@ -20,8 +20,8 @@ from glidemq_py._core.keys import QueueKeys, flow_key
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
-from glidemq_py._features.revoke import revoke
-from glidemq_py._features.usage.queue_api import sum_usage
+from glidemq_py._features.revoke import revoke_job
+from glidemq_py._features.usage.summaries import sum_usage
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
@@ -269,11 +269,11 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
         for ref in sorted(parents, key=lambda ref: ref not in roots):
             now = (await read_jobs([ref], producer._link))[ref].state
             if now not in _ENDED:
-                outcomes[ref] = await revoke(producer._link(ref.queue), ref.id)
+                outcomes[ref] = await revoke_job(producer._link(ref.queue), ref.id)
         others = [ref for ref in running if nodes[ref].state is not JobState.WAITING_CHILDREN]
         for i in range(0, len(others), _AT_A_TIME):
             some = others[i : i + _AT_A_TIME]
-            statuses = await asyncio.gather(*(revoke(producer._link(ref.queue), ref.id) for ref in some))
+            statuses = await asyncio.gather(*(revoke_job(producer._link(ref.queue), ref.id) for ref in some))
             outcomes.update(zip(some, statuses, strict=True))
         await _forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.suspend.queue_api import send_signal
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import Job
 from glidemq_py._job.reading import listable
@@ -189,7 +190,7 @@ async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
     openapi_extra=with_example(name="approved", data={"by": "ann"}),
 )  # fmt: skip
 async def signal(queue: OpenQueue, id: given.JobId, body: given.Signal) -> Response:
-    outcome = await queue._signal(id, body["name"], body.get("data"))
+    outcome = await send_signal(queue, id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
         job = await _found(queue, id)
         raise JobStateError(id, str(job.state), "signal")

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.schedulers.entry import JobScheduler, schedule_keys
-from glidemq_py._features.usage.queue_api import get_usage_summary
+from glidemq_py._features.schedulers.queue_api import iter_schedulers
+from glidemq_py._features.usage.summaries import get_usage_summary
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
@@ -153,7 +154,7 @@ async def no_rate_limit(queue: OpenQueue) -> Response:
 
 @router.get("/dlq", summary="List the queue's dead-letter entries", response_model=shown.DeadLetterPage)
 async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Response:
-    letters = await queue._dead_letters()
+    letters = await queue._dead_letter_queue.open(await queue._connected())
     if letters is None:
         return page_answer("jobs", [], "", count=0)
 
@@ -238,7 +239,7 @@ async def schedulers(queue: OpenQueue, proxy: State, page: Page) -> Response:
     after = open_cursor(place, page.cursor)
     # They are stored without an order: keep only those of this page, and one more.
     found: dict[str, bytes] = {}
-    async for each in queue._schedulers():
+    async for each in iter_schedulers(await queue._connected()):
         if each.name > after:
             found[each.name] = encode(_scheduler_view(each))
         if len(found) > 2 * page.limit:

@@ -37,7 +37,7 @@ from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire
 from glidemq_py._features.schedulers.queue_api import TemplateInput
-from glidemq_py._features.streams import StreamChunk
+from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
@@ -350,33 +350,6 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Return True if the queue is paused."""
         return run_immediately(self._core.is_paused())
 
-    def set_event_retention(self, count: int) -> None:
-        """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
-
-        The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
-        writes: a Node peer that writes an event trims the stream to 1000.
-
-        Args:
-            count: 1 to 100,000,000; 0 restores the default (about 1000).
-
-        Raises:
-            GlideMQValidationError: If ``count`` is invalid.
-        """
-        run_immediately(self._core.set_event_retention(count))
-
-    def get_event_retention(self) -> int:
-        """Return the approximate number of events that the queue keeps; the default is 1000."""
-        return run_immediately(self._core.get_event_retention())
-
-    def get_features(self) -> dict[str, str]:
-        """Return the features in use that older versions of this package would mishandle, each with the version that
-        added it; empty for most queues.
-
-        Also returns features that this version does not have, for which every other call about the queue raises
-        `UnsupportedFeatureError`.
-        """
-        return run_immediately(self._core.get_features())
-
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that are ready to run: waiting, prioritized and group-waiting.
 
@@ -442,6 +415,33 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.obliterate(force=force, scan=scan))
 
+    def set_event_retention(self, count: int) -> None:
+        """Set how many events the queue keeps, for readers that fall more than 1000 events behind.
+
+        The number is approximate; an event takes about 100 bytes. The setting applies to events that this library
+        writes: a Node peer that writes an event trims the stream to 1000.
+
+        Args:
+            count: 1 to 100,000,000; 0 restores the default (about 1000).
+
+        Raises:
+            GlideMQValidationError: If ``count`` is invalid.
+        """
+        run_immediately(self._core.set_event_retention(count))
+
+    def get_event_retention(self) -> int:
+        """Return the approximate number of events that the queue keeps; the default is 1000."""
+        return run_immediately(self._core.get_event_retention())
+
+    def get_features(self) -> dict[str, str]:
+        """Return the features in use that older versions of this package would mishandle, each with the version that
+        added it; empty for most queues.
+
+        Also returns features that this version does not have, for which every other call about the queue raises
+        `UnsupportedFeatureError`.
+        """
+        return run_immediately(self._core.get_features())
+
     def remove(self, job_id: str) -> bool:
         """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
 
@@ -461,6 +461,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             - "not_found": there is no such job.
         """
         return run_immediately(self._core.revoke(job_id))
+
+    def promote(self, job_id: str) -> None:
+        """Make a delayed job ready to run now.
+
+        Raises:
+            JobStateError: If the job is not delayed.
+            JobNotFoundError: If the job does not exist.
+        """
+        run_immediately(self._core.promote(job_id))
 
     def change_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that has not started.
@@ -490,14 +499,29 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         run_immediately(self._core.change_delay(job_id, delay))
 
-    def promote(self, job_id: str) -> None:
-        """Make a delayed job ready to run now.
+    def check(
+        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
+    ) -> CheckReport:
+        """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
+
+        Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
+        server time per job, in calls of about 1 ms each, and a SCAN over the server's keys.
+
+        Args:
+            repair: repair the findings: lost jobs return to waiting, references to missing jobs are deleted, slots and
+                counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
+            recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
+                calls, enough time to finish.
+            settle: the former name of ``recheck_after``; any value is rejected.
+
+        Returns:
+            The findings of the check.
 
         Raises:
-            JobStateError: If the job is not delayed.
-            JobNotFoundError: If the job does not exist.
+            GlideMQValidationError: an argument is invalid.
+            GlideMQError: the server cannot be reached or rejects a call.
         """
-        run_immediately(self._core.promote(job_id))
+        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after, settle=settle))
 
     def set_global_concurrency(self, concurrency: int) -> None:
         """Limit the number of active jobs of all workers together.
@@ -536,24 +560,6 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Remove the rate limit of the queue."""
         run_immediately(self._core.remove_global_rate_limit())
 
-    def rate_limit_group(self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max") -> int:
-        """Start no job of an ordering group for ``duration``. Active jobs keep running.
-
-        In a handler, use `Job.rate_limit_group`.
-
-        Args:
-            key: ordering key of the group.
-            duration: ms or timedelta, > 0.
-            extend: "max" keeps an end that is already set and later; "replace" overwrites it.
-
-        Returns:
-            The end of the rate limit, epoch ms by the server's clock.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-        """
-        return run_immediately(self._core.rate_limit_group(key, duration, extend=extend))
-
     def set_group_limits(
         self,
         key: str,
@@ -579,43 +585,27 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             self._core.set_group_limits(key, concurrency=concurrency, rate_limit=rate_limit, token_bucket=token_bucket)
         )
 
-    def get_group(self, key: str) -> GroupInfo | None:
-        """Return the current state of an ordering group; None if it does not exist."""
-        return run_immediately(self._core.get_group(key))
+    def rate_limit_group(self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max") -> int:
+        """Start no job of an ordering group for ``duration``. Active jobs keep running.
 
-    def check(
-        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
-    ) -> CheckReport:
-        """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
-
-        Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
-        server time per job, in calls of about 1 ms each, and a SCAN over the server's keys.
+        In a handler, use `Job.rate_limit_group`.
 
         Args:
-            repair: repair the findings: lost jobs return to waiting, references to missing jobs are deleted, slots and
-                counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
-            recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
-                calls, enough time to finish.
-            settle: the former name of ``recheck_after``; any value is rejected.
+            key: ordering key of the group.
+            duration: ms or timedelta, > 0.
+            extend: "max" keeps an end that is already set and later; "replace" overwrites it.
 
         Returns:
-            The findings of the check.
+            The end of the rate limit, epoch ms by the server's clock.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
-            GlideMQError: the server cannot be reached or rejects a call.
         """
-        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after, settle=settle))
+        return run_immediately(self._core.rate_limit_group(key, duration, extend=extend))
 
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self._core.name
-
-    @property
-    def options(self) -> QueueOptions:
-        """See `Queue`."""
-        return self._core.options
+    def get_group(self, key: str) -> GroupInfo | None:
+        """Return the current state of an ordering group; None if it does not exist."""
+        return run_immediately(self._core.get_group(key))
 
     def upsert_job_scheduler(
         self,
@@ -783,6 +773,20 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Return details of a suspended job; None if the job does not exist or is not suspended."""
         return run_immediately(self._core.get_suspend_info(job_id))
 
+    def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
+        """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
+
+        Args:
+            job_id: id of the job.
+            last_id: start after this entry id; None = with the oldest chunk kept.
+            page: number of chunks per read, 1..10_000.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
+        """
+        return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
+
     def read_stream(
         self, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
     ) -> list[StreamChunk]:
@@ -799,20 +803,6 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: an argument is invalid.
         """
         return run_immediately(self._core.read_stream(job_id, last_id=last_id, count=count, block=block))
-
-    def stream(self, job_id: str, *, last_id: str | None = None, page: int = 100) -> Iterator[StreamChunk]:
-        """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
-
-        Args:
-            job_id: id of the job.
-            last_id: start after this entry id; None = with the oldest chunk kept.
-            page: number of chunks per read, 1..10_000.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-            JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
-        """
-        return iterate_now(self._core.stream(job_id, last_id=last_id, page=page), lambda item: item)
 
     def get_flow_usage(self, parent_id: str) -> FlowUsage:
         """Return the total usage of a job and its direct children, which may be in other queues."""
@@ -920,6 +910,16 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 self._core.vector_search(embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
             )
         )
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self._core.name
+
+    @property
+    def options(self) -> QueueOptions:
+        """Options of the queue."""
+        return self._core.options
 
     def __repr__(self) -> str:
         return repr(self._core)

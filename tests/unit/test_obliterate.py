@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from glidemq_py._api.administration import obliterate
+from glidemq_py._api.administration import obliterate_queue
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.administration import Obliterated
 from glidemq_py._core.keys import QueueKeys
@@ -27,5 +27,5 @@ async def test_obliterate_ends_if_a_step_deletes_nothing() -> None:
 
     link = QueueLink(transport=cast("Any", Transport()), keys=QueueKeys("glide", "q"), waiter=cast("Any", None))
     with pytest.raises(GlideMQError, match=r"queue 'q': a step of obliterate deleted nothing \(3 jobs were deleted\)"):
-        await obliterate(link, force=True, scan=False)
+        await obliterate_queue(link, force=True, scan=False)
     assert len(calls) == 2

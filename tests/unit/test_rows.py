@@ -57,7 +57,7 @@ NOT_ROWS: dict[str, set[str]] = {
     "_features/typed_tasks/typed_values.py": {"arguments", "items", "others"},
     "_features/vectors/options.py": {"hit", "items"},
     "_features/vectors/queue_api.py": {"names"},
-    "_job/details.py": {"record.parent_ids", "record.parent_queues"},
+    "_job/job.py": {"record.parent_ids", "record.parent_queues"},
     "_job/reading.py": {"values"},
     "_worker/failure_log.py": {"Path(__file__).parents"},
     "_worker/fetch_engine.py": {"finished"},

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.message import Message
-from glidemq_py._features.streams import CHUNKS_KEPT
+from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
 from glidemq_py._job.contents import LOG_LINES_KEPT
@@ -61,6 +61,149 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
             GlideMQError: If called outside the message's handler.
         """
         self._message.move_to_delayed(when)
+
+    def move_to_failed(self, reason: str | Exception) -> NoReturn:
+        """Fail the job permanently, without further attempts.
+
+        The method always raises, so code after it does not run.
+
+        Args:
+            reason: The text of `failed_reason`, or the exception to fail with.
+
+        Raises:
+            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
+            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
+            GlideMQError: If called outside the job's handler.
+        """
+        self._message.move_to_failed(reason)
+
+    def report_tokens(self, tokens: int) -> None:
+        """Report how many tokens (of a language model, for example) this attempt has used.
+
+        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
+        ends.
+
+        Args:
+            tokens: Number of tokens, >= 0.
+
+        Raises:
+            GlideMQValidationError: If ``tokens`` is invalid.
+            GlideMQError: If called outside the job's handler.
+            JobNotFoundError: If the job does not exist.
+            StaleAttemptError: If the job is now locked by another worker.
+        """
+        wait_for(self._message, self._message.report_tokens(tokens))
+
+    def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
+
+        Args:
+            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
+            keep: number of newest chunks to keep; 0 = all.
+
+        Returns:
+            The id of the stream entry.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            PayloadTooLargeError: the chunk exceeds 1 MiB.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+            ServerOutOfMemoryError: the server is at maxmemory.
+        """
+        return wait_for(self._message, self._message.stream(chunk, keep=keep))
+
+    def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
+        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
+
+        Args:
+            type: kind of the chunk, 1 to 256 characters.
+            content: text of the chunk; None = no such field.
+            keep: as for `stream`.
+
+        Returns:
+            The id of the stream entry.
+        """
+        return wait_for(self._message, self._message.stream_chunk(type, content, keep=keep))
+
+    def report_usage(
+        self,
+        *,
+        model: str | None = None,
+        provider: str | None = None,
+        tokens: Mapping[str, float] | None = None,
+        costs: Mapping[str, float] | None = None,
+        total_tokens: float | None = None,
+        total_cost: float | None = None,
+        cost_unit: str | None = None,
+        latency: float | timedelta | None = None,
+        cached: bool | None = None,
+    ) -> JobUsage:
+        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
+
+        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
+        budget of the flow. Numbers are finite, from 0 to 2**53.
+
+        Args:
+            model: name of the model, at most 256 characters.
+            provider: provider of the model, at most 256 characters.
+            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
+            costs: costs by category; at most 64 categories.
+            total_tokens: the sum of ``tokens`` by default.
+            total_cost: the sum of ``costs`` by default.
+            cost_unit: such as "USD".
+            latency: response time of the model, ms or timedelta.
+            cached: True if the response came from a cache.
+
+        Returns:
+            The usage as stored.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or no argument was given.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        return wait_for(
+            self._message,
+            self._message.report_usage(
+                model=model,
+                provider=provider,
+                tokens=tokens,
+                costs=costs,
+                total_tokens=total_tokens,
+                total_cost=total_cost,
+                cost_unit=cost_unit,
+                latency=latency,
+                cached=cached,
+            ),
+        )
+
+    def store_vector(self, field: str, embedding: Iterable[float]) -> None:
+        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
+
+        Args:
+            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
+            embedding: the numbers, as many as the index has dimensions; stored as float32.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+            JobNotFoundError: the job does not exist any more.
+            StaleAttemptError: the job is locked by another worker now.
+        """
+        wait_for(self._message, self._message.store_vector(field, embedding))
+
+    def reload(self) -> None:
+        """Read the job's complete record from the server, like `Queue.get_job`.
+
+        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
+        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
+        reported.
+
+        Raises:
+            JobNotFoundError: If the job does not exist.
+        """
+        wait_for(self._message, self._message.reload())
 
     @property
     def id(self) -> str:
@@ -133,6 +276,11 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
         return self._message.progress
 
     @property
+    def usage(self) -> JobUsage | None:
+        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
+        return self._message.usage
+
+    @property
     def context(self) -> ContextT:
         """The value that the worker's ``lifespan`` yielded, such as a database pool; None outside a handler."""
         return self._message.context
@@ -196,151 +344,3 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
     def discard(self) -> None:
         """Prevent further attempts: if this attempt fails, the job fails permanently. No effect outside a handler."""
         self._message.discard()
-
-    def move_to_failed(self, reason: str | Exception) -> NoReturn:
-        """Fail the job permanently, without further attempts.
-
-        The method always raises, so code after it does not run.
-
-        Args:
-            reason: The text of `failed_reason`, or the exception to fail with.
-
-        Raises:
-            UnrecoverableError: If ``reason`` is a string; otherwise the given exception is raised. Do not catch it.
-            GlideMQValidationError: If ``reason`` is neither a non-empty string nor an exception.
-            GlideMQError: If called outside the job's handler.
-        """
-        self._message.move_to_failed(reason)
-
-    def report_tokens(self, tokens: int) -> None:
-        """Report how many tokens (of a language model, for example) this attempt has used.
-
-        The last report counts. It is stored with the job, and the worker's ``token_limiter`` counts it when the attempt
-        ends.
-
-        Args:
-            tokens: Number of tokens, >= 0.
-
-        Raises:
-            GlideMQValidationError: If ``tokens`` is invalid.
-            GlideMQError: If called outside the job's handler.
-            JobNotFoundError: If the job does not exist.
-            StaleAttemptError: If the job is now locked by another worker.
-        """
-        wait_for(self._message, self._message.report_tokens(tokens))
-
-    def reload(self) -> None:
-        """Read the job's complete record from the server, like `Queue.get_job`.
-
-        Handlers receive a job without attributes such as `parent_id`, `group_key` and `delay`, which raise
-        `JobNotLoadedError`. After this call they are available. In a handler, `usage` keeps what this attempt has
-        reported.
-
-        Raises:
-            JobNotFoundError: If the job does not exist.
-        """
-        wait_for(self._message, self._message.reload())
-
-    def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.
-
-        Args:
-            chunk: 1 to 1,000 field names with str or number values; 1 MiB in total.
-            keep: number of newest chunks to keep; 0 = all.
-
-        Returns:
-            The id of the stream entry.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-            PayloadTooLargeError: the chunk exceeds 1 MiB.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
-            ServerOutOfMemoryError: the server is at maxmemory.
-        """
-        return wait_for(self._message, self._message.stream(chunk, keep=keep))
-
-    def stream_chunk(self, type: str, content: str | None = None, *, keep: int = CHUNKS_KEPT) -> str:
-        """Append a chunk with the fields ``type`` and ``content``. Raises the errors of `stream`.
-
-        Args:
-            type: kind of the chunk, 1 to 256 characters.
-            content: text of the chunk; None = no such field.
-            keep: as for `stream`.
-
-        Returns:
-            The id of the stream entry.
-        """
-        return wait_for(self._message, self._message.stream_chunk(type, content, keep=keep))
-
-    @property
-    def usage(self) -> JobUsage | None:
-        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
-        return self._message.usage
-
-    def report_usage(
-        self,
-        *,
-        model: str | None = None,
-        provider: str | None = None,
-        tokens: Mapping[str, float] | None = None,
-        costs: Mapping[str, float] | None = None,
-        total_tokens: float | None = None,
-        total_cost: float | None = None,
-        cost_unit: str | None = None,
-        latency: float | timedelta | None = None,
-        cached: bool | None = None,
-    ) -> JobUsage:
-        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
-
-        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
-        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
-        budget of the flow. Numbers are finite, from 0 to 2**53.
-
-        Args:
-            model: name of the model, at most 256 characters.
-            provider: provider of the model, at most 256 characters.
-            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
-            costs: costs by category; at most 64 categories.
-            total_tokens: the sum of ``tokens`` by default.
-            total_cost: the sum of ``costs`` by default.
-            cost_unit: such as "USD".
-            latency: response time of the model, ms or timedelta.
-            cached: True if the response came from a cache.
-
-        Returns:
-            The usage as stored.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid, or no argument was given.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
-        """
-        return wait_for(
-            self._message,
-            self._message.report_usage(
-                model=model,
-                provider=provider,
-                tokens=tokens,
-                costs=costs,
-                total_tokens=total_tokens,
-                total_cost=total_cost,
-                cost_unit=cost_unit,
-                latency=latency,
-                cached=cached,
-            ),
-        )
-
-    def store_vector(self, field: str, embedding: Iterable[float]) -> None:
-        """Store an embedding with the job, for `Queue.vector_search`. Works without a search module, too.
-
-        Args:
-            field: name of the vector field, see `Queue.create_job_index`; not a name that the job hash uses itself.
-            embedding: the numbers, as many as the index has dimensions; stored as float32.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
-        """
-        wait_for(self._message, self._message.store_vector(field, embedding))

@@ -233,7 +233,8 @@ class BroadcastDeadLetters:
             raise JobStateError(message_id, answer, "redeliver", message)
 
     async def _dead_letters(self, subscription: str | None) -> QueueLink | None:
-        return await self._queue._dead_letters("" if subscription is None else validate_subscription(subscription))
+        name = "" if subscription is None else validate_subscription(subscription)
+        return await self._queue._dead_letter_queue.open(await self._queue._connected(), name)
 
     async def _letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
         letters = await self._dead_letters(subscription)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import TypeVar
 
 from glidemq_py._core.calls import administration
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.streams import JobStreams
-from glidemq_py._features.usage.job_api import JobUsageReports
-from glidemq_py._features.vectors.job_api import JobVectors
+from glidemq_py._features.streams import job_api as streams
+from glidemq_py._features.usage import job_api as usage_reports
+from glidemq_py._features.vectors import job_api as vectors
+from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import JobContents
-from glidemq_py._job.details import JobReloading
-from glidemq_py._job.steps import AttemptSteps
 from glidemq_py._worker.run import Run
 
 if TYPE_CHECKING:
@@ -29,10 +28,7 @@ ResultT = TypeVar("ResultT", default=Any)
 ContextT = TypeVar("ContextT", default=Any)
 
 
-class Message(
-    JobContents[DataT, ResultT, ContextT], AttemptSteps, JobReloading, JobStreams, JobUsageReports, JobVectors,
-    Generic[DataT, ResultT, ContextT],
-):  # fmt: skip
+class Message(JobContents[DataT, ResultT, ContextT]):
     """A message delivered to a subscription of a broadcast, as handlers get it.
 
     All subscriptions share its data, progress, log, stream, usage and vectors. Attempts are per subscription:
@@ -87,7 +83,15 @@ class Message(
             GlideMQError: If called outside the message's handler.
         """
         self._in_handler("move_to_delayed")
-        self._delayed(when)
+        raise steps.delayed_error(self, when)
+
+    move_to_failed = steps.move_to_failed
+    report_tokens = steps.report_tokens
+    stream = streams.stream
+    stream_chunk = streams.stream_chunk
+    report_usage = usage_reports.report_usage
+    store_vector = vectors.store_vector
+    reload = details.reload
 
     def __repr__(self) -> str:
         return f"<Message {self.id!r} {self.subject!r} of broadcast {self.queue_name!r}>"

@@ -16,52 +16,45 @@ from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
-from glidemq_py._job import QueueLink
+from glidemq_py._job import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["MAX_SCANS", "QueueChecking", "check", "repair_groups", "repairs", "report"]
+__all__ = ["MAX_SCANS", "check", "repair_groups", "repairs", "report"]
 
 MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000
 
 
-class QueueChecking:
-    """The consistency check of `Queue`."""
+async def check(
+    self: ConnectedQueue, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
+) -> CheckReport:
+    """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
+    Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
+    server time per job, in calls of about 1 ms each, and a SCAN over the server's keys.
 
-    async def check(
-        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
-    ) -> CheckReport:
-        """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
+    Args:
+        repair: repair the findings: lost jobs return to waiting, references to missing jobs are deleted, slots and
+            counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
+        recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
+            calls, enough time to finish.
+        settle: the former name of ``recheck_after``; any value is rejected.
 
-        Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
-        server time per job, in calls of about 1 ms each, and a SCAN over the server's keys.
+    Returns:
+        The findings of the check.
 
-        Args:
-            repair: repair the findings: lost jobs return to waiting, references to missing jobs are deleted, slots and
-                counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
-            recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
-                calls, enough time to finish.
-            settle: the former name of ``recheck_after``; any value is rejected.
-
-        Returns:
-            The findings of the check.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-            GlideMQError: the server cannot be reached or rejects a call.
-        """
-        check_bool("repair", repair)
-        if settle is not None:
-            raise GlideMQValidationError("settle", settle, "was renamed; use 'recheck_after'")
-        pause = to_ms("recheck_after", recheck_after, minimum=0)
-        return await check(await self._connected(), repair=repair, recheck_after=pause)
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the server cannot be reached or rejects a call.
+    """
+    check_bool("repair", repair)
+    if settle is not None:
+        raise GlideMQValidationError("settle", settle, "was renamed; use 'recheck_after'")
+    pause = to_ms("recheck_after", recheck_after, minimum=0)
+    return await _check(await self._connected(), repair=repair, recheck_after=pause)
 
 
-async def check(link: QueueLink, *, repair: bool, recheck_after: int) -> CheckReport:
-    """See `QueueChecking.check`."""
+async def _check(link: QueueLink, *, repair: bool, recheck_after: int) -> CheckReport:
     scan, scans = await _scan(link), 1
     suspects: Mapping[Key, Suspect] = scan.suspects
     while suspects and scans < MAX_SCANS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
@@ -23,11 +23,21 @@ from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.outbox import STORED, Outbox, dead_letter_queue
-from glidemq_py._job import Job, QueueLink, reading
+from glidemq_py._job import ConnectedQueue, Job, QueueLink, reading
 from glidemq_py._job.link import Waiter
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 
-__all__ = ["DeadLetters", "declare_dead_letters", "envelope_of", "remove_dead_letter"]
+__all__ = [
+    "DeadLetterQueue",
+    "declare_dead_letters",
+    "envelope_of",
+    "get_dead_letter_job",
+    "get_dead_letter_jobs",
+    "iter_dead_letter_jobs",
+    "remove_dead_letter",
+    "remove_dead_letter_job",
+    "replay_dead_letter_job",
+]
 
 _log = get_logger(__name__)
 
@@ -51,25 +61,22 @@ async def declare_dead_letters(link: QueueLink, options: QueueOptions, subscript
     return await link.transport.call(dead_letter_queue(link.keys.meta, name, on, subscription))
 
 
-class DeadLetters:
-    """The methods of `Queue` for dead-letter entries."""
+class DeadLetterQueue:
+    """The dead letter queue of a `Queue` or `Broadcast`, as a link, and the outbox that delivers its entries."""
 
-    options: QueueOptions
-    _dead_letter_link: QueueLink | None = None
-    _dead_letter_waiter: Waiter | None = None
-    _outbox: tuple[object, Outbox] | None = None
-    """The outbox, and the event loop that its lock belongs to."""
+    def __init__(self) -> None:
+        self._link: QueueLink | None = None
+        self._waiter: Waiter | None = None
+        self._outbox: tuple[object, Outbox] | None = None
+        """The outbox, and the event loop that its lock belongs to."""
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
-
-    async def _dead_letters(self, subscription: str = "") -> QueueLink | None:
+    async def open(self, link: QueueLink, subscription: str = "") -> QueueLink | None:
         """Deliver pending entries and return the dead letter queue, or None if there is none.
 
         Args:
+            link: the queue.
             subscription: a subscription of a broadcast; '' = the queue itself.
         """
-        link = await self._connected()
         name = await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription))
         if not name:
             return None
@@ -80,112 +87,123 @@ class DeadLetters:
             await outbox.deliver(_PATIENCE_S)
         except GlideMQError as error:
             _log.warning("queue %r: delivering dead letters failed, will be retried: %s", link.keys.name, error)
-        if self._dead_letter_link is None or self._dead_letter_link.keys.name != name:
+        if self._link is None or self._link.keys.name != name:
             keys = QueueKeys(link.keys.prefix, name)
-            await self._close_dead_letters()
-            self._dead_letter_waiter = link.waiter.beside(keys)
+            if self._waiter is not None:
+                await self._waiter.close()
+            self._waiter = link.waiter.beside(keys)
             # Entries are always JSON, independent of the serializer of the queue.
-            self._dead_letter_link = QueueLink(
-                transport=link.transport, keys=keys, waiter=self._dead_letter_waiter, compression=link.compression,
+            self._link = QueueLink(
+                transport=link.transport, keys=keys, waiter=self._waiter, compression=link.compression,
                 runtime=link.runtime,
             )  # fmt: skip
-        return self._dead_letter_link
+        return self._link
 
-    async def _close_dead_letters(self) -> None:
-        if self._dead_letter_waiter is not None:
-            await self._dead_letter_waiter.close()
 
-    async def iter_dead_letter_jobs(self, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
-        """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
+class QueueWithDeadLetters(ConnectedQueue, Protocol):
+    """A `Queue` as the methods of this module use it."""
 
-        Args:
-            page: number of jobs read per call, 1..1000.
-        """
-        check_int("page", page, 1, 1_000)
-        letters = await self._dead_letters()
-        if letters is None:
-            return
-        name = (await self._connected()).keys.name
-        async for job in reading.iterate(letters, JobState.WAITING, page):
-            if envelope_of(job, name) is not None:
-                yield job
+    _dead_letter_queue: DeadLetterQueue
 
-    async def get_dead_letter_jobs(self, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
-        """Return the dead-letter entries of this queue by position, oldest first.
 
-        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
-        ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
-        read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
+async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> AsyncIterator[Job[Any, Any]]:
+    """Iterate over the dead-letter entries of this queue, oldest first; see `get_dead_letter_jobs`.
 
-        Args:
-            start: position of the first entry.
-            end: position of the last entry, inclusive; -1 = the last one.
+    Args:
+        page: number of jobs read per call, 1..1000.
+    """
+    check_int("page", page, 1, 1_000)
+    link = await self._connected()
+    letters = await self._dead_letter_queue.open(link)
+    if letters is None:
+        return
+    name = link.keys.name
+    async for job in reading.iterate(letters, JobState.WAITING, page):
+        if envelope_of(job, name) is not None:
+            yield job
 
-        Returns:
-            The entries; an empty list if the queue has no dead letter queue.
-        """
-        return await reading.between(self.iter_dead_letter_jobs(), start, end)
 
-    async def get_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """Return the dead-letter entry with this id (not the id of the original job), or None."""
-        found = await self._find(job_id)
-        return None if found is None else found[1]
+async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
+    """Return the dead-letter entries of this queue by position, oldest first.
 
-    async def remove_dead_letter_job(self, job_id: str) -> bool:
-        """Delete the dead-letter entry with this id; return False if it does not exist."""
-        found = await self._find(job_id)
-        return False if found is None else await remove_dead_letter(*found)
+    Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
+    ``originalJobId``, ``data``, ``failedReason`` and ``attemptsMade``. If the data of the original job cannot be
+    read or is not JSON, ``data`` is its stored text and ``encoding`` is ``"stored"``.
 
-    async def replay_dead_letter_job(self, job_id: str) -> Job[Any, Any] | None:
-        """Add the job of a dead-letter entry to this queue again, and delete the entry.
+    Args:
+        start: position of the first entry.
+        end: position of the last entry, inclusive; -1 = the last one.
 
-        If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
-        ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
-        from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
-        ``duplicate``.
+    Returns:
+        The entries; an empty list if the queue has no dead letter queue.
+    """
+    return await reading.between(iter_dead_letter_jobs(self), start, end)
 
-        Args:
-            job_id: id of the entry (not of the original job).
 
-        Returns:
-            The new job, or None if the entry does not exist.
+async def get_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job[Any, Any] | None:
+    """Return the dead-letter entry with this id (not the id of the original job), or None."""
+    found = await _find(self, job_id)
+    return None if found is None else found[1]
 
-        Raises:
-            JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
-            GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
-        """
-        found = await self._find(job_id)
-        if found is None:
-            return None
-        if "subscription" in found[1].data:
-            raise GlideMQValidationError(
-                "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
-            )
-        link, (letters, letter) = await self._connected(), found
-        name, data, opts, options = await _original(link, letter)
-        new_id = f"replay-{hashlib.sha256(json.dumps([letters.keys.name, letter.id]).encode()).hexdigest()[:32]}"
-        row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
-        reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))
-        (result,) = reply.results
-        other = None if isinstance(result, str) else AddedOther(*result)
-        if other is not None and other.outcome == "cost":
-            raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
-        record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
-        job: Job[Any, Any] = Job.from_record(link, record)
-        if other is not None:
-            job.outcome = JobOutcome(other.outcome)
-        await remove_dead_letter(letters, letter)
-        return job
 
-    async def _find(self, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
-        letter = parse_job_id(job_id)
-        letters = await self._dead_letters()
-        if letters is None:
-            return None
-        job = await reading.get_job(letters, letter)
-        if job is None or envelope_of(job, (await self._connected()).keys.name) is None:
-            return None
-        return letters, job
+async def remove_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> bool:
+    """Delete the dead-letter entry with this id; return False if it does not exist."""
+    found = await _find(self, job_id)
+    return False if found is None else await remove_dead_letter(*found)
+
+
+async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job[Any, Any] | None:
+    """Add the job of a dead-letter entry to this queue again, and delete the entry.
+
+    If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
+    ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
+    from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
+    ``duplicate``.
+
+    Args:
+        job_id: id of the entry (not of the original job).
+
+    Returns:
+        The new job, or None if the entry does not exist.
+
+    Raises:
+        JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+        GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
+    """
+    found = await _find(self, job_id)
+    if found is None:
+        return None
+    if "subscription" in found[1].data:
+        raise GlideMQValidationError(
+            "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
+        )
+    link, (letters, letter) = await self._connected(), found
+    name, data, opts, options = await _original(link, letter)
+    new_id = f"replay-{hashlib.sha256(json.dumps([letters.keys.name, letter.id]).encode()).hexdigest()[:32]}"
+    row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
+    reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))
+    (result,) = reply.results
+    other = None if isinstance(result, str) else AddedOther(*result)
+    if other is not None and other.outcome == "cost":
+        raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+    record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
+    job: Job[Any, Any] = Job.from_record(link, record)
+    if other is not None:
+        job.outcome = JobOutcome(other.outcome)
+    await remove_dead_letter(letters, letter)
+    return job
+
+
+async def _find(self: QueueWithDeadLetters, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
+    letter = parse_job_id(job_id)
+    link = await self._connected()
+    letters = await self._dead_letter_queue.open(link)
+    if letters is None:
+        return None
+    job = await reading.get_job(letters, letter)
+    if job is None or envelope_of(job, link.keys.name) is None:
+        return None
+    return letters, job
 
 
 def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:

@@ -10,16 +10,20 @@ from glidemq_py._core.keys import split_member
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._job.steps import SAME
+from glidemq_py._job.steps import SAME, data_of_step
 from glidemq_py.errors import ChildFailedError, SerializationError, WaitingChildrenError
 
 if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.attempt import Attempt
-    from glidemq_py._job.link import QueueLink
-    from glidemq_py.errors import JobSignal
+    from glidemq_py._job.job import Job
 
-__all__ = ["JobFamily", "ref_of_member"]
+__all__ = [
+    "get_children_failures",
+    "get_children_values",
+    "get_open_children",
+    "get_parents",
+    "move_to_waiting_children",
+    "ref_of_member",
+]
 
 _PAGE: Final = 200
 _SMALL_PAGE: Final = 100
@@ -35,145 +39,130 @@ def ref_of_member(member: str) -> JobRef:
     return JobRef(base[base.index(":{") + 2 : -1], job_id)
 
 
-class JobFamily:
-    """The methods of `Job` for its parents and children."""
-
-    id: str
-    _link: QueueLink[JobTransport]
-
-    if TYPE_CHECKING:
-
-        @property
-        def data(self) -> Any:
-            """See `Job`."""
-
-        def _in_handler(self, what: str) -> Attempt: ...
-
-        def _own(self, signal: JobSignal) -> JobSignal: ...
-
-        async def update_data(self, data: Any) -> None: ...
-
-        def _next_data(self, next_step: str | None, data: Any) -> tuple[Any, bool]: ...
-
-    async def get_parents(self) -> list[JobRef]:
-        """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
-        keys, transport = self._link.keys, self._link.transport
-        names = ("parentId", "parentQueue", "parentIds", "parentQueues")
-        single, queue, ids, queues = await transport.command("HMGET", keys.job(self.id), *names)
-        found = [JobRef(queue.decode(), single.decode())] if single and queue else []
-        if not ids:
-            return found
-        for member in await transport.command("SMEMBERS", keys.parents(self.id)):
-            try:
-                found.append(ref_of_member(member.decode()))
-            except ValueError:
-                continue
-        # Node clients write these fields before the set.
-        found += [JobRef(name, job_id) for name, job_id in zip(_names(queues), _names(ids), strict=False)]
-        return list(dict.fromkeys(found))
-
-    async def get_children_values(self) -> dict[str, Any]:
-        """Return the results of the completed children, by full name (``glide:{queue}:id``).
-
-        The results are stored with the parent, so they remain after the children are deleted. They are read with this
-        queue's serializer: children in other queues must use the same one.
-
-        Raises:
-            SerializationError: a result cannot be deserialized.
-        """
-        values: dict[str, Any] = {}
-        unknown: list[str] = []
-        async for member, outcome in self._children():
-            if outcome[:1] == "v":
-                values[member] = decode_result(outcome[1:], self._link.serializer)
-            elif outcome == "d":
-                unknown.append(member)
-        for member, text in await self._results_of(unknown):
-            values[member] = decode_result(text, self._link.serializer)
-        return values
-
-    async def get_children_failures(self) -> dict[str, str]:
-        """Return the failure reasons of children that failed (expired, were removed, ...) without failing the parent.
-
-        The keys are full names, as in `get_children_values`.
-        """
-        return {member: outcome[1:] async for member, outcome in self._children() if outcome[:1] == "f"}
-
-    async def get_open_children(self) -> list[JobRef]:
-        """Return the unfinished children."""
-        return [ref_of_member(member) async for member, outcome in self._children() if not outcome]
-
-    async def _children(self) -> AsyncIterator[tuple[str, str]]:
-        cursor, seen = "", set[str]()
-        while True:
-            page = await self._link.transport.call(flows.children(self._link.keys.meta, self.id, cursor, _PAGE))
-            for member, outcome in page.rows:
-                if member not in seen:
-                    seen.add(member)
-                    yield member, await self._large(member) if outcome == "m" else outcome
-            cursor = page.cursor
-            if not cursor:
-                return
-
-    async def _large(self, member: str) -> str:
-        """Return the result or failure of a child that was too large for its page."""
-        keys, transport = self._link.keys, self._link.transport
-        outcome = await transport.command("HGET", f"{keys.stem}depvals:{self.id}", member)
-        return "" if outcome is None else str(outcome.decode())
-
-    async def _results_of(self, members: Iterable[str]) -> list[tuple[str, str]]:
-        """Return results that are stored only with the children: a Node worker does not copy them to the parent."""
-        by_base: dict[str, list[str]] = {}
-        for member in members:
-            base, job_id = split_member(member)
-            by_base.setdefault(base, []).append(job_id)
-        found: list[tuple[str, str]] = []
-        for base, ids in by_base.items():
-            for i in range(0, len(ids), _SMALL_PAGE):
-                chunk = ids[i : i + _SMALL_PAGE]
-                rows = await self._link.transport.call(
-                    flows.flow_nodes(f"{base}:meta", chunk, ("state", "returnvalue"))
-                )
-                for job_id, row in zip(chunk, rows, strict=True):
-                    if isinstance(row, bool):
-                        continue
-                    _, (state, result) = row
-                    if state == "completed" and isinstance(result, str):
-                        found.append((f"{base}:{job_id}", result))
+async def get_parents(self: Job[Any, Any, Any]) -> list[JobRef]:
+    """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
+    keys, transport = self._link.keys, self._link.transport
+    names = ("parentId", "parentQueue", "parentIds", "parentQueues")
+    single, queue, ids, queues = await transport.command("HMGET", keys.job(self.id), *names)
+    found = [JobRef(queue.decode(), single.decode())] if single and queue else []
+    if not ids:
         return found
+    for member in await transport.command("SMEMBERS", keys.parents(self.id)):
+        try:
+            found.append(ref_of_member(member.decode()))
+        except ValueError:
+            continue
+    # Node clients write these fields before the set.
+    found += [JobRef(name, job_id) for name, job_id in zip(_names(queues), _names(ids), strict=False)]
+    return list(dict.fromkeys(found))
 
-    async def move_to_waiting_children(self, *, next_step: str | None = None, data: Any = SAME) -> None:
-        """Wait for the children: end this attempt unless all children have finished.
 
-        The attempt does not count. Children are added with ``parent=job``. When they have finished, the handler is
-        called again from the start. It must then either add the same children with the same ``job_id`` values (existing
-        jobs are not added twice) and pass this call, or branch on `step`.
+async def get_children_values(self: Job[Any, Any, Any]) -> dict[str, Any]:
+    """Return the results of the completed children, by full name (``glide:{queue}:id``).
 
-        If all children have finished already, the method returns. ``next_step`` and ``data`` are stored nevertheless:
-        `step` and `data` are the new ones in the rest of the handler and in later attempts.
+    The results are stored with the parent, so they remain after the children are deleted. They are read with this
+    queue's serializer: children in other queues must use the same one.
 
-        Args:
-            next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
-                without another use of that key.
-            data: the new data of the job; unchanged if omitted.
+    Raises:
+        SerializationError: a result cannot be deserialized.
+    """
+    values: dict[str, Any] = {}
+    unknown: list[str] = []
+    async for member, outcome in _children(self):
+        if outcome[:1] == "v":
+            values[member] = decode_result(outcome[1:], self._link.serializer)
+        elif outcome == "d":
+            unknown.append(member)
+    for member, text in await _results_of(self, unknown):
+        values[member] = decode_result(text, self._link.serializer)
+    return values
 
-        Raises:
-            WaitingChildrenError: signals the worker; do not catch it.
-            ChildFailedError: a child failed, and its policy fails the parent.
-            SerializationError: the data cannot be serialized.
-            PayloadTooLargeError: the serialized data exceeds 1 MiB.
-            GlideMQValidationError: ``next_step`` or ``data`` is invalid.
-            GlideMQError: not called in the job's handler, or the call failed.
-        """
-        self._in_handler("move_to_waiting_children")
-        after, replace = self._next_data(next_step, data)
-        found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self.id))
-        if found.failure:
-            raise ChildFailedError(str(found.failure))
-        if found.number:
-            raise self._own(WaitingChildrenError(after, replace))
-        if replace:
-            await self.update_data(after)
+
+async def get_children_failures(self: Job[Any, Any, Any]) -> dict[str, str]:
+    """Return the failure reasons of children that failed (expired, were removed, ...) without failing the parent.
+
+    The keys are full names, as in `get_children_values`.
+    """
+    return {member: outcome[1:] async for member, outcome in _children(self) if outcome[:1] == "f"}
+
+
+async def get_open_children(self: Job[Any, Any, Any]) -> list[JobRef]:
+    """Return the unfinished children."""
+    return [ref_of_member(member) async for member, outcome in _children(self) if not outcome]
+
+
+async def _children(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]:
+    cursor, seen = "", set[str]()
+    while True:
+        page = await job._link.transport.call(flows.children(job._link.keys.meta, job.id, cursor, _PAGE))
+        for member, outcome in page.rows:
+            if member not in seen:
+                seen.add(member)
+                yield member, await _large(job, member) if outcome == "m" else outcome
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+async def _large(job: Job[Any, Any, Any], member: str) -> str:
+    """Return the result or failure of a child that was too large for its page."""
+    keys, transport = job._link.keys, job._link.transport
+    outcome = await transport.command("HGET", f"{keys.stem}depvals:{job.id}", member)
+    return "" if outcome is None else str(outcome.decode())
+
+
+async def _results_of(job: Job[Any, Any, Any], members: Iterable[str]) -> list[tuple[str, str]]:
+    """Return results that are stored only with the children: a Node worker does not copy them to the parent."""
+    by_base: dict[str, list[str]] = {}
+    for member in members:
+        base, job_id = split_member(member)
+        by_base.setdefault(base, []).append(job_id)
+    found: list[tuple[str, str]] = []
+    for base, ids in by_base.items():
+        for i in range(0, len(ids), _SMALL_PAGE):
+            chunk = ids[i : i + _SMALL_PAGE]
+            rows = await job._link.transport.call(flows.flow_nodes(f"{base}:meta", chunk, ("state", "returnvalue")))
+            for job_id, row in zip(chunk, rows, strict=True):
+                if isinstance(row, bool):
+                    continue
+                _, (state, result) = row
+                if state == "completed" and isinstance(result, str):
+                    found.append((f"{base}:{job_id}", result))
+    return found
+
+
+async def move_to_waiting_children(self: Job[Any, Any, Any], *, next_step: str | None = None, data: Any = SAME) -> None:
+    """Wait for the children: end this attempt unless all children have finished.
+
+    The attempt does not count. Children are added with ``parent=job``. When they have finished, the handler is
+    called again from the start. It must then either add the same children with the same ``job_id`` values (existing
+    jobs are not added twice) and pass this call, or branch on `step`.
+
+    If all children have finished already, the method returns. ``next_step`` and ``data`` are stored nevertheless:
+    `step` and `data` are the new ones in the rest of the handler and in later attempts.
+
+    Args:
+        next_step: the new value of `step`, stored in the job's data as ``step``; the data must be a mapping
+            without another use of that key.
+        data: the new data of the job; unchanged if omitted.
+
+    Raises:
+        WaitingChildrenError: signals the worker; do not catch it.
+        ChildFailedError: a child failed, and its policy fails the parent.
+        SerializationError: the data cannot be serialized.
+        PayloadTooLargeError: the serialized data exceeds 1 MiB.
+        GlideMQValidationError: ``next_step`` or ``data`` is invalid.
+        GlideMQError: not called in the job's handler, or the call failed.
+    """
+    self._in_handler("move_to_waiting_children")
+    after, replace = data_of_step(self, next_step, data)
+    found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self.id))
+    if found.failure:
+        raise ChildFailedError(str(found.failure))
+    if found.number:
+        raise self._own(WaitingChildrenError(after, replace))
+    if replace:
+        await self.update_data(after)
 
 
 def _names(text: bytes | None) -> list[str]:

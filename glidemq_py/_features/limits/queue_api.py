@@ -12,10 +12,25 @@ from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens
 from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_group_concurrency, validate_ordering_key
-from glidemq_py._job import QueueLink
+from glidemq_py._job import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["GroupReply", "QueueLimits", "Setting", "block_group", "group_info", "limit_group", "limit_queue"]
+__all__ = [
+    "GroupReply",
+    "Setting",
+    "block_group",
+    "get_global_concurrency",
+    "get_global_rate_limit",
+    "get_group",
+    "group_info",
+    "limit_group",
+    "limit_queue",
+    "rate_limit_group",
+    "remove_global_rate_limit",
+    "set_global_concurrency",
+    "set_global_rate_limit",
+    "set_group_limits",
+]
 
 Setting = tuple[int, int] | int
 """A pair of numbers; 0 = remove the limit; False = leave it unchanged."""
@@ -72,143 +87,146 @@ def _group(reply: bytes) -> GroupReply | None:
 _EXTEND = ("max", "replace")
 
 
-class QueueLimits:
-    """The limit methods of `Queue`."""
+# -- the queue -------------------------------------------------------------------------------------------
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
 
-    # -- the queue -------------------------------------------------------------------------------------------
+async def set_global_concurrency(self: ConnectedQueue, concurrency: int) -> None:
+    """Limit the number of active jobs of all workers together.
 
-    async def set_global_concurrency(self, concurrency: int) -> None:
-        """Limit the number of active jobs of all workers together.
+    The limit applies to jobs fetched from now on. Active jobs keep running.
 
-        The limit applies to jobs fetched from now on. Active jobs keep running.
+    Args:
+        concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
 
-        Args:
-            concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
+    Raises:
+        GlideMQValidationError: ``concurrency`` is invalid.
+    """
+    number = check_int("concurrency", concurrency, 0, MAX_COUNT)
+    link = await self._connected()
+    await link.transport.call(limit_queue(link.keys.meta, number, False))
 
-        Raises:
-            GlideMQValidationError: ``concurrency`` is invalid.
-        """
-        number = check_int("concurrency", concurrency, 0, MAX_COUNT)
-        link = await self._connected()
-        await link.transport.call(limit_queue(link.keys.meta, number, False))
 
-    async def get_global_concurrency(self) -> int:
-        """Return the limit of active jobs of the whole queue; 0 = no limit."""
-        link = await self._connected()
-        return _number(await link.transport.command("HGET", link.keys.meta, "globalConcurrency"))
+async def get_global_concurrency(self: ConnectedQueue) -> int:
+    """Return the limit of active jobs of the whole queue; 0 = no limit."""
+    link = await self._connected()
+    return _number(await link.transport.command("HGET", link.keys.meta, "globalConcurrency"))
 
-    async def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
 
-        Args:
-            max: number of jobs, >= 1.
-            duration: length of a window, ms or timedelta, > 0.
+async def set_global_rate_limit(self: ConnectedQueue, max: int, duration: Milliseconds) -> None:
+    """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
 
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-        """
-        rate = RateLimit(max, duration)
-        link = await self._connected()
-        await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
+    Args:
+        max: number of jobs, >= 1.
+        duration: length of a window, ms or timedelta, > 0.
 
-    async def get_global_rate_limit(self) -> RateLimit | None:
-        """Return the rate limit of the queue, or None."""
-        link = await self._connected()
-        found = await link.transport.command("HMGET", link.keys.meta, "rateLimitMax", "rateLimitDuration")
-        most, duration = (_number(value) for value in found)
-        return RateLimit(most, duration) if most > 0 and duration > 0 else None
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    rate = RateLimit(max, duration)
+    link = await self._connected()
+    await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
 
-    async def remove_global_rate_limit(self) -> None:
-        """Remove the rate limit of the queue."""
-        link = await self._connected()
-        await link.transport.call(limit_queue(link.keys.meta, False, 0))
 
-    # -- groups ----------------------------------------------------------------------------------------------
+async def get_global_rate_limit(self: ConnectedQueue) -> RateLimit | None:
+    """Return the rate limit of the queue, or None."""
+    link = await self._connected()
+    found = await link.transport.command("HMGET", link.keys.meta, "rateLimitMax", "rateLimitDuration")
+    most, duration = (_number(value) for value in found)
+    return RateLimit(most, duration) if most > 0 and duration > 0 else None
 
-    async def rate_limit_group(
-        self, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max"
-    ) -> int:
-        """Start no job of an ordering group for ``duration``. Active jobs keep running.
 
-        In a handler, use `Job.rate_limit_group`.
+async def remove_global_rate_limit(self: ConnectedQueue) -> None:
+    """Remove the rate limit of the queue."""
+    link = await self._connected()
+    await link.transport.call(limit_queue(link.keys.meta, False, 0))
 
-        Args:
-            key: ordering key of the group.
-            duration: ms or timedelta, > 0.
-            extend: "max" keeps an end that is already set and later; "replace" overwrites it.
 
-        Returns:
-            The end of the rate limit, epoch ms by the server's clock.
+# -- groups ----------------------------------------------------------------------------------------------
 
-        Raises:
-            GlideMQValidationError: an argument is invalid.
-        """
-        name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
-        replace = check_choice("extend", extend, _EXTEND) == "replace"
-        link = await self._connected()
-        return await link.transport.call(block_group(link.keys.meta, name, ms, replace))
 
-    async def set_group_limits(
-        self,
-        key: str,
-        *,
-        concurrency: int | Literal[False] | None = None,
-        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
-        token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
-    ) -> None:
-        """Set the limits of an ordering group. Raising a limit takes effect immediately.
+async def rate_limit_group(
+    self: ConnectedQueue, key: str, duration: Milliseconds, *, extend: Literal["max", "replace"] = "max"
+) -> int:
+    """Start no job of an ordering group for ``duration``. Active jobs keep running.
 
-        A job that is added later with limits in its ``ordering`` overwrites them.
+    In a handler, use `Job.rate_limit_group`.
 
-        Args:
-            key: ordering key; the group is created if it does not exist.
-            concurrency: as in `Ordering`; None = unchanged, False = remove the limit.
-            rate_limit: as in `Ordering`; None = unchanged, False = remove the limit.
-            token_bucket: as in `Ordering`; None = unchanged, False = remove the limit.
+    Args:
+        key: ordering key of the group.
+        duration: ms or timedelta, > 0.
+        extend: "max" keeps an end that is already set and later; "replace" overwrites it.
 
-        Raises:
-            GlideMQValidationError: an argument is invalid, or no limit was given.
-        """
-        name = validate_ordering_key("key", key)
-        if concurrency is None and rate_limit is None and token_bucket is None:
-            problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
-            raise GlideMQValidationError("concurrency", None, problem)
-        width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
-        rate: Setting = _setting(rate_limit)
-        if rate_limit is not None and rate_limit is not False:
-            limit = parse_nested("rate_limit", rate_limit, RateLimit)
-            rate = limit.max, limit.duration
-        bucket: Setting = _setting(token_bucket)
-        if token_bucket is not None and token_bucket is not False:
-            tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
-            bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
-        link = await self._connected()
-        await link.transport.call(limit_group(link.keys.meta, name, _setting(width), rate, bucket))
+    Returns:
+        The end of the rate limit, epoch ms by the server's clock.
 
-    async def get_group(self, key: str) -> GroupInfo | None:
-        """Return the current state of an ordering group; None if it does not exist."""
-        name = validate_ordering_key("key", key)
-        link = await self._connected()
-        found = await link.transport.call(group_info(link.keys.meta, name))
-        if found is None:
-            return None
-        rated = found.rate_max > 0 and found.rate_ms > 0
-        paid = found.capacity > 0 and found.refill > 0
-        return GroupInfo(
-            key=name,
-            active=found.active,
-            parked=found.parked,
-            next_seq=found.next_seq,
-            limits=GroupLimits(
-                concurrency=found.concurrency or None,
-                rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
-                token_bucket=TokenBucket(found.capacity / 1000, found.refill / 1000) if paid else None,
-            ),
-            limited_until=found.limited_until or None,
-        )
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    name, ms = validate_ordering_key("key", key), to_ms("duration", duration, minimum=1)
+    replace = check_choice("extend", extend, _EXTEND) == "replace"
+    link = await self._connected()
+    return await link.transport.call(block_group(link.keys.meta, name, ms, replace))
+
+
+async def set_group_limits(
+    self: ConnectedQueue,
+    key: str,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    token_bucket: TokenBucket | Mapping[str, Any] | Literal[False] | None = None,
+) -> None:
+    """Set the limits of an ordering group. Raising a limit takes effect immediately.
+
+    A job that is added later with limits in its ``ordering`` overwrites them.
+
+    Args:
+        key: ordering key; the group is created if it does not exist.
+        concurrency: as in `Ordering`; None = unchanged, False = remove the limit.
+        rate_limit: as in `Ordering`; None = unchanged, False = remove the limit.
+        token_bucket: as in `Ordering`; None = unchanged, False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or no limit was given.
+    """
+    name = validate_ordering_key("key", key)
+    if concurrency is None and rate_limit is None and token_bucket is None:
+        problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
+        raise GlideMQValidationError("concurrency", None, problem)
+    width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
+    rate: Setting = _setting(rate_limit)
+    if rate_limit is not None and rate_limit is not False:
+        limit = parse_nested("rate_limit", rate_limit, RateLimit)
+        rate = limit.max, limit.duration
+    bucket: Setting = _setting(token_bucket)
+    if token_bucket is not None and token_bucket is not False:
+        tokens = parse_nested("token_bucket", token_bucket, TokenBucket)
+        bucket = millitokens(tokens.capacity), millitokens(tokens.refill_rate)
+    link = await self._connected()
+    await link.transport.call(limit_group(link.keys.meta, name, _setting(width), rate, bucket))
+
+
+async def get_group(self: ConnectedQueue, key: str) -> GroupInfo | None:
+    """Return the current state of an ordering group; None if it does not exist."""
+    name = validate_ordering_key("key", key)
+    link = await self._connected()
+    found = await link.transport.call(group_info(link.keys.meta, name))
+    if found is None:
+        return None
+    rated = found.rate_max > 0 and found.rate_ms > 0
+    paid = found.capacity > 0 and found.refill > 0
+    return GroupInfo(
+        key=name,
+        active=found.active,
+        parked=found.parked,
+        next_seq=found.next_seq,
+        limits=GroupLimits(
+            concurrency=found.concurrency or None,
+            rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
+            token_bucket=TokenBucket(found.capacity / 1000, found.refill / 1000) if paid else None,
+        ),
+        limited_until=found.limited_until or None,
+    )
 
 
 def _width(concurrency: object) -> int:

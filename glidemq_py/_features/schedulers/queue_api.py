@@ -26,10 +26,19 @@ from glidemq_py._features.schedulers.entry import (
     schedules_read,
 )
 from glidemq_py._features.schedulers.options import Misfire, Schedule
-from glidemq_py._job import QueueLink
+from glidemq_py._job import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
 
-__all__ = ["QueueSchedulers", "TemplateInput", "read_scheduler"]
+__all__ = [
+    "TemplateInput",
+    "get_job_scheduler",
+    "get_job_schedulers",
+    "get_repeatable_jobs",
+    "iter_schedulers",
+    "read_scheduler",
+    "remove_job_scheduler",
+    "upsert_job_scheduler",
+]
 
 TemplateInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
 """A job as `add_bulk` takes it, or a mapping of ``name``, ``data`` and ``options``."""
@@ -39,126 +48,123 @@ _TRIES: Final = 200
 _PAUSE_S: Final = 0.025
 
 
-class QueueSchedulers:
-    """The methods of `Queue` for schedulers."""
+async def upsert_job_scheduler(
+    self: ConnectedQueue,
+    name: str,
+    *,
+    every: Milliseconds | None = None,
+    pattern: str | None = None,
+    repeat_after_complete: Milliseconds | None = None,
+    tz: str | ZoneInfo | None = None,
+    start_date: datetime | int | None = None,
+    end_date: datetime | int | None = None,
+    limit: int | None = None,
+    immediately: bool = False,
+    misfire: Misfire = "fire_once",
+    day_match: DayMatch = "and",
+    template: TemplateInput | None = None,
+) -> JobScheduler:
+    """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
 
-    name: str
-    options: QueueOptions
+    If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
+    So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
+    ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
+    Args:
+        name: name of the scheduler, at most 256 characters.
+        every: see `Schedule`.
+        pattern: see `Schedule`.
+        repeat_after_complete: see `Schedule`.
+        tz: see `Schedule`.
+        start_date: see `Schedule`.
+        end_date: see `Schedule`.
+        limit: see `Schedule`.
+        immediately: see `Schedule`.
+        misfire: see `Schedule`.
+        day_match: see `Schedule`.
+        template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
+            to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
+            and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
+            previous one exists.
 
-    async def upsert_job_scheduler(
-        self,
-        name: str,
-        *,
-        every: Milliseconds | None = None,
-        pattern: str | None = None,
-        repeat_after_complete: Milliseconds | None = None,
-        tz: str | ZoneInfo | None = None,
-        start_date: datetime | int | None = None,
-        end_date: datetime | int | None = None,
-        limit: int | None = None,
-        immediately: bool = False,
-        misfire: Misfire = "fire_once",
-        day_match: DayMatch = "and",
-        template: TemplateInput | None = None,
-    ) -> JobScheduler:
-        """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
+    Returns:
+        The scheduler.
 
-        If the times do not change, the scheduler keeps its state: next run, number of runs, and the job it waits for.
-        So it is safe to call this at every program start. Pass exactly one of ``every``, ``pattern`` and
-        ``repeat_after_complete``. Raises the errors of `Queue.get_job` as well.
-
-        Args:
-            name: name of the scheduler, at most 256 characters.
-            every: see `Schedule`.
-            pattern: see `Schedule`.
-            repeat_after_complete: see `Schedule`.
-            tz: see `Schedule`.
-            start_date: see `Schedule`.
-            end_date: see `Schedule`.
-            limit: see `Schedule`.
-            immediately: see `Schedule`.
-            misfire: see `Schedule`.
-            day_match: see `Schedule`.
-            template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
-                to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
-                and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
-                previous one exists.
-
-        Returns:
-            The scheduler.
-
-        Raises:
-            GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
-        """
-        check_text("name", name, maximum=NAME_LENGTH)
-        schedule = Schedule(
-            every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
-            end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
-        )  # fmt: skip
-        link = await self._connected()
-        options, stored = _template(link, template, self.options, name)
-        for _ in range(_TRIES):
-            reply = await link.transport.call(schedules_read(link.keys.meta, name))
-            text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
-            home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
-            expected = reply.rows[0].text if reply.rows else ""
-            outcome = await link.transport.call(schedules_put(link.keys.meta, name, home, expected, text, due))
-            if outcome == "ok":
-                return read_scheduler(link, StoredRow(name, home, text))
-            if outcome == "busy":
-                await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
-        raise SchedulerBusyError(name)
-
-    async def remove_job_scheduler(self, name: str) -> bool:
-        """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
-
-        Raises:
-            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
-        """
-        check_text("name", name, maximum=NAME_LENGTH)
-        link = await self._connected()
-        for _ in range(_TRIES):
-            reply = await link.transport.call(schedules_read(link.keys.meta, name))
-            if not reply.rows:
-                return False
-            outcome = await link.transport.call(schedules_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
-            if outcome == "ok":
-                return True
-            if outcome == "busy":
-                await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
-        raise SchedulerBusyError(name)
-
-    async def get_job_scheduler(self, name: str) -> JobScheduler | None:
-        """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
-        check_text("name", name, maximum=NAME_LENGTH)
-        link = await self._connected()
+    Raises:
+        GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
+        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+    """
+    check_text("name", name, maximum=NAME_LENGTH)
+    schedule = Schedule(
+        every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
+        end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
+    )  # fmt: skip
+    link = await self._connected()
+    options, stored = _template(link, template, self.options, name)
+    for _ in range(_TRIES):
         reply = await link.transport.call(schedules_read(link.keys.meta, name))
-        return _readable(link, reply.rows[0]) if reply.rows else None
+        text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
+        home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
+        expected = reply.rows[0].text if reply.rows else ""
+        outcome = await link.transport.call(schedules_put(link.keys.meta, name, home, expected, text, due))
+        if outcome == "ok":
+            return read_scheduler(link, StoredRow(name, home, text))
+        if outcome == "busy":
+            await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+    raise SchedulerBusyError(name)
 
-    async def get_job_schedulers(self) -> list[JobScheduler]:
-        """Return all schedulers, sorted by name; invalid entries are skipped."""
-        found = {scheduler.name: scheduler async for scheduler in self._schedulers()}
-        return [found[name] for name in sorted(found)]
 
-    async def get_repeatable_jobs(self) -> list[JobScheduler]:
-        """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
-        return await self.get_job_schedulers()
+async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
+    """Remove a scheduler; return False if it does not exist. Jobs it has added are kept.
 
-    async def _schedulers(self) -> AsyncIterator[JobScheduler]:
-        link, cursor = await self._connected(), ""
-        while True:
-            reply = await link.transport.call(schedules_read(link.keys.meta, None, cursor))
-            for row in reply.rows:
-                scheduler = _readable(link, row)
-                if scheduler is not None:
-                    yield scheduler
-            cursor = reply.cursor
-            if not cursor:
-                return
+    Raises:
+        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+    """
+    check_text("name", name, maximum=NAME_LENGTH)
+    link = await self._connected()
+    for _ in range(_TRIES):
+        reply = await link.transport.call(schedules_read(link.keys.meta, name))
+        if not reply.rows:
+            return False
+        outcome = await link.transport.call(schedules_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
+        if outcome == "ok":
+            return True
+        if outcome == "busy":
+            await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+    raise SchedulerBusyError(name)
+
+
+async def get_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
+    """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
+    check_text("name", name, maximum=NAME_LENGTH)
+    link = await self._connected()
+    reply = await link.transport.call(schedules_read(link.keys.meta, name))
+    return _readable(link, reply.rows[0]) if reply.rows else None
+
+
+async def get_job_schedulers(self: ConnectedQueue) -> list[JobScheduler]:
+    """Return all schedulers, sorted by name; invalid entries are skipped."""
+    found = {scheduler.name: scheduler async for scheduler in iter_schedulers(await self._connected())}
+    return [found[name] for name in sorted(found)]
+
+
+async def get_repeatable_jobs(self: ConnectedQueue) -> list[JobScheduler]:
+    """Return all schedulers; an alias of `get_job_schedulers` with the name used by glide-mq."""
+    return await get_job_schedulers(self)
+
+
+async def iter_schedulers(link: QueueLink) -> AsyncIterator[JobScheduler]:
+    """Yield the schedulers of a queue, unsorted; invalid entries are skipped."""
+    cursor = ""
+    while True:
+        reply = await link.transport.call(schedules_read(link.keys.meta, None, cursor))
+        for row in reply.rows:
+            scheduler = _readable(link, row)
+            if scheduler is not None:
+                yield scheduler
+        cursor = reply.cursor
+        if not cursor:
+            return
 
 
 def _readable(link: QueueLink, row: StoredRow) -> JobScheduler | None:

@@ -18,24 +18,23 @@ from glidemq_py._core.calls.working import Keep, Suspended
 from glidemq_py._core.checks import check_callable, check_text
 from glidemq_py._core.rows import REPORT_KINDS
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py.errors import JobSignal, SuspendError, UnsupportedOptionError
+from glidemq_py.errors import SuspendError, UnsupportedOptionError
 
 if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.attempt import Attempt
-    from glidemq_py._job.link import QueueLink
+    from glidemq_py._job.job import Job
 
 __all__ = [
     "MAX_SIGNAL_NAME",
-    "JobSuspension",
     "Signal",
     "SuspendInfo",
     "Swept",
     "parse_signals",
     "parse_signals_field",
     "signal",
+    "suspend",
     "suspended",
     "sweep",
+    "wait_for_signal",
 ]
 
 
@@ -144,99 +143,79 @@ MAX_SIGNAL_NAME = 256
 MAX_REASON = 4_096
 
 
-class JobSuspension:
-    """The suspension methods of `Job`."""
+def suspend(
+    self: Job[Any, Any, Any],
+    *,
+    reason: str | None = None,
+    timeout: Milliseconds | None = None,
+    on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
+) -> NoReturn:
+    """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
 
-    id: str
-    _attempt: Attempt | None
-    _link: QueueLink[JobTransport]
-    _signals_text: str | None = None
-    _waits: dict[str, int] | None = None
-    """Number of signals already returned per name in this run of the handler."""
+    When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
+    signal in `signals`. A signal that came before the suspension resumes the job at once.
 
-    if TYPE_CHECKING:
+    Args:
+        reason: description of the awaited event, for people; at most 4,096 characters.
+        timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
+            None = no limit.
+        on_resume: plain or async function called with `signals` in place of the handler if the same worker object
+            resumes the job. This is an optimization that may not happen: the handler must reach the same result.
+            Its return value is the result of the job, and the `timeout` of the job applies. Not supported in batch
+            handlers and sandboxes.
 
-        def _in_handler(self, what: str) -> Attempt: ...
+    Raises:
+        SuspendError: always; do not catch it.
+        UnsupportedOptionError: ``on_resume`` was given in a batch handler or a sandbox.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler.
+    """
+    self._in_handler("suspend")
+    if on_resume is not None:
+        check_callable("on_resume", on_resume, "signals")
+        if self._link.no_continuations is not None:
+            raise UnsupportedOptionError("on_resume", on_resume, self._link.no_continuations)
+    signal = SuspendError(
+        None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
+        None if timeout is None else to_ms("timeout", timeout, minimum=1),
+        on_resume,
+    )
+    raise self._own(signal)
 
-        def _own(self, signal: JobSignal) -> JobSignal: ...
 
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        """The signals that have resumed this job, oldest first; empty for a job that was never suspended."""
-        return parse_signals_field(self._signals_text)
+async def wait_for_signal(
+    self: Job[Any, Any, Any], name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
+) -> Signal:
+    """Return the signal with this name, or suspend the job until it comes.
 
-    def suspend(
-        self,
-        *,
-        reason: str | None = None,
-        timeout: Milliseconds | None = None,
-        on_resume: Callable[[tuple[Signal, ...]], Any] | None = None,
-    ) -> NoReturn:
-        """Suspend the job until `Queue.signal`. Always raises, which ends this attempt without counting it.
+    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
+    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
+    wait must be idempotent.
 
-        When a signal comes, the job returns to waiting and any worker runs its handler again from the start, with the
-        signal in `signals`. A signal that came before the suspension resumes the job at once.
+    Args:
+        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
+        reason: for people; "signal <name>" by default.
+        timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
 
-        Args:
-            reason: description of the awaited event, for people; at most 4,096 characters.
-            timeout: ms or timedelta, at least 1 ms; if no signal comes within it, the job fails and is not retried.
-                None = no limit.
-            on_resume: plain or async function called with `signals` in place of the handler if the same worker object
-                resumes the job. This is an optimization that may not happen: the handler must reach the same result.
-                Its return value is the result of the job, and the `timeout` of the job applies. Not supported in batch
-                handlers and sandboxes.
+    Returns:
+        The signal.
 
-        Raises:
-            SuspendError: always; do not catch it.
-            UnsupportedOptionError: ``on_resume`` was given in a batch handler or a sandbox.
-            GlideMQValidationError: an argument is invalid.
-            GlideMQError: the job is not running in a handler.
-        """
-        self._in_handler("suspend")
-        if on_resume is not None:
-            check_callable("on_resume", on_resume, "signals")
-            if self._link.no_continuations is not None:
-                raise UnsupportedOptionError("on_resume", on_resume, self._link.no_continuations)
-        signal = SuspendError(
-            None if reason is None else check_text("reason", reason, maximum=MAX_REASON),
-            None if timeout is None else to_ms("timeout", timeout, minimum=1),
-            on_resume,
-        )
-        raise self._own(signal)
-
-    async def wait_for_signal(
-        self, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
-    ) -> Signal:
-        """Return the signal with this name, or suspend the job until it comes.
-
-        The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
-        in the same order in every run gets the same signals again, and then continues with the next one. Code before a
-        wait must be idempotent.
-
-        Args:
-            name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
-            reason: for people; "signal <name>" by default.
-            timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
-
-        Returns:
-            The signal.
-
-        Raises:
-            SuspendError: the signal has not come yet; do not catch it.
-            GlideMQValidationError: an argument is invalid.
-            GlideMQError: the job is not running in a handler, or the server cannot be reached.
-        """
-        self._in_handler("wait_for_signal")
-        check_text("name", name, maximum=MAX_SIGNAL_NAME)
-        waits = self._waits = self._waits or {}
-        returned = waits.get(name, 0)
-        found = [signal for signal in self.signals if signal.name == name]
-        if len(found) <= returned:
-            # The signal may have come while the handler ran, or before its first run.
-            reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self.id), "0", "-1")
-            received = parse_signals(item.decode("utf-8", "replace") for item in reply)
-            found = [signal for signal in received if signal.name == name]
-        if len(found) <= returned:
-            self.suspend(reason=reason or f"signal {name}", timeout=timeout)
-        waits[name] = returned + 1
-        return found[returned]
+    Raises:
+        SuspendError: the signal has not come yet; do not catch it.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler, or the server cannot be reached.
+    """
+    self._in_handler("wait_for_signal")
+    check_text("name", name, maximum=MAX_SIGNAL_NAME)
+    waits = self._waits = self._waits or {}
+    returned = waits.get(name, 0)
+    found = [signal for signal in self.signals if signal.name == name]
+    if len(found) <= returned:
+        # The signal may have come while the handler ran, or before its first run.
+        reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self.id), "0", "-1")
+        received = parse_signals(item.decode("utf-8", "replace") for item in reply)
+        found = [signal for signal in received if signal.name == name]
+    if len(found) <= returned:
+        suspend(self, reason=reason or f"signal {name}", timeout=timeout)
+    waits[name] = returned + 1
+    return found[returned]

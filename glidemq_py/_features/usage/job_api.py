@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.administration import registry_add
-from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_bool, check_text
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._features.budgets.options import amounts_text, check_amount, check_amounts, number_text
@@ -18,88 +17,66 @@ from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._client.transport import JobTransport
-    from glidemq_py._job.attempt import Attempt
-    from glidemq_py._job.link import QueueLink
+    from glidemq_py._job.contents import JobContents
 
-__all__ = ["JobUsageReports", "tokens_used"]
+__all__ = ["report_usage", "tokens_used"]
 
 _NAME_CHARS: Final = 256
 
 
-class JobUsageReports:
-    """The usage methods of `Job`."""
+async def report_usage(
+    self: JobContents[Any, Any, Any],
+    *,
+    model: str | None = None,
+    provider: str | None = None,
+    tokens: Mapping[str, float] | None = None,
+    costs: Mapping[str, float] | None = None,
+    total_tokens: float | None = None,
+    total_cost: float | None = None,
+    cost_unit: str | None = None,
+    latency: float | timedelta | None = None,
+    cached: bool | None = None,
+) -> JobUsage:
+    """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
 
-    id: str
-    _link: QueueLink[JobTransport]
-    _attempt: Attempt | None
-    _usage: JobUsage | None = None
+    The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
+    ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
+    budget of the flow. Numbers are finite, from 0 to 2**53.
 
-    if TYPE_CHECKING:
+    Args:
+        model: name of the model, at most 256 characters.
+        provider: provider of the model, at most 256 characters.
+        tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
+        costs: costs by category; at most 64 categories.
+        total_tokens: the sum of ``tokens`` by default.
+        total_cost: the sum of ``costs`` by default.
+        cost_unit: such as "USD".
+        latency: response time of the model, ms or timedelta.
+        cached: True if the response came from a cache.
 
-        @property
-        def _token(self) -> tuple[int, int]: ...
+    Returns:
+        The usage as stored.
 
-        def _check_status(self, status: AttemptStatus) -> None: ...
-
-    @property
-    def usage(self) -> JobUsage | None:
-        """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
-        return self._usage
-
-    async def report_usage(
-        self,
-        *,
-        model: str | None = None,
-        provider: str | None = None,
-        tokens: Mapping[str, float] | None = None,
-        costs: Mapping[str, float] | None = None,
-        total_tokens: float | None = None,
-        total_cost: float | None = None,
-        cost_unit: str | None = None,
-        latency: float | timedelta | None = None,
-        cached: bool | None = None,
-    ) -> JobUsage:
-        """Report the usage of this job so far. A report replaces the previous one: report totals, not increments.
-
-        The report is stored with the job and added to the totals of the minute (`Queue.get_usage_summary`); the event
-        ``usage`` is emitted. When the attempt ends, it counts towards the ``token_limiter`` of the worker and the
-        budget of the flow. Numbers are finite, from 0 to 2**53.
-
-        Args:
-            model: name of the model, at most 256 characters.
-            provider: provider of the model, at most 256 characters.
-            tokens: tokens by category, such as ``{"input": 812, "output": 64}``; at most 64 categories.
-            costs: costs by category; at most 64 categories.
-            total_tokens: the sum of ``tokens`` by default.
-            total_cost: the sum of ``costs`` by default.
-            cost_unit: such as "USD".
-            latency: response time of the model, ms or timedelta.
-            cached: True if the response came from a cache.
-
-        Returns:
-            The usage as stored.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid, or no argument was given.
-            JobNotFoundError: the job does not exist any more.
-            StaleAttemptError: the job is locked by another worker now.
-        """
-        usage = _checked(model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
-        link = self._link
-        registry = usage_registry_key(link.keys.prefix)
-        if not link.has_usage:
-            # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
-            await link.transport.call(registry_add(registry, (link.keys.name,)))
-            link.has_usage = True
-        row = _row(usage)
-        status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
-        self._check_status(status)
-        if first:
-            # Register again once per minute: another client may have obliterated the queue.
-            await link.transport.call(registry_add(registry, (link.keys.name,)))
-        self._usage = usage
-        return usage
+    Raises:
+        GlideMQValidationError: an argument is invalid, or no argument was given.
+        JobNotFoundError: the job does not exist any more.
+        StaleAttemptError: the job is locked by another worker now.
+    """
+    usage = _checked(model, provider, tokens, costs, total_tokens, total_cost, cost_unit, latency, cached)
+    link = self._link
+    registry = usage_registry_key(link.keys.prefix)
+    if not link.has_usage:
+        # Register before the report: a queue without usage in the registry is harmless, a missing one is not.
+        await link.transport.call(registry_add(registry, (link.keys.name,)))
+        link.has_usage = True
+    row = _row(usage)
+    status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
+    self._check_status(status)
+    if first:
+        # Register again once per minute: another client may have obliterated the queue.
+        await link.transport.call(registry_add(registry, (link.keys.name,)))
+    self._usage = usage
+    return usage
 
 
 def _checked(
@@ -157,7 +134,7 @@ def _row(usage: JobUsage) -> calls.UsageRow:
     )  # fmt: skip
 
 
-def tokens_used(job: JobUsageReports) -> int:
+def tokens_used(job: JobContents[Any, Any, Any]) -> int:
     """Return the tokens that a token limiter counts: the greater of `Job.report_tokens` and `Job.report_usage`."""
     attempt, usage = job._attempt, job._usage
     reported = 0 if attempt is None else attempt.tokens

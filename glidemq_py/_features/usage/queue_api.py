@@ -1,300 +1,63 @@
-"""Reading usage: of a flow, and of queues over a time range; and reading the budget of a flow.
-
-Large reads are split into short calls.
-"""
+"""The methods of `Queue` that read usage and budgets."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, cast
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection
-from glidemq_py._client.transport import Transport
-from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
-from glidemq_py._core.names import parse_job_id, validate_prefix, validate_queue_name
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.usage import calls
-from glidemq_py._features.usage.calls import (
-    BUCKET_MS,
-    USAGE_FIELDS,
-    FlowBudget,
-    FlowUsage,
-    JobUsage,
-    QueueUsage,
-    UsageSummary,
-    add_amounts,
-    read_budget,
-    read_usage,
-)
-from glidemq_py._job import QueueLink
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary, read_budget
+from glidemq_py._features.usage.summaries import decode_name, flow_usage, summarize_usage
+from glidemq_py._job import ConnectedQueue
 
-__all__ = ["QueueUsageReading", "get_usage_summary", "sum_usage", "summarize_usage", "usages_of"]
-
-MAX_READS: Final = 100_000
-"""Most minutes that one summary reads, summed over its queues."""
-KEPT_MS: Final = 30 * 86_400_000
-"""How long the usage of a minute is kept after the last report in it."""
-_MINUTES_PER_CALL: Final = 250
-_JOBS_PER_CALL: Final = 200
-_HOUR_MS: Final = 3_600_000
-_STORED: Final = tuple(f"usage:{name}" for name in USAGE_FIELDS)
+__all__ = ["get_flow_budget", "get_flow_usage", "get_usage_summary"]
 
 
-class QueueUsageReading:
-    """The usage methods of `Queue`."""
+async def get_flow_usage(self: ConnectedQueue, parent_id: str) -> FlowUsage:
+    """Return the total usage of a job and its direct children, which may be in other queues."""
+    link = await self._connected()
+    return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
 
-    async def get_flow_usage(self, parent_id: str) -> FlowUsage:
-        """Return the total usage of a job and its direct children, which may be in other queues."""
-        link = await self._connected()
-        return await flow_usage(link, parse_job_id(parent_id, "parent_id"))
+async def get_flow_budget(self: ConnectedQueue, flow_id: str) -> FlowBudget | None:
+    """Return the budget of a flow and its usage so far; None if the flow has no budget.
 
-    async def get_flow_budget(self, flow_id: str) -> FlowBudget | None:
-        """Return the budget of a flow and its usage so far; None if the flow has no budget.
+    A budget can be read until a week after the root job has ended.
 
-        A budget can be read until a week after the root job has ended.
-
-        Args:
-            flow_id: id of the root job, or of any job of the flow that is in this queue.
-        """
-        link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
-        fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
-        if not fields:
-            key = await link.transport.command("HGET", link.keys.job(job_id), "budgetKey")
-            fields = await link.transport.command("HGETALL", key.decode()) if key else None
-        if not fields:
-            return None
-        return read_budget({_decoded(name): _decoded(value) for name, value in fields.items()})
-
-    async def get_usage_summary(
-        self,
-        queues: Iterable[str] | None = None,
-        *,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        window: Milliseconds | None = None,
-    ) -> UsageSummary:
-        """Return the total usage of queues over a time range, by the time of the reports.
-
-        Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
-
-        Args:
-            queues: names of queues; None = all queues of this prefix that have reported usage.
-            start: start of the range (naive = local time); None = ``window`` before ``end``.
-            end: end of the range (naive = local time); None = now.
-            window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
-        """
-        link = await self._connected()
-        return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)
+    Args:
+        flow_id: id of the root job, or of any job of the flow that is in this queue.
+    """
+    link, job_id = await self._connected(), parse_job_id(flow_id, "flow_id")
+    fields = await link.transport.command("HGETALL", link.keys.budget(job_id))
+    if not fields:
+        key = await link.transport.command("HGET", link.keys.job(job_id), "budgetKey")
+        fields = await link.transport.command("HGETALL", key.decode()) if key else None
+    if not fields:
+        return None
+    return read_budget({decode_name(name): decode_name(value) for name, value in fields.items()})
 
 
 async def get_usage_summary(
-    connection: Connection = None,
-    *,
-    prefix: str = DEFAULT_PREFIX,
+    self: ConnectedQueue,
     queues: Iterable[str] | None = None,
+    *,
     start: datetime | None = None,
     end: datetime | None = None,
     window: Milliseconds | None = None,
 ) -> UsageSummary:
-    """Return the total usage of queues over a time range, as `Queue.get_usage_summary` does, without a `Queue`.
+    """Return the total usage of queues over a time range, by the time of the reports.
+
+    Usage is kept for 30 days: a ``start`` more than 30 days before ``end`` is moved to 30 days before it.
 
     Args:
-        connection: as for `Queue`; a connection made here is closed again.
-        prefix: key prefix of the queues.
-        queues: as for `Queue.get_usage_summary`.
-        start: as for `Queue.get_usage_summary`.
-        end: as for `Queue.get_usage_summary`.
-        window: as for `Queue.get_usage_summary`.
+        queues: names of queues; None = all queues of this prefix that have reported usage.
+        start: start of the range (naive = local time); None = ``window`` before ``end``.
+        end: end of the range (naive = local time); None = now.
+        window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
 
     Raises:
         GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
     """
-    validate_prefix(prefix)
-    transport = await open_transport(connection)
-    try:
-        return await summarize_usage(transport, prefix, queues, start=start, end=end, window=window)
-    finally:
-        await transport.close()
-
-
-def _decoded(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
-# -- flows ------------------------------------------------------------------------------------------------------
-
-
-async def usages_of(transport: Transport, meta: str, ids: Sequence[str]) -> list[JobUsage | None]:
-    """Return the usage of many jobs of one queue; None for jobs that reported nothing."""
-    found: list[JobUsage | None] = []
-    for at in range(0, len(ids), _JOBS_PER_CALL):
-        for values in await transport.call(calls.usages(meta, ids[at : at + _JOBS_PER_CALL], _STORED)):
-            if isinstance(values, bool):
-                found.append(None)
-                continue
-            fields = {name: text for name, text in zip(USAGE_FIELDS, values, strict=True) if isinstance(text, str)}
-            found.append(read_usage(fields))
-    return found
-
-
-async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
-    """Return the total usage of a job and its direct children."""
-    sums = _Sums()
-    sums.add_jobs(await usages_of(link.transport, link.keys.meta, [parent_id]))
-    async for members in _members(link.transport, link.keys.deps(parent_id)):
-        by_meta: dict[str, list[str]] = {}
-        for member in members:
-            try:
-                base, job_id = split_member(member)
-            except ValueError:
-                continue
-            by_meta.setdefault(f"{base}:meta", []).append(job_id)
-        for meta, ids in by_meta.items():
-            sums.add_jobs(await usages_of(link.transport, meta, ids))
-    return sums.of_flow()
-
-
-async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) -> FlowUsage:
-    """Return the total usage of jobs, given as lists of job ids by the meta keys of their queues."""
-    sums = _Sums()
-    for meta, ids in by_meta.items():
-        sums.add_jobs(await usages_of(transport, meta, ids))
-    return sums.of_flow()
-
-
-async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
-    """Yield the members of a set in pages, each member once."""
-    cursor, seen = "0", set[str]()
-    while True:
-        cursor_bytes, page = await transport.command("SSCAN", key, cursor, "COUNT", "500")
-        new = {_decoded(member) for member in cast("list[bytes]", page)} - seen
-        seen |= new
-        if new:
-            yield sorted(new)
-        cursor = _decoded(cursor_bytes)
-        if cursor == "0":
-            return
-
-
-class _Sums:
-    """Running totals."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-        self.tokens: dict[str, float] = {}
-        self.costs: dict[str, float] = {}
-        self.models: dict[str, int] = {}
-        self.total_tokens: float = 0
-        self.total_cost: float = 0
-        self.unit: str | None = None
-
-    def of_flow(self) -> FlowUsage:
-        return FlowUsage(
-            job_count=self.jobs, tokens=self.tokens, total_tokens=self.total_tokens, costs=self.costs,
-            total_cost=self.total_cost, cost_unit=self.unit, models=self.models,
-        )  # fmt: skip
-
-    def add_jobs(self, usages: Iterable[JobUsage | None]) -> None:
-        for usage in usages:
-            if usage is not None:
-                models = {} if usage.model is None else {usage.model: 1}
-                self._add(1, usage.total_tokens, usage.total_cost, usage.cost_unit, usage.tokens, usage.costs, models)
-
-    def add(self, sums: calls.MinuteSums) -> None:
-        self._add(
-            sums.jobs, sums.total_tokens, sums.total_cost, sums.unit or None, sums.tokens, sums.costs, sums.models
-        )
-
-    def _add(
-        self,
-        jobs: int,
-        total_tokens: float,
-        total_cost: float,
-        unit: str | None,
-        tokens: Mapping[str, float],
-        costs: Mapping[str, float],
-        models: Mapping[str, int],
-    ) -> None:
-        self.jobs += jobs
-        self.total_tokens += total_tokens
-        self.total_cost += total_cost
-        self.unit = unit or self.unit
-        add_amounts(self.tokens, tokens)
-        add_amounts(self.costs, costs)
-        for name, count in models.items():
-            self.models[name] = self.models.get(name, 0) + int(count)
-
-
-# -- queues over a time range -----------------------------------------------------------------------------------
-
-
-async def summarize_usage(
-    transport: Transport,
-    prefix: str,
-    queues: Iterable[str] | None,
-    *,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    window: Milliseconds | None = None,
-) -> UsageSummary:
-    """See `QueueUsageReading.get_usage_summary`."""
-    first, last = await _span(transport, start, end, window)
-    if queues is None:
-        names = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
-    else:
-        if isinstance(queues, str):
-            raise GlideMQValidationError("queues", queues, "must be a list of names, not a str")
-        names = [validate_queue_name(name, "queues") for name in dict.fromkeys(queues)]
-    begin, minutes = first - first % BUCKET_MS, last // BUCKET_MS - first // BUCKET_MS + 1
-    if minutes * len(names) > MAX_READS:
-        reads = f"{minutes} minutes of {len(names)} queues"
-        problem = f"minutes times queues must be at most {MAX_READS}; use a shorter window or fewer queues"
-        raise GlideMQValidationError("window", reads, problem)
-    total = _Sums()
-    per_queue: dict[str, QueueUsage] = {}
-    for name in sorted(names):
-        sums, meta = _Sums(), QueueKeys(prefix, name).meta
-        at = 0
-        while at < minutes:
-            piece = min(_MINUTES_PER_CALL, minutes - at)
-            found = await transport.call(calls.usage_minutes(meta, begin + at * BUCKET_MS, piece))
-            sums.add(found)
-            total.add(found)
-            at += found.minutes
-        if sums.jobs:
-            per_queue[name] = QueueUsage(
-                job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,
-                total_cost=sums.total_cost, cost_unit=sums.unit, models=sums.models,
-            )  # fmt: skip
-    return UsageSummary(
-        start_time=first, end_time=last, queues=tuple(sorted(names)), job_count=total.jobs, tokens=total.tokens,
-        total_tokens=total.total_tokens, costs=total.costs, total_cost=total.total_cost, cost_unit=total.unit,
-        models=total.models, per_queue=per_queue,
-    )  # fmt: skip
-
-
-async def _span(
-    transport: Transport, start: datetime | None, end: datetime | None, window: Milliseconds | None
-) -> tuple[int, int]:
-    if start is not None and window is not None:
-        raise GlideMQValidationError("window", window, "is mutually exclusive with 'start'")
-    length = _HOUR_MS if window is None else to_ms("window", window, minimum=1, maximum=MAX_DURATION_MS)
-    if end is not None:
-        last = epoch_ms(to_instant("end", end))
-    else:
-        seconds, microseconds = await transport.command("TIME")
-        last = int(seconds) * 1000 + int(microseconds) // 1000
-    first = last - length if start is None else epoch_ms(to_instant("start", start))
-    if first > last:
-        raise GlideMQValidationError("start", start, "must not be later than 'end'")
-    return max(0, first, last - KEPT_MS), last
+    link = await self._connected()
+    return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)

@@ -21,120 +21,116 @@ from glidemq_py._features.vectors.options import (
     search_arguments,
     vector_fields_of,
 )
-from glidemq_py._job import Job, QueueLink, reading
+from glidemq_py._job import ConnectedQueue, Job, QueueLink, reading
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError, SearchUnavailableError
 
-__all__ = ["QueueVectors"]
+__all__ = ["create_job_index", "drop_job_index", "vector_search"]
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)
 _HASH_TAG: Final = re.compile(r"hash[\s_-]?tag", re.IGNORECASE)
 _NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not found.*index", re.IGNORECASE)
 
 
-class QueueVectors:
-    """The vector search methods of `Queue`."""
+async def create_job_index(
+    self: ConnectedQueue,
+    *,
+    name: str | None = None,
+    vector: VectorField | VectorFieldDict | None = None,
+    fields: Mapping[str, IndexFieldType] | None = None,
+) -> str:
+    """Create a search index over the jobs of this queue.
 
-    async def _connected(self) -> QueueLink:
-        raise NotImplementedError
+    It covers ``name``, ``state``, ``timestamp`` and ``priority``, an embedding, and the given fields of the job
+    hash. Existing jobs are indexed too.
 
-    async def create_job_index(
-        self,
-        *,
-        name: str | None = None,
-        vector: VectorField | VectorFieldDict | None = None,
-        fields: Mapping[str, IndexFieldType] | None = None,
-    ) -> str:
-        """Create a search index over the jobs of this queue.
+    Args:
+        name: name of the index; ``<queue>-idx`` by default.
+        vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = no embeddings.
+        fields: more fields to index: their type "tag", "numeric" or "text" by name.
 
-        It covers ``name``, ``state``, ``timestamp`` and ``priority``, an embedding, and the given fields of the job
-        hash. Existing jobs are indexed too.
+    Returns:
+        The name of the index.
 
-        Args:
-            name: name of the index; ``<queue>-idx`` by default.
-            vector: the field of the embeddings: a `VectorField` or a mapping of its fields; None = no embeddings.
-            fields: more fields to index: their type "tag", "numeric" or "text" by name.
-
-        Returns:
-            The name of the index.
-
-        Raises:
-            SearchUnavailableError: the server has no search module.
-            SearchIndexError: the server rejects the index, for example because its name is already used.
-            GlideMQValidationError: an argument is invalid.
-        """
-        link = await self._connected()
-        index, keys = _index(link, name), link.keys
-        words = create_arguments(index, keys.job_prefix, fields, vector)
-        try:
-            await _command(link, words)
-        except SearchIndexError as error:
-            if not _HASH_TAG.search(str(error)):
-                raise
-            # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
-            words[words.index(keys.job_prefix)] = keys.base.removesuffix("}")
-            await _command(link, words)
-        return index
-
-    async def drop_job_index(self, name: str | None = None) -> bool:
-        """Delete an index, but not its jobs. Raises the errors of `create_job_index`.
-
-        Args:
-            name: name of the index; ``<queue>-idx`` by default.
-
-        Returns:
-            True if the index was deleted; False if it did not exist.
-        """
-        link = await self._connected()
-        try:
-            await _command(link, ["FT.DROPINDEX", _index(link, name)])
-        except SearchIndexError as error:
-            if _NO_INDEX.search(str(error)):
-                return False
+    Raises:
+        SearchUnavailableError: the server has no search module.
+        SearchIndexError: the server rejects the index, for example because its name is already used.
+        GlideMQValidationError: an argument is invalid.
+    """
+    link = await self._connected()
+    index, keys = _index(link, name), link.keys
+    words = create_arguments(index, keys.job_prefix, fields, vector)
+    try:
+        await _command(link, words)
+    except SearchIndexError as error:
+        if not _HASH_TAG.search(str(error)):
             raise
-        return True
+        # valkey-search rejects braces in a prefix. This prefix covers other keys, too; results are filtered.
+        words[words.index(keys.job_prefix)] = keys.base.removesuffix("}")
+        await _command(link, words)
+    return index
 
-    async def vector_search(
-        self,
-        embedding: Iterable[float],
-        *,
-        k: int = 10,
-        filter: str = "*",
-        field: str | None = None,
-        name: str | None = None,
-        score_field: str = "__score",
-    ) -> list[VectorMatch[Job[Any, Any]]]:
-        """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
 
-        Args:
-            embedding: the query vector, with as many numbers as the index has dimensions.
-            k: maximum number of results, 1..1_000.
-            filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
-                most 10,000 characters.
-            field: name of the vector field; None = the only vector field of the index.
-            name: name of the index; ``<queue>-idx`` by default.
-            score_field: name of the distance in the query; must not be a field of the index.
+async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
+    """Delete an index, but not its jobs. Raises the errors of `create_job_index`.
 
-        Raises:
-            SearchUnavailableError: the server has no search module.
-            SearchIndexError: the index does not exist, or the server rejects the query.
-            GlideMQValidationError: an argument is invalid.
-        """
-        blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
-        check_text("filter", filter, maximum=MAX_FILTER)
-        check_field("score_field", score_field)
-        link = await self._connected()
-        index = _index(link, name)
-        if field is None:
-            field = await _vector_field(link, index)
-        words = search_arguments(index, check_field("field", field), blob, most, filter, score_field)
-        found: list[VectorMatch[Job[Any, Any]]] = []
-        for key, score in hits_of(await _command(link, words), score_field):
-            job_id = key.removeprefix(link.keys.job_prefix)
-            # The index may contain keys of other queues, and other keys of jobs.
-            job = await reading.get_job(link, job_id) if job_id != key and ":" not in job_id else None
-            if job is not None:
-                found.append(VectorMatch(job, score))
-        return found
+    Args:
+        name: name of the index; ``<queue>-idx`` by default.
+
+    Returns:
+        True if the index was deleted; False if it did not exist.
+    """
+    link = await self._connected()
+    try:
+        await _command(link, ["FT.DROPINDEX", _index(link, name)])
+    except SearchIndexError as error:
+        if _NO_INDEX.search(str(error)):
+            return False
+        raise
+    return True
+
+
+async def vector_search(
+    self: ConnectedQueue,
+    embedding: Iterable[float],
+    *,
+    k: int = 10,
+    filter: str = "*",
+    field: str | None = None,
+    name: str | None = None,
+    score_field: str = "__score",
+) -> list[VectorMatch[Job[Any, Any]]]:
+    """Return the jobs whose embeddings are nearest to ``embedding``, nearest first.
+
+    Args:
+        embedding: the query vector, with as many numbers as the index has dimensions.
+        k: maximum number of results, 1..1_000.
+        filter: filter expression in the query language of the search module, such as ``@state:{completed}``; at
+            most 10,000 characters.
+        field: name of the vector field; None = the only vector field of the index.
+        name: name of the index; ``<queue>-idx`` by default.
+        score_field: name of the distance in the query; must not be a field of the index.
+
+    Raises:
+        SearchUnavailableError: the server has no search module.
+        SearchIndexError: the index does not exist, or the server rejects the query.
+        GlideMQValidationError: an argument is invalid.
+    """
+    blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
+    check_text("filter", filter, maximum=MAX_FILTER)
+    check_field("score_field", score_field)
+    link = await self._connected()
+    index = _index(link, name)
+    if field is None:
+        field = await _vector_field(link, index)
+    words = search_arguments(index, check_field("field", field), blob, most, filter, score_field)
+    found: list[VectorMatch[Job[Any, Any]]] = []
+    for key, score in hits_of(await _command(link, words), score_field):
+        job_id = key.removeprefix(link.keys.job_prefix)
+        # The index may contain keys of other queues, and other keys of jobs.
+        job = await reading.get_job(link, job_id) if job_id != key and ":" not in job_id else None
+        if job is not None:
+            found.append(VectorMatch(job, score))
+    return found
 
 
 def _index(link: QueueLink, name: str | None) -> str:

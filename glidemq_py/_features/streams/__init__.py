@@ -1,0 +1,1 @@
+"""Streams of jobs: chunks that a handler writes and others read while it runs."""

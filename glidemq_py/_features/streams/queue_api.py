@@ -1,0 +1,281 @@
+"""The methods of `Queue` that read the chunks of a job's stream.
+
+One blocking connection wakes up all readers of a queue. It only signals that there is something to read: readers read
+the chunks themselves, and also poll. If it is lost, readers are slower, but no chunk is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from glidemq_py._client.loop_transport import LoopTransport
+from glidemq_py._client.runtime import Background, Signal
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.forks import new_lock
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError
+
+__all__ = ["ChunkWatch", "StreamChunk", "StreamedQueue", "read_stream", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """One entry of a job's stream.
+
+    Attributes:
+        id: stream entry id, ``<epoch ms>-<number>``; later chunks have greater ids.
+        fields: the fields of the chunk, as text.
+    """
+
+    id: str
+    fields: dict[str, str]
+
+    @property
+    def timestamp(self) -> int:
+        """Time of writing, epoch ms by the server's clock."""
+        return int(self.id.partition("-")[0])
+
+    @property
+    def type(self) -> str | None:
+        """The field ``type``, which `Job.stream_chunk` writes; or None."""
+        return self.fields.get("type")
+
+    @property
+    def content(self) -> str | None:
+        """The field ``content``, which `Job.stream_chunk` writes; or None."""
+        return self.fields.get("content")
+
+
+_log = get_logger(__name__)
+
+_SLICE_MS: Final = 100
+"""How long one read blocks, which is the longest delay until a new reader is included."""
+_EVENTS: Final = 200
+_MAX_KEYS: Final = 500
+_IDLE_S: Final = 5.0
+_ENDS: Final = frozenset((b"completed", b"failed", b"expired", b"revoked", b"removed"))
+
+
+class _Watch:
+    __slots__ = ("job_id", "position", "signal")
+
+    def __init__(self, job_id: str, position: str, signal: Signal) -> None:
+        self.job_id = job_id
+        self.position = position
+        self.signal = signal
+
+
+class ChunkWatch:
+    """Wakes up a reader if there is a chunk after its position or its job has ended.
+
+    Args:
+        link: the queue.
+    """
+
+    def __init__(self, link: QueueLink) -> None:
+        self._link = link
+        self._lock = new_lock()  # for the threads of blocking queues; never held across an await
+        self._watches: set[_Watch] = set()
+        self._wanted = link.runtime.signal()
+        self._reader: Background | None = None
+        self._dedicated: Transport | None = None
+        self._closed = False
+
+    async def wait(self, job_id: str, position: str, seconds: float) -> None:
+        """Wait for a chunk after ``position`` or the end of the job, for at most ``seconds``."""
+        watch = _Watch(job_id, position, self._link.runtime.signal())
+        with self._lock:
+            self._watches.add(watch)
+            if not self._closed and (self._reader is None or self._reader.done()):
+                self._reader = self._link.runtime.spawn(self._read(), f"glidemq-chunks-{self._link.keys.name}")
+        self._wanted.set()
+        try:
+            await watch.signal.wait(seconds)
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+
+    async def _read(self) -> None:
+        try:
+            self._dedicated = await self._link.transport.dedicated()
+            await self._follow(self._dedicated)
+        except GlideMQError as error:
+            if not self._closed:
+                _log.debug("queue %r: reading job streams by polling: %s", self._link.keys.name, error)
+        finally:
+            if self._dedicated is not None:
+                await self._dedicated.close()
+                self._dedicated = None
+
+    async def _follow(self, transport: Transport) -> None:
+        keys = self._link.keys
+        found = await transport.command("XREVRANGE", keys.events, "+", "-", "COUNT", "1")
+        events = next(iter(found)).decode() if found else "0-0"
+        last_wanted = time.monotonic()
+        while not self._closed:
+            with self._lock:
+                watches = list(self._watches)[:_MAX_KEYS]
+            if not watches:
+                if time.monotonic() - last_wanted > _IDLE_S:
+                    return
+                self._wanted.clear()
+                await self._wanted.wait(_IDLE_S)
+                continue
+            last_wanted = time.monotonic()
+            streams = {keys.events: events}
+            for watch in watches:
+                # Readers of one job may have different positions: wait for chunks after the lowest one.
+                key = keys.jstream(watch.job_id)
+                streams[key] = min(streams.get(key, watch.position), watch.position, key=_order)
+            reply: dict[bytes, Any] | None = await transport.command(
+                "XREAD", "COUNT", str(_EVENTS), "BLOCK", str(_SLICE_MS), "STREAMS", *streams, *streams.values()
+            )
+            if reply:
+                events = self._wake(watches, reply, events)
+
+    def _wake(self, watches: list[_Watch], reply: dict[bytes, Any], events: str) -> str:
+        """Wake up the readers that the reply concerns; return the new position in the events stream."""
+        keys = self._link.keys
+        happened = reply.get(keys.events.encode(), {})
+        ended: set[str] = set()
+        for entry, pairs in happened.items():
+            events = entry.decode()
+            fields = dict(pairs)
+            if fields.get(b"event") in _ENDS:
+                ended.add(fields.get(b"jobId", b"").decode("utf-8", "replace"))
+        woken = [w for w in watches if w.job_id in ended or keys.jstream(w.job_id).encode() in reply]
+        with self._lock:
+            self._watches.difference_update(woken)
+        for watch in woken:
+            watch.signal.set()
+        return events
+
+    async def close(self) -> None:
+        """Stop. Waiting readers continue by polling."""
+        self._closed = True
+        self._wanted.set()
+        reader, dedicated = self._reader, self._dedicated
+        if reader is not None:
+            if dedicated is not None:
+                await dedicated.close()
+            await reader.stop()
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number or 0)
+
+
+_MAX_COUNT: Final = 10_000
+_FIRST_S, _LAST_S, _GROWTH = 0.2, 2.0, 1.5
+_ENTRY: Final = re.compile(r"\d{1,19}(-\d{1,19})?")
+_BEGINNING: Final = "0-0"
+_WATCH: Final = "chunk watch"
+
+
+class StreamedQueue(ConnectedQueue, Protocol):
+    """A `Queue` as the methods of this module use it."""
+
+    _transport: LoopTransport
+
+
+async def read_stream(
+    self: StreamedQueue, job_id: str, *, last_id: str | None = None, count: int = 100, block: Milliseconds | None = None
+) -> list[StreamChunk]:
+    """Return chunks of a job's stream, oldest first.
+
+    Args:
+        job_id: id of the job; a job that does not exist has no chunks.
+        last_id: return chunks after this entry id; None = from the oldest chunk kept.
+        count: maximum number of chunks, 1..10_000.
+        block: if there are no chunks, wait this long for one (ms or timedelta). Other calls of this queue are not
+            blocked.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    key, position = parse_job_id(job_id), _position(last_id)
+    most = check_int("count", count, 1, _MAX_COUNT)
+    seconds = 0.0 if block is None else to_ms("block", block) / 1000
+    link = await self._connected()
+    deadline, interval = time.monotonic() + seconds, _FIRST_S
+    while True:
+        chunks = await _read(link, key, position, most)
+        left = deadline - time.monotonic()
+        if chunks or left <= 0:
+            return chunks
+        await (await _watch(self, link)).wait(key, position, min(left, interval))
+        interval = min(interval * _GROWTH, _LAST_S)
+
+
+def stream(
+    self: StreamedQueue, job_id: str, *, last_id: str | None = None, page: int = 100
+) -> AsyncIterator[StreamChunk]:
+    """Iterate over a job's chunks as they are written, until the job completes, fails or is removed.
+
+    Args:
+        job_id: id of the job.
+        last_id: start after this entry id; None = with the oldest chunk kept.
+        page: number of chunks per read, 1..10_000.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+        JobNotFoundError: the job does not exist. If it is removed later, the iteration ends without an error.
+    """
+    return _stream(self, parse_job_id(job_id), _position(last_id), check_int("page", page, 1, _MAX_COUNT))
+
+
+async def _stream(self: StreamedQueue, job_id: str, position: str, page: int) -> AsyncIterator[StreamChunk]:
+    link = await self._connected()
+    interval, known = _FIRST_S, False
+    while True:
+        # Read the state first: if the job has ended, all its chunks are in the stream.
+        state = await link.transport.command("HGET", link.keys.job(job_id), "state")
+        chunks = await _read(link, job_id, position, page)
+        if state is None and not chunks and not known:
+            raise JobNotFoundError(job_id)
+        known = True
+        for chunk in chunks:
+            position = chunk.id
+            yield chunk
+        if len(chunks) == page:
+            continue
+        if state in (None, b"completed", b"failed"):
+            return
+        interval = _FIRST_S if chunks else min(interval * _GROWTH, _LAST_S)
+        await (await _watch(self, link)).wait(job_id, position, interval)
+
+
+async def _watch(self: StreamedQueue, link: QueueLink) -> ChunkWatch:
+    """Return the `ChunkWatch` of the running event loop."""
+    connection = await self._transport.connected()
+    return connection.part(_WATCH, lambda transport: ChunkWatch(replace(link, transport=transport)))
+
+
+def _position(last_id: object) -> str:
+    if last_id is None:
+        return _BEGINNING
+    text = str(last_id)
+    if not _ENTRY.fullmatch(text):
+        raise GlideMQValidationError("last_id", last_id, "must be a stream entry id such as '1795240398325-0'")
+    return text
+
+
+async def _read(link: QueueLink, job_id: str, position: str, count: int) -> list[StreamChunk]:
+    key = link.keys.jstream(job_id)
+    found: dict[bytes, list[list[bytes]]] | None = await link.transport.command(
+        "XRANGE", key, f"({position}", "+", "COUNT", str(count)
+    )
+    return [] if not found else [StreamChunk(entry.decode(), _fields(pairs)) for entry, pairs in found.items()]
+
+
+def _fields(pairs: list[list[bytes]]) -> dict[str, str]:
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in pairs}

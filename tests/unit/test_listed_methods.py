@@ -1,0 +1,50 @@
+"""`Queue`, `Job` and `Message` list functions of their features as methods; users and tools see ordinary methods."""
+
+import inspect
+import pickle
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import glidemq_py
+from glidemq_py._features.broadcast.message import Message
+
+CLASSES: list[type[Any]] = [glidemq_py.Queue, glidemq_py.Job, Message]
+
+
+def listed(cls: type[Any]) -> dict[str, Any]:
+    """Public methods of the class that are functions of another module."""
+    functions = {name: inspect.unwrap(value) for name, value in vars(cls).items() if inspect.isfunction(value)}
+    return {name: each for name, each in functions.items() if "." not in each.__qualname__}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_listed_method_has_the_name_of_its_function(cls: type[Any]) -> None:
+    # Errors for a missing `await`, tracebacks and the generated blocking classes use the name of the function.
+    found = listed(cls)
+    assert len(found) > 5
+    assert {name: each.__name__ for name, each in found.items()} == {name: name for name in found}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_listed_method_has_self_and_a_docstring(cls: type[Any]) -> None:
+    for name, function in listed(cls).items():
+        assert next(iter(inspect.signature(function).parameters)) == "self", name
+        assert inspect.getdoc(function), name
+
+
+async def test_a_mock_of_a_queue_checks_the_arguments_of_listed_methods() -> None:
+    queue = mock.create_autospec(glidemq_py.Queue, instance=True)
+    await queue.drain(delayed=True)
+    with pytest.raises(TypeError, match="delay"):
+        queue.drain(delay=True)
+
+
+def test_a_listed_method_of_a_queue_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(glidemq_py.Queue.pause)) is glidemq_py.Queue.pause
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_features_are_not_base_classes(cls: type[Any]) -> None:
+    assert {base.__name__ for base in cls.__bases__} <= {"AsyncOnly", "Generic", "JobContents"}
