@@ -1,7 +1,7 @@
 """Options of one job: validation, merging with the queue's defaults, and their text in the job's record.
 
 The opts JSON has camelCase names and contains only the given options (docs/reference/data-model.md). The queue and the
-worker implement the options.
+worker implement the options; lua/core/enqueue.lua places a new job by `priority`, `lifo` and `delay`.
 
 Unlike the options of new jobs, invalid stored options are never rejected (`read_stored_options`): peers in other
 languages validate less (they accept negative delays and any backoff), and a worker must be able to run their jobs.

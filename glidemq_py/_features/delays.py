@@ -1,6 +1,7 @@
 """Delays: changing when a job that has not started becomes due.
 
 The job options `delay` and `run_at` are in `glidemq_py._core.job_options`.
+The server's side is in lua/features/delays; lua/core/enqueue.lua places new jobs.
 """
 
 from __future__ import annotations

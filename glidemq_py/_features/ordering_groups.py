@@ -1,4 +1,7 @@
-"""The job option `ordering` (validation, wire format), and the state of an ordering group. The server enforces it."""
+"""The job option `ordering` (validation, wire format), and the state of an ordering group.
+
+The server enforces it: lua/features/ordering_groups (admission: group_admit.lua).
+"""
 
 from __future__ import annotations
 

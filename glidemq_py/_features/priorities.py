@@ -1,23 +1,23 @@
 """Priorities: changing the priority of a job that has not started.
 
 The job options `priority` and `lifo` are in `glidemq_py._core.job_options`; the order is docs/learn/order.md.
+The server's side is in lua/features/priorities and lua/features/lifo; lua/core/enqueue.lua places new jobs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._job.link import QueueLink, change_job
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 __all__ = ["change_job_priority", "change_priority"]
-
-MAX_PRIORITY: Final = 2_047
 
 
 async def change_job_priority(link: QueueLink[JobTransport], job_id: str, priority: int) -> int:

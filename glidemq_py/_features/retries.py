@@ -1,6 +1,7 @@
 """Retries: which failures are retried, and the job option `backoff`, the delay between the attempts of a job.
 
-A worker decides when an attempt fails; the server then stores the job as a delayed one (`fail` in lua/core/finish.lua).
+A worker decides when an attempt fails; the server then stores the job as a delayed one (`fail` in
+lua/core/finish.lua, which calls lua/features/retries/retry.lua).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Revoking jobs: a job does not start, or its worker cancels it at the next heartbeat (_worker/heartbeat.py)."""
+"""Revoking jobs: a job does not start, or its worker cancels it at the next heartbeat (_worker/heartbeat.py).
+
+The server's side is in lua/features/revoke.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A maintenance task, run by one worker at a time: recovers stalled jobs.
 
-The server function takes a lock, so every worker calls it and one does the work.
+The server function (lua/features/stalled_jobs/functions/recover_stalled.lua) takes a lock, so every worker calls it
+and one does the work.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Timeouts of attempts: the job option `timeout`, in milliseconds from the start of the handler.
 
-The worker's event loop measures the time; nothing of it is stored. An attempt that exceeds its timeout fails with
-`JobTimeoutError` at once and is retried like after any other error. Its handler is stopped if possible: a coroutine is
-cancelled, the process of a sandbox is killed, a plain function must check `job.cancelled`. The slot of the handler
-stays occupied until it has ended.
+The worker's event loop measures the time; nothing of it is stored, and the server has no part in it. An attempt that
+exceeds its timeout fails with `JobTimeoutError` at once and is retried like after any other error. Its handler is
+stopped if possible: a coroutine is cancelled, the process of a sandbox is killed, a plain function must check
+`job.cancelled`. The slot of the handler stays occupied until it has ended.
 """
 
 from __future__ import annotations

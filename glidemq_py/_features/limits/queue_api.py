@@ -1,4 +1,8 @@
-"""Setting and reading the limits of a queue and of its ordering groups. The server enforces them."""
+"""Setting and reading the limits of a queue and of its ordering groups.
+
+The server enforces them (lua/features/limits, lua/features/ordering_groups); a worker's own limits are in
+glidemq_py/_worker/throttle.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 -- Read and write the record of an ordering group: its fields, its sequence, its token bucket
 -- (docs/reference/data-model.md, "Fields of P:group:<key>"). A table `g` mirrors the hash; code that writes the hash
--- also updates the mirror.
+-- also updates the mirror. Admission is in group_admit.lua, the start of parked jobs in group_promote.lua.
 local SCORED = G.rows.scored
 local M = G.groups
 

@@ -1,5 +1,6 @@
--- Notify workers of scheduler changes (see features/schedulers/functions/schedules.lua). A revision in meta is returned
--- by every exchange that fetches jobs: a worker that sees a new value reads the schedulers.
+-- Notify workers of scheduler changes. A revision in meta is returned by every exchange that fetches jobs: a worker
+-- that sees a new value reads the schedulers. functions/schedules.lua creates and changes schedulers, schedules_fire.lua
+-- adds their jobs.
 
 local REVISIONS = 32768
 
