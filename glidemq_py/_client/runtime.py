@@ -364,6 +364,12 @@ class PeriodicTask(BackgroundTask):
                 pause = self._jittered()
                 log = get_logger(type(self).__module__)
                 log.warning("queue %r: could not %s: %s; retried in %.1f s", self._queue, self._what, error, pause)
+            except Exception as error:
+                # A bug of ours must not end the task.
+                pause = self._jittered()
+                log = get_logger(type(self).__module__)
+                message = "queue %r: could not %s; retried in %.1f s"
+                log.error(message, self._queue, self._what, pause, exc_info=error)
             else:
                 pause = self._jittered()
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
@@ -167,7 +168,9 @@ class Outbox:
             if not reply.entries:
                 break
             cursor = reply.entries[-1].id
-            for (kind, to), entries in _by_target(reply.entries).items():
+            done = self._malformed(reply.entries)
+            count -= len(done)
+            for (kind, to), entries in _by_target([each for each in reply.entries if each.id not in done]).items():
                 if self._kinds is not None and kind not in self._kinds:
                     continue
                 try:
@@ -182,6 +185,26 @@ class Outbox:
         if failure is not None:
             raise failure
         return count
+
+    def _malformed(self, entries: list[OutboxEntry]) -> list[str]:
+        """Return the ids of the entries that can never be delivered. They are logged and deleted."""
+        ids: list[str] = []
+        for entry in entries:
+            if problem := _problem_of(entry):
+                _log.warning("queue %r: deleted malformed outbox entry %s: %s", self._link.keys.name, entry.id, problem)
+                ids.append(entry.id)
+        return ids
+
+
+def _problem_of(entry: OutboxEntry) -> str:
+    """Return why the entry is malformed, '' if it is not."""
+    missing = [name for name in _REQUIRED.get(entry.kind, ()) if name not in entry.fields]
+    if missing:
+        return f"a {entry.kind!r} entry without {', '.join(missing)}"
+    attempts = entry.fields.get("attempts", "0")
+    if entry.kind == "dead" and not _COUNT.fullmatch(attempts):
+        return f"attempts {attempts[:40]!r}: not a number"
+    return ""
 
 
 def _by_target(entries: list[OutboxEntry]) -> dict[tuple[str, str], list[OutboxEntry]]:
@@ -227,6 +250,14 @@ async def _notify_many_parents(link: QueueLink, stem: str, _: list[OutboxEntry])
     while await link.transport.call(notify_parents(f"{stem}meta")):
         pass
 
+
+_REQUIRED: Final = {
+    "dead": ("to", "id", "name", "data", "reason", "attempts", "activation"),
+    "child": ("to", "parent", "child", "how", "text", "policy"),
+    "parents": ("to",),
+}
+"""Fields of each kind of entry; `deliver_charge` checks those of a budget."""
+_COUNT: Final = re.compile(r"[0-9]{1,15}")
 
 _DELIVERIES: Final = {
     "dead": _deliver_dead_letters,

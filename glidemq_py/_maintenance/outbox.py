@@ -66,6 +66,10 @@ class OutboxTask(BackgroundTask):
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 _log.log(level, "queue %r: outbox delivery failed: %s", self._link.keys.name, error)
+            except Exception as error:
+                # A bug of ours must not end the deliveries.
+                failures += 1
+                _log.error("queue %r: outbox delivery failed; retrying", self._link.keys.name, exc_info=error)
             rounds_in_vain = rounds_in_vain + 1 if self._outbox.left else 0
             if rounds_in_vain:
                 await asyncio.sleep(min(_AGAIN_MAX_S, _AGAIN_S * 2 ** min(rounds_in_vain - 1, 10)))

@@ -311,6 +311,27 @@ async def test_undeliverable_entry_stays_in_the_outbox(url: str, resp: RespClien
     assert raw.run("XLEN", "outbox") == 0
 
 
+@pytest.mark.parametrize("fields", [
+    {"kind": "dead"},
+    {"kind": "dead", "to": "q", "id": "1", "name": "n", "data": "1", "reason": "r", "attempts": "x", "activation": "1"},
+    {"kind": "child", "to": "glide:{q}:"},
+    {"kind": "parents"},
+    {"kind": "budget", "key": "x"},
+])  # fmt: skip
+async def test_malformed_entry_is_deleted_and_the_others_are_delivered(
+    url: str, resp: RespClient, queue_name: str, fields: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = Raw(resp, queue_name)
+    flat = [text for pair in fields.items() for text in pair]
+    raw.run("XADD", "outbox", "1-0", *flat)
+    async with open_queue(queue_name, url) as queue:
+        await failed_job(queue, url)
+        assert len(await queue.get_dead_letter_jobs()) == 1
+    assert raw.run("XLEN", "outbox") == 0
+    if fields["kind"] != "budget":
+        assert "deleted malformed outbox entry 1-0" in caplog.text
+
+
 async def test_full_server_fails_jobs_and_delivers_later(private_server: Callable[..., Any], queue_name: str):
     server = private_server(maxmemory="64mb", maxmemory_policy="noeviction")
     with server.client() as resp:
