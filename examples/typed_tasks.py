@@ -34,7 +34,7 @@ async def welcome(to: str, times: int = 1) -> Receipt:
 
 @worker.task("shrink", attempts=3)
 def shrink(job: Job, /, image: Image, width: int = 80) -> Image:
-    """A plain function: it runs in a thread. The job comes first, before what `add` takes."""
+    """Shrink an image in a thread: plain functions run in one. The job comes first, before what `add` takes."""
     job.blocking.update_progress(50)
     return Image(image.path.with_stem(f"{image.path.stem}-{width}"), width)
 

@@ -91,11 +91,10 @@ async def get_event_retention(self: ConnectedQueue) -> int:
 
 
 async def get_features(self: ConnectedQueue) -> dict[str, str]:
-    """Return the features in use that older versions of this package would mishandle, each with the version that
-    added it; empty for most queues.
+    """Return the features in use that older versions of this package would mishandle.
 
-    Also returns features that this version does not have, for which every other call about the queue raises
-    `UnsupportedFeatureError`.
+    Each with the version that added it; empty for most queues. Also returns features that this version does not
+    have, for which every other call about the queue raises `UnsupportedFeatureError`.
     """
     link = await self._connected()
     found = await link.transport.command("HGET", link.keys.meta, "features")

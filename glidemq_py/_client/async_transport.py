@@ -148,8 +148,9 @@ class AsyncTransport:
         return reply
 
     async def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
-        """Retry a call while it fails for a transient reason and is safe to repeat. Raises the last error,
-        translated.
+        """Retry a call while it fails for a transient reason and is safe to repeat.
+
+        Raises the last error, translated.
         """
         retry = self._retry(call.function, call.repeatable, started, (call.key,))
         refused: GlideMQError | None = None

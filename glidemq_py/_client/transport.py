@@ -46,8 +46,10 @@ class Transport(JobTransport, Protocol):
         ...
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """Send a blocking ``read`` and ``call`` together: the server runs the call immediately after the read ends,
-        either because data arrived or after ``block`` ms. The reply or error of the read is ignored.
+        """Send a blocking ``read`` and ``call`` together.
+
+        The server runs the call immediately after the read ends, either because data arrived or after ``block`` ms.
+        The reply or error of the read is ignored.
 
         For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
         """

@@ -257,7 +257,7 @@ _REQUIRED: Final = {
     "parents": ("to",),
 }
 """Fields of each kind of entry; `deliver_charge` checks those of a budget."""
-_COUNT: Final = re.compile(r"[0-9]{1,15}")
+_COUNT: Final = re.compile(r"[0-9]{1,16}")
 
 _DELIVERIES: Final = {
     "dead": _deliver_dead_letters,

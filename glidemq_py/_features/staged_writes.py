@@ -450,8 +450,9 @@ def _publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -
 
 
 def abort_write(write: WriteId) -> Steps[Published | None]:
-    """Abort a write, or its driver's part, and return None; if it is already committed, publish it and return the
-    result.
+    """Abort a write, or its driver's part, and return None.
+
+    If it is already committed, publish it and return the result.
     """
     if (yield from undo_write(write)):
         return None

@@ -50,9 +50,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
     @property
     def outcome(self) -> JobOutcome:
-        """Result of `Queue.add`: added, duplicate, skipped or replaced. For duplicate and skipped, `id` is that of
-        the existing job.
-        """
+        """Result of `Queue.add`: added, duplicate, skipped or replaced; `id` may be that of an existing job."""
         return self._job.outcome
 
     @property

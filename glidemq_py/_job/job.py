@@ -53,8 +53,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     Attributes:
         id: Id of the job, unique in its queue.
         name: Name of the job: which handler or task processes it.
-        outcome: Result of `Queue.add`: added, duplicate, skipped or replaced. For duplicate and skipped, `id` is that
-            of the existing job.
+        outcome: Result of `Queue.add`: added, duplicate, skipped or replaced; `id` may be that of an existing job.
         timestamp: When the job was added; 0 if unknown.
         attempts_made: Number of failed attempts so far.
         priority: Priority of the job: 1 (most urgent) to 2047, or 0 for none.

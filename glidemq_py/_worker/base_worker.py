@@ -249,7 +249,7 @@ class BaseWorker(AsyncOnly):
         self._life.resume()
 
     def abort_job(self, job_id: str) -> bool:
-        """Cancel a job that this worker runs. (`Queue.revoke` cancels a job of any worker.)
+        """Cancel a job that this worker runs. `Queue.revoke` cancels a job of any worker.
 
         The job fails as revoked, without a retry; a result that its handler still returns is discarded. An
         ``async def`` handler is cancelled, the process of a sandboxed handler is killed, and a plain function must

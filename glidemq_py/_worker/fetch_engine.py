@@ -263,19 +263,19 @@ class FetchEngine:
     # -- events of the worker -----------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be ready jobs: fetch as soon as a slot is free."""
+        """Fetch as soon as a slot is free: there may be ready jobs."""
         self.jobs_may_be_ready = True
         self.wake_count += 1
         self.idle = False
 
     def due_in(self, milliseconds: int, now: float) -> None:
-        """A job is due in so many ms. Only the earliest time is kept."""
+        """Note that a job is due in so many ms. Only the earliest time is kept."""
         due = now + milliseconds / 1000
         if self._due_at is None or due < self._due_at:
             self._due_at = due
 
     def due(self) -> None:
-        """A job is due now."""
+        """Fetch now, as a job is due."""
         if (self.free <= 0 or self.throttle.holding) and not self.calls_in_flight and self.step is None:
             # No job can be fetched, but the call also promotes due jobs, which wakes up an idle worker.
             self.jobs_may_be_ready = self._promote = True
@@ -292,18 +292,18 @@ class FetchEngine:
             self.wake()
 
     def job_ended(self, finished: FinishedAttempt) -> None:
-        """A handler has ended: report its result and free its slot."""
+        """Report the result of a handler that has ended, and free its slot."""
         self.finished.append(finished)
         if finished.run in self.running:
             self.running.remove(finished.run)
             self.free += 1
 
     def attempt_ended(self, finished: FinishedAttempt) -> None:
-        """An attempt has ended without its handler, or was never started: report its result."""
+        """Report the result of an attempt that has ended without its handler, or was never started."""
         self.finished.append(finished)
 
     def free_slot(self, run: Run) -> None:
-        """The handler of an attempt that had ended before has ended."""
+        """Free the slot of a handler whose attempt had ended before it."""
         if run in self.running:
             self.running.remove(run)
             self.free += 1
@@ -316,8 +316,9 @@ class FetchEngine:
     # -- calls --------------------------------------------------------------------------------------------
 
     def next_call(self, now: float) -> Exchange | Invalidate | Reattach | None:
-        """Return the next call to make, or None. Its result is passed to `replied`, `invalidated`, `reattached`, or
-        `failed`.
+        """Return the next call to make, or None.
+
+        Its result is passed to `replied`, `invalidated`, `reattached`, or `failed`.
         """
         if self.disconnected or self.calls_in_flight >= self.max_calls:
             return None
@@ -578,7 +579,7 @@ class FetchEngine:
             self._release_pipelined()
 
     def pipelined_lost(self, now: float) -> None:
-        """A pipelined call has failed, and may have fetched jobs."""
+        """Find the jobs that a failed pipelined call may have fetched."""
         if self.step is None and not self.disconnected:
             self._pause(now)
 

@@ -208,7 +208,7 @@ class AttemptRunner:
 
 
 def _age(run: Run) -> tuple[int, int, str]:
-    """Return a sort key for the order of adding. (Entry ids of one millisecond differ in the last number.)"""
+    """Return a sort key for the order of adding: entry ids of one millisecond differ in the last number."""
     return run.job.timestamp, len(run.attempt.entry), run.attempt.entry
 
 

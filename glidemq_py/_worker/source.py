@@ -109,7 +109,7 @@ class QueueSource:
         return working.leave(self._meta, self._consumer)
 
     def wake_command(self) -> tuple[str, ...]:
-        """The blocking read of an idle worker."""
+        """Return the blocking read of an idle worker."""
         return (
             "XREADGROUP", "GROUP", _WAKE_GROUP, _WAKE_CONSUMER, "COUNT", "1", "BLOCK", str(BLOCK_MS), "NOACK",
             "STREAMS", self._keys.stream, self._keys.wake, ">", ">",

@@ -434,11 +434,10 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         return run_immediately(self._core.get_event_retention())
 
     def get_features(self) -> dict[str, str]:
-        """Return the features in use that older versions of this package would mishandle, each with the version that
-        added it; empty for most queues.
+        """Return the features in use that older versions of this package would mishandle.
 
-        Also returns features that this version does not have, for which every other call about the queue raises
-        `UnsupportedFeatureError`.
+        Each with the version that added it; empty for most queues. Also returns features that this version does not
+        have, for which every other call about the queue raises `UnsupportedFeatureError`.
         """
         return run_immediately(self._core.get_features())
 
