@@ -185,7 +185,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--queue", action="append", metavar="NAME", help="a queue that clients may use; default: all")
     parser.add_argument(
         "--allowed-host", action="append", metavar="NAME",
-        help="accepted name in the header Host; * = any; default: localhost, 127.0.0.1, [::1] and --host",
+        help="accepted name in the header Host; * = any; default: local names, and --host if it is one address",
     )  # fmt: skip
     parser.add_argument("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
     parser.add_argument(
