@@ -498,9 +498,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         run_immediately(self._core.change_delay(job_id, delay))
 
-    def check(
-        self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
-    ) -> CheckReport:
+    def check(self, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS) -> CheckReport:
         """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
 
         Workers and producers can keep running. The cost is linear in the size of the queue: some 15 microseconds of
@@ -511,7 +509,6 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
             recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
                 calls, enough time to finish.
-            settle: the former name of ``recheck_after``; any value is rejected.
 
         Returns:
             The findings of the check.
@@ -520,7 +517,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: an argument is invalid.
             GlideMQError: the server cannot be reached or rejects a call.
         """
-        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after, settle=settle))
+        return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after))
 
     def set_global_concurrency(self, concurrency: int) -> None:
         """Limit the number of active jobs of all workers together.

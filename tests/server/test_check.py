@@ -44,7 +44,6 @@ async def test_findings_are_reported_and_repaired(url: str, resp: RespClient, qu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"settle": 50}, r"option 'settle' = 50: was renamed; use 'recheck_after'"),
         ({"recheck_after": -1}, r"option 'recheck_after' = -1: "),
     ],
 )

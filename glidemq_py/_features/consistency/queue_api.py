@@ -17,7 +17,6 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
 from glidemq_py._job import ConnectedQueue, QueueLink
-from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["MAX_SCANS", "check", "repair_groups", "repairs", "report"]
 
@@ -26,7 +25,7 @@ RECHECK_AFTER_MS: Final = 1_000
 
 
 async def check(
-    self: ConnectedQueue, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS, settle: None = None
+    self: ConnectedQueue, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS
 ) -> CheckReport:
     """Check the whole queue for inconsistent state, and repair it if ``repair`` is True.
 
@@ -38,7 +37,6 @@ async def check(
             counters are recounted, blocked ordering groups are released. Consistent jobs are never touched.
         recheck_after: ms or timedelta between two scans, at least 0. Give Node workers, which move a job in several
             calls, enough time to finish.
-        settle: the former name of ``recheck_after``; any value is rejected.
 
     Returns:
         The findings of the check.
@@ -48,8 +46,6 @@ async def check(
         GlideMQError: the server cannot be reached or rejects a call.
     """
     check_bool("repair", repair)
-    if settle is not None:
-        raise GlideMQValidationError("settle", settle, "was renamed; use 'recheck_after'")
     pause = to_ms("recheck_after", recheck_after, minimum=0)
     return await _check(await self._connected(), repair=repair, recheck_after=pause)
 
