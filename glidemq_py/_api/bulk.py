@@ -93,7 +93,7 @@ class AddCoalescer:
     async def add(self, row: Row) -> Added:
         """Add one row; raises the errors of `Transport.call`.
 
-        Canceling one caller does not affect others; its row is not sent if it is still pending.
+        Cancelling one caller does not affect others; its row is not sent if it is still pending.
 
         Raises:
             AmbiguousResultError: If the reply was lost. The row may have been added.
@@ -124,7 +124,7 @@ class AddCoalescer:
             self._rest()
 
     def _sender_ended(self, sender: asyncio.Task[None]) -> None:
-        # A task canceled before its first step does not run its `finally`.
+        # A task cancelled before its first step does not run its `finally`.
         if not sender.cancelled() and sender.exception() is None:
             return
         while self._waiting:
@@ -156,7 +156,7 @@ class AddCoalescer:
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
-                    lost = AmbiguousResultError("canceled before the reply arrived; the job may have been added")
+                    lost = AmbiguousResultError("cancelled before the reply arrived; the job may have been added")
                     future.set_exception(error if isinstance(error, Exception) else lost)
             if not isinstance(error, Exception):
                 raise

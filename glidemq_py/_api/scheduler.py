@@ -21,7 +21,7 @@ class Scheduler:
     Every `Worker` does this too. Use this class if only workers of other languages run, or if jobs must be added while
     no worker runs.
 
-    ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until canceled.
+    ``async with Scheduler(queue):`` runs during the block, ``await Scheduler(queue).run()`` until cancelled.
 
     Args:
         queue: The queue with the schedulers. Closing the scheduler does not close the queue.
@@ -50,7 +50,7 @@ class Scheduler:
         self._task.start()
 
     async def run(self) -> None:
-        """Start, and run until canceled."""
+        """Start, and run until cancelled."""
         async with self:
             await asyncio.get_running_loop().create_future()
 

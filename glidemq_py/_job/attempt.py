@@ -32,7 +32,7 @@ class Attempt:
         context: The value that the worker's lifespan yielded.
         tokens: The last value passed to `Job.report_tokens`.
         discarded: True if the handler called `Job.discard`: no further attempts.
-        ended: True if the attempt is over for the worker (timed out, canceled, lock lost); a later result is discarded.
+        ended: True if the attempt is over for the worker (timed out, cancelled, lock lost); its result is discarded.
     """
 
     entry: str
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def cancelled(self) -> threading.Event:
-        """Event that is set when the attempt is canceled; for handlers in threads, which cannot be killed."""
+        """Event that is set when the attempt is cancelled; for handlers in threads, which cannot be killed."""
         event = self._cancelled
         if event is None:
             with _creating:

@@ -124,7 +124,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
 
     @property
     def cancelled(self) -> threading.Event:
-        """Event that is set when this attempt is canceled: it timed out, was revoked, or lost its lock.
+        """Event that is set when this attempt is cancelled: it timed out, was revoked, or lost its lock.
 
         A handler in a thread cannot be killed. A long-running one should check ``job.cancelled.is_set()`` regularly.
         """

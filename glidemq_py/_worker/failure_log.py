@@ -37,8 +37,8 @@ _WINDOW_S: Final = 60.0
 _MAX_KINDS: Final = 200
 """Maximum number of kinds counted separately per minute. Job names come from users: there may be a million."""
 _MESSAGE_CHARS: Final = 300
-"""Kind of a row that reports a failure, and the position of its backoff (_core/calls/working.py, `failed`)."""
 _ANY: Final = ""
+"""Part of a kind that does not distinguish failures."""
 
 _Kind = tuple[str, str, str]
 """Outcome, job name, error type."""

@@ -561,7 +561,7 @@ class FetchEngine:
         return call
 
     def pipelined_replied(self, call: Pipelined) -> Exchange | None:
-        """Process the reply to a pipelined call that is not retired.
+        """Process the reply to a pipelined call that was not invalidated.
 
         Returns:
             The call to pass to `replied`, or None if the jobs must be released: the worker no longer fetches.

@@ -417,7 +417,7 @@ class FetchLoop:
     async def invalidate_pipelined(self) -> None:
         """Make the server ignore pipelined calls, and release the jobs that one of them has fetched.
 
-        If this is canceled, the calls in flight for it are canceled too, so that nothing waits for their replies.
+        If this is cancelled, the calls in flight for it are cancelled too, so that nothing waits for their replies.
         """
         self.engine.invalidate_pipelined()
         try:

@@ -393,7 +393,7 @@ def exchange(
 def idle_exchange(
     meta: str, consumer: str, want: int, quiet: bool, no_metrics: bool, token: str, held: Held | None = None
 ) -> Call[ExchangeReply]:
-    """Return an exchange that is pipelined after a blocking read on the same connection; see `retire`."""
+    """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
     request = ExchangeRequest(consumer, want, (), quiet, no_metrics, idle=token, held=held or False)
     return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 
