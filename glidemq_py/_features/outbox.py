@@ -168,9 +168,10 @@ class Outbox:
             if not reply.entries:
                 break
             cursor = reply.entries[-1].id
-            done = self._malformed(reply.entries)
-            count -= len(done)
-            for (kind, to), entries in _by_target([each for each in reply.entries if each.id not in done]).items():
+            malformed = self._malformed(reply.entries)
+            done = list(malformed)
+            valid = [entry for entry in reply.entries if entry.id not in malformed]
+            for (kind, to), entries in _by_target(valid).items():
                 if self._kinds is not None and kind not in self._kinds:
                     continue
                 try:
@@ -179,20 +180,20 @@ class Outbox:
                     failure = failure or error
                 else:
                     done += [entry.id for entry in entries]
-            count += len(done)
+            count += len(done) - len(malformed)
             left = left or len(done) < len(reply.entries)
         self.left = left or self._elsewhere
         if failure is not None:
             raise failure
         return count
 
-    def _malformed(self, entries: list[OutboxEntry]) -> list[str]:
+    def _malformed(self, entries: list[OutboxEntry]) -> set[str]:
         """Return the ids of the entries that can never be delivered. They are logged and deleted."""
-        ids: list[str] = []
+        ids: set[str] = set()
         for entry in entries:
             if problem := _problem_of(entry):
                 _log.warning("queue %r: deleted malformed outbox entry %s: %s", self._link.keys.name, entry.id, problem)
-                ids.append(entry.id)
+                ids.add(entry.id)
         return ids
 
 
