@@ -93,8 +93,8 @@ async def get_event_retention(self: ConnectedQueue) -> int:
 async def get_features(self: ConnectedQueue) -> dict[str, str]:
     """Return the features in use that older versions of this package would mishandle.
 
-    Each with the version that added it; empty for most queues. Also returns features that this version does not
-    have, for which every other call about the queue raises `UnsupportedFeatureError`.
+    The values are the versions that added the features; most queues use none. The result also contains features
+    that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
     """
     link = await self._connected()
     found = await link.transport.command("HGET", link.keys.meta, "features")
@@ -281,7 +281,9 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
         if step.status == "active":
             raise _jobs_active_error(name, step.deleted)
         if step.status == "more" and not step.deleted and not step.removed and step.cursor == cursor:
-            raise GlideMQError(f"queue {name!r}: a step of obliterate deleted nothing ({deleted} jobs were deleted)")
+            raise GlideMQError(
+                f"queue {name!r}: obliterate stopped after {deleted} deleted jobs: a step deleted nothing, but keys remain"
+            )
         status, cursor, deleted = step.status, step.cursor, deleted + step.deleted
     if scan:
         deleted += await _sweep(link)

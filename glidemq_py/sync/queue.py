@@ -436,8 +436,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_features(self) -> dict[str, str]:
         """Return the features in use that older versions of this package would mishandle.
 
-        Each with the version that added it; empty for most queues. Also returns features that this version does not
-        have, for which every other call about the queue raises `UnsupportedFeatureError`.
+        The values are the versions that added the features; most queues use none. The result also contains features
+        that this version lacks; with one of them, every other call about the queue raises `UnsupportedFeatureError`.
         """
         return run_immediately(self._core.get_features())
 

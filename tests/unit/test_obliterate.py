@@ -26,6 +26,8 @@ async def test_obliterate_ends_if_a_step_deletes_nothing() -> None:
             return Obliterated("more", 3 if len(calls) == 1 else 0, "", 0)
 
     link = QueueLink(transport=cast("Any", Transport()), keys=QueueKeys("glide", "q"), waiter=cast("Any", None))
-    with pytest.raises(GlideMQError, match=r"queue 'q': a step of obliterate deleted nothing \(3 jobs were deleted\)"):
+    with pytest.raises(
+        GlideMQError, match="queue 'q': obliterate stopped after 3 deleted jobs: a step deleted nothing"
+    ):
         await obliterate_queue(link, force=True, scan=False)
     assert len(calls) == 2
