@@ -282,7 +282,7 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
             raise _jobs_active_error(name, step.deleted)
         if step.status == "more" and not step.deleted and not step.removed and step.cursor == cursor:
             raise GlideMQError(
-                f"queue {name!r}: obliterate stopped after {deleted} deleted jobs: a step deleted nothing, but keys remain"
+                f"queue {name!r}: obliterate stopped after {deleted} deleted jobs: a step deleted nothing"
             )
         status, cursor, deleted = step.status, step.cursor, deleted + step.deleted
     if scan:
