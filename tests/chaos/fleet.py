@@ -142,10 +142,8 @@ class Fleet:
 
     def replace_worker(self, old: Party) -> Party:
         """Start a worker with the settings of one that ended."""
-        changes = {
-            name: getattr(old.settings, name) for name in ("url", "work_ms", "options", "request_timeout", "queue")
-        }
-        return self.worker(**changes)
+        names = ("url", "work_ms", "options", "request_timeout", "queue", "python_path")
+        return self.worker(**{name: getattr(old.settings, name) for name in names})
 
     def finish_producers(self, *, stop: bool, seconds: float = 180.0) -> None:
         """Wait until all producers have had their adds acknowledged; `stop`: stop them."""

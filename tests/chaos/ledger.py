@@ -23,6 +23,8 @@ __all__ = ["Ledger", "Scribe", "Step"]
 _LONGEST: Final = 1_000
 """Bytes of a line; writes of up to PIPE_BUF (4,096) bytes are atomic."""
 
+DELAYED: Final = frozenset({"delay", "flow", ""})
+"""Kinds of jobs that do not start when they are added."""
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 
@@ -53,6 +55,7 @@ class Ledger:
 
     Attributes:
         attempted: kind of each job whose add was attempted, by id.
+        attempted_at: time of the first attempt, by id.
         acknowledged: time of the first acknowledgement, by id.
         rejected: typed rejections of adds, by error type.
         unsure: adds whose outcome the producer could not know and repeated, by error type.
@@ -72,6 +75,7 @@ class Ledger:
         self._file = (folder / "ledger.tsv").open("a", buffering=1 << 16, encoding="utf-8")
         self._changed = threading.Condition()
         self.attempted: dict[str, str] = {}
+        self.attempted_at: dict[str, float] = {}
         self.acknowledged: dict[str, float] = {}
         self.rejected: Counter[str] = Counter()
         self.unsure: Counter[str] = Counter()
@@ -89,10 +93,11 @@ class Ledger:
         self.done: set[str] = set()
         self.active: defaultdict[str, set[str]] = defaultdict(set)
         """Jobs that have started and not ended, by party."""
+        self.newest_started: dict[str, float] = {}
+        """By party: when the add of the newest job that it started was attempted."""
         self.forgets = False
         self.forgotten = 0
         self._latency: list[float] = []
-        self._attempts: dict[str, float] = {}
         self._marks = self._marks_wanted = 0
         self._thread = threading.Thread(target=self._read, daemon=True, name="ledger")
         self._thread.start()
@@ -123,7 +128,14 @@ class Ledger:
         steps = [*self.ends[COMPLETED].get(job_id, ()), *self.ends[FAILED].get(job_id, ())]
         if len(steps) == 1:
             self.forgotten += 1
-            for stored in (self.attempted, self.acknowledged, self.started, self.ended, *self.ends.values()):
+            for stored in (
+                self.attempted,
+                self.attempted_at,
+                self.acknowledged,
+                self.started,
+                self.ended,
+                *self.ends.values(),
+            ):
                 stored.pop(job_id, None)  # type: ignore[attr-defined]
 
     def wake(self) -> None:
@@ -159,16 +171,16 @@ class Ledger:
         match kind:
             case "attempted":
                 self.attempted[job_id] = detail
-                if self.forgets:
-                    self._attempts[job_id] = now
+                self.attempted_at.setdefault(job_id, now)
             case "acknowledged":
                 self.acknowledged.setdefault(job_id, now)
                 self._forget(job_id)
             case "started":
+                at = self.attempted_at.get(job_id, 0.0)
+                if self.forgets and job_id not in self.started and self.attempted.get(job_id) not in DELAYED:
+                    self._latency.append(now - at)
+                self.newest_started[party] = max(at, self.newest_started.get(party, 0.0))
                 self.started[job_id].append(Step(now, party, detail))
-                begin = self._attempts.pop(job_id, None)
-                if begin is not None:
-                    self._latency.append(now - begin)
                 self.active[party].add(job_id)
                 self.runs += 1
             case "ended":

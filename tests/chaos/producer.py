@@ -74,7 +74,11 @@ class Producer:
             "retried": {"attempts": 3, "backoff": 10},
             "failing": {"attempts": 2, "backoff": 10},
             "stepped": {},
+            "logged": {},
+            "expiring": {"ttl": 86_400_000},
+            "unique": {"deduplication": {"id": self._new_id()}},
             "poison": {},
+            "leaking": {"attempts": 3},
             "endless": {"timeout": 500},
         }
         return {**self._settings.retention, **options[kind]}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from glidemq_py.sync import Queue
-from glidemq_py.testing import RespClient, RespError, ServerProcess, server_binary
-from tests.chaos.fleet import Fleet
+from glidemq_py.testing import RespClient, ServerProcess, server_binary
+from tests.chaos.control import Control
+from tests.chaos.fleet import Fleet, Party
 from tests.chaos.ledger import COMPLETED, Ledger, Step
 from tests.chaos.settings import PartySettings
+from tests.chaos.slots import left_behind
 from tests.key_leaks import KeyLeaks
 
 __all__ = ["Bound", "ChaosRun", "Verdict"]
@@ -33,19 +36,38 @@ SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A measured value and its limit. A missed limit fails a long run; short forms only report it."""
+    """A measured value and its limit. A missed limit fails a long run; short forms only report it.
+
+    `slowdown`: how many times longer work took on this machine than on an idle one, while the value was measured
+    (control.py). A limit in seconds is multiplied by it.
+    """
 
     what: str
     value: float
     limit: float
     unit: str = "s"
+    slowdown: float = 1.0
+    least: bool = False
+    """The limit is the lowest allowed value."""
+
+    @property
+    def use(self) -> float:
+        """The share of the limit that was used; above 1: missed."""
+        allowed = self.limit * self.slowdown
+        if self.least:
+            return allowed / max(self.value, 1e-9)
+        return self.value / max(allowed, 1e-9)
 
     @property
     def kept(self) -> bool:
-        return self.value <= self.limit
+        return self.use <= 1
 
     def __str__(self) -> str:
-        return f"{self.what} {self.value:.3g} {self.unit} (limit {self.limit:.3g}){'' if self.kept else ' MISSED'}"
+        unit = f" {self.unit}" if self.unit else ""
+        limit = f"{'at least' if self.least else 'limit'} {self.limit:.3g}"
+        if self.slowdown >= 1.05:
+            limit += f", machine {self.slowdown:.1f} x slower"
+        return f"{self.what}: {self.value:.3g}{unit} ({limit}){'' if self.kept else ' MISSED'}"
 
 
 @dataclass(slots=True)
@@ -87,8 +109,9 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = [
-            f"ledger: attempted {self.attempted}, acknowledged {self.acknowledged}, completed {self.completed}, "
-            f"failed {self.failed}, present {self.present}, runs {self.runs}, stale results {self.stale}",
+            f"ledger: attempted {self.attempted}, acknowledged {self.acknowledged}, started {self.runs} times, "
+            f"completed {self.completed}, failed {self.failed}, present {self.present}, "
+            f"stale results {self.stale}",
             f"adds repeated: {dict(self.unsure) or 'none'}; rejected: {dict(self.rejected) or 'none'}",
             f"verdict: lost {len(self.lost)}, unexpected {len(self.unexpected)}, completed twice {len(self.twice)}, "
             f"wrong end {len(self.wrong)}, findings {len(self.findings)}, leaked {len(self.leaked)}, "
@@ -116,6 +139,7 @@ class ChaosRun:
         self.folder = Path(tempfile.mkdtemp(prefix="glidemq-chaos-"))
         self._keep = keep
         self.ledger = Ledger(self.folder)
+        self.control = Control()
         self.began = time.monotonic()
         self._servers: list[ServerProcess] = []
         self._closing: list[Any] = []
@@ -126,6 +150,8 @@ class ChaosRun:
         self.verdict = Verdict()
         self.excused: list[tuple[float, float]] = []
         """Periods (monotonic seconds) whose acknowledged adds and completions the server may lose."""
+        self.flushed_at = 0.0
+        """Jobs whose add was attempted before this time may be lost."""
         self.expects_findings = False
         """The check may find what its repair must then remove: for servers that lose data."""
         self.no_stalls = False
@@ -181,6 +207,11 @@ class ChaosRun:
         return self._fleet
 
     @property
+    def leaks(self) -> KeyLeaks:
+        assert self._leaks is not None
+        return self._leaks
+
+    @property
     def client(self) -> RespClient:
         assert self._client is not None
         return self._client
@@ -191,17 +222,24 @@ class ChaosRun:
     def key(self, suffix: str) -> str:
         return f"glide:{{{QUEUE}}}:{suffix}"
 
-    def faults(self, short: int, *, every: float = 2.0, progress: int = 100) -> Iterator[int]:
+    def faults(
+        self, short: int, *, every: float = 2.0, progress: int = 100, least: int = 0, jobs: int = 0
+    ) -> Iterator[int]:
         """Yield a number whenever a fault is due.
 
         Args:
             short: number of faults of the short form; a long run continues until its time is over.
             every: seconds between two faults, at most.
             progress: completed jobs between two faults; in a long run, only the time counts.
+            least: number of faults of a long run, at least, whatever its time.
+            jobs: acknowledged adds of a long run, at least.
         """
         until = None if self.seconds is None else time.monotonic() + self.seconds
         number = 0
-        while number < short if until is None else time.monotonic() < until:
+        while (
+            number < short if until is None
+            else time.monotonic() < until or number < least or len(self.ledger.acknowledged) < jobs
+        ):  # fmt: skip
             if self.long:
                 self.ledger.wait(lambda: False, every)
             else:
@@ -229,42 +267,59 @@ class ChaosRun:
         self._least = producers * jobs
 
     def restart(self, server: ServerProcess, change: Callable[[], None] = lambda: None) -> float:
-        """Kill the server (SIGKILL), change something on its disk, start it, and return the time it was up."""
+        """Kill the server (SIGKILL), change something on its disk, start it, and return the time its port was up."""
         server.kill()
         change()
         server.start(start_timeout=60_000)
+        at = time.monotonic()
         self.client.close()
-        return time.monotonic()
+        return at
 
     def adopt(self, job_id: str, kind: str) -> None:
         """Enter a job into the ledger that no producer adds, such as one of a scheduler."""
         self.ledger.attempted.setdefault(job_id, kind)
         self.ledger.acknowledged.setdefault(job_id, time.monotonic())
 
-    def serving(self, what: str, since: float, limit: float) -> None:
-        """Wait until a job that started after `since` was completed; record how long that took."""
-        ledger = self.ledger
-        before = ledger.completions
-        if not ledger.wait(lambda: ledger.completions > before, 90):
-            raise AssertionError(f"{what}: no job was completed for 90 s")
-        self.bound(what, time.monotonic() - since, limit)
+    def serving(self, what: str, since: float, limit: float, workers: Iterable[Party] = ()) -> None:
+        """Wait until these workers have fetched a job that was added after `since`; record how long that took.
+
+        `workers`: default: any worker. A job that was fetched before may start, and end, after `since`; it does not
+        count.
+        """
+        newest, names = self.ledger.newest_started, [worker.name for worker in workers]
+
+        def reached() -> bool:
+            if not names:
+                return max(newest.values(), default=0.0) > since
+            return all(newest.get(name, 0.0) > since for name in names)
+
+        if not self.ledger.wait(reached, 90):
+            late = [name for name in names if newest.get(name, 0.0) <= since]
+            raise AssertionError(f"{what}: no job was fetched for 90 s (by {', '.join(late) or 'any worker'})")
+        self.bound(what, time.monotonic() - since, limit, since=since)
 
     def killed(self, jobs: frozenset[str], limit: float) -> None:
         """Measure when these jobs start again: `limit` seconds from now."""
         self._killed.append((time.monotonic(), jobs, limit))
 
-    def excuse(self, seconds: float) -> None:
-        """The server may have lost acknowledged writes of the last seconds."""
-        now = time.monotonic()
-        self.excused.append((now - seconds, now))
+    def excuse(self, begin: float, end: float | None = None) -> None:
+        """The server may have lost writes acknowledged between these times (monotonic; `end`: default: now)."""
+        self.excused.append((begin, time.monotonic() if end is None else end))
 
-    def bound(self, what: str, value: float, limit: float, unit: str = "s") -> None:
-        """Record a measured value; of several with one name, the largest is reported."""
+    def bound(
+        self, what: str, value: float, limit: float, unit: str = "s", *, since: float | None = None, least: bool = False
+    ) -> None:
+        """Record a measured value; of several with one name, the one nearest to its limit is reported.
+
+        `since`: when the measurement began, if it is one of the machine's speed. `least`: `limit` is the lowest value.
+        """
+        slowdown = self.control.slowdown(since, since + value) if since is not None else 1.0
+        new = Bound(what, value, limit, unit, slowdown, least)
         for index, old in enumerate(self.verdict.bounds):
             if old.what == what:
-                self.verdict.bounds[index] = Bound(what, max(value, old.value), limit, unit)
+                self.verdict.bounds[index] = max(old, new, key=lambda bound: bound.use)
                 return
-        self.verdict.bounds.append(Bound(what, value, limit, unit))
+        self.verdict.bounds.append(new)
 
     def note(self, text: str) -> None:
         self.verdict.notes.append(text)
@@ -313,7 +368,7 @@ class ChaosRun:
                 self.client.execute("XREAD", "BLOCK", 200, "STREAMS", self.key("events"), "$")
 
     def _excusable(self) -> set[str]:
-        return {job_id for job_id, at in self.ledger.acknowledged.items() if self._excused(at)}
+        return {job_id for job_id in self.ledger.acknowledged if self._may_be_lost(job_id)}
 
     def _ended(self) -> set[str]:
         run = self.client.execute
@@ -339,7 +394,7 @@ class ChaosRun:
             found.acknowledged += ledger.forgotten
             records = present
         gone = set(ledger.acknowledged) - completed - failed - present
-        found.lost = sorted(job_id for job_id in gone if not self._excused(ledger.acknowledged[job_id]))
+        found.lost = sorted(job_id for job_id in gone if not self._may_be_lost(job_id))
         found.excused = len(gone) - len(found.lost)
         found.unexpected = sorted((records | set(ledger.started)) - set(ledger.attempted))
         found.twice = sorted(self._completed_twice())
@@ -364,13 +419,16 @@ class ChaosRun:
             found.findings = [str(finding) for finding in report.findings if not finding.repaired]
             if len(report.findings) > len(found.findings):
                 found.notes.append(f"check repaired {len(report.findings) - len(found.findings)} findings")
-        pending = _pending(self.client, self.key("stream"))
-        if pending:
-            found.leaked.append(f"{pending} pending entries")
+        found.leaked += left_behind(self.client, self.key(""))
         if self._leaks is not None:
             found.leaked += self._leaks.found()
         found.seconds = time.monotonic() - self.began
         return found
+
+    def _may_be_lost(self, job_id: str) -> bool:
+        if self.ledger.attempted_at.get(job_id, math.inf) <= self.flushed_at:
+            return True
+        return self._excused(self.ledger.acknowledged[job_id])
 
     def _excused(self, at: float) -> bool:
         return any(begin <= at <= end for begin, end in self.excused)
@@ -395,17 +453,14 @@ class ChaosRun:
 
     def _counted(self, steps: list[Step]) -> int:
         """Return the number of completions, without those that the server may have lost."""
-        return len(steps) - sum(self._excused(step.at) for step in steps[:-1])
+        return len(steps) - sum(step.at <= self.flushed_at or self._excused(step.at) for step in steps[:-1])
 
     def _measure_killed(self) -> None:
-        again: list[tuple[float, float]] = []
         for at, jobs, limit in self._killed:
             for job_id in jobs:
                 later = [step.at - at for step in self.ledger.started.get(job_id, ()) if step.at > at]
                 if later:
-                    again.append((min(later), limit))
-        if again:
-            self.bound("killed jobs ran again after", max(again)[0], max(limit for _, limit in again))
+                    self.bound("killed jobs ran again after", min(later), limit, since=at)
 
     # -- its end ------------------------------------------------------------------------------------------
 
@@ -419,6 +474,7 @@ class ChaosRun:
         for server in self._servers:
             server.close()
         self.ledger.close()
+        self.control.close()
         if not self._keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -438,10 +494,3 @@ _MUST_FAIL: Final = frozenset({"failing", "poison", "endless"})
 
 def _of(kinds: dict[str, str], wanted: frozenset[str]) -> set[str]:
     return {job_id for job_id, kind in kinds.items() if kind in wanted}
-
-
-def _pending(client: RespClient, stream: str) -> int:
-    try:
-        return int(client.execute("XPENDING", stream, "workers")[0])
-    except RespError:  # no worker has created the group
-        return 0

@@ -11,8 +11,13 @@ __all__ = ["KINDS", "PartySettings"]
 
 _VARIABLE: Final = "GLIDEMQ_CHAOS_PARTY"
 
-KINDS: Final = ("plain", "priority", "lifo", "delay", "ordered", "retried", "failing", "stepped", "bulk", "flow")
-"""Kinds of jobs. `retried` fails at its first attempt, `failing` at every one, `stepped` delays itself once."""
+KINDS: Final = (
+    "plain", "priority", "lifo", "delay", "ordered", "expiring", "unique", "retried", "failing", "stepped", "logged",
+    "bulk", "flow",
+)  # fmt: skip
+"""Kinds of jobs. `retried` fails at its first attempt, `failing` at every one, `stepped` delays itself once, `logged`
+writes a log line and its progress, `expiring` has a time to live that is never reached, `unique` a deduplication id.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,6 @@ class PartySettings:
         return cls(**{**stored, "kinds": tuple(stored["kinds"])})
 
     def connection(self) -> str:
-        """Return the URL with the request timeout."""
-        if self.request_timeout is None:
-            return self.url
-        return f"{self.url}{'&' if '?' in self.url else '?'}request_timeout={self.request_timeout}"
+        """Return the URL with the client's name and the request timeout."""
+        timeout = "" if self.request_timeout is None else f"&request_timeout={self.request_timeout}"
+        return f"{self.url}{'&' if '?' in self.url else '?'}client_name={self.party}{timeout}"

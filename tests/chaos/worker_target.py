@@ -14,13 +14,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from glidemq_py import Job, Worker
-from glidemq_py.errors import StaleAttemptError
+from glidemq_py.errors import GlideMQError, StaleAttemptError
 from tests.chaos.ledger import Scribe
 from tests.chaos.settings import PartySettings
 
 SETTINGS = PartySettings.read()
 SCRIBE = Scribe(SETTINGS.pipe, SETTINGS.party)
 RANDOM = random.Random(f"{SETTINGS.seed} {SETTINGS.party}")
+
+
+LEAKED_BYTES = 30_000_000
+LEAK: list[bytes] = []
+"""What `leaking` jobs never release."""
 
 
 class ExpectedError(Exception):
@@ -30,6 +35,8 @@ class ExpectedError(Exception):
 async def handle(job: Job) -> str:
     SCRIBE.write("started", job.id, job.attempts_made)
     try:
+        if job.name == "leaking":
+            LEAK.append(b"x" * LEAKED_BYTES)
         if job.name == "poison":
             os.kill(os.getpid(), signal.SIGKILL)
         if job.name == "endless":
@@ -39,6 +46,10 @@ async def handle(job: Job) -> str:
             raise ExpectedError(job.name)
         if job.name == "stepped" and job.step is None:
             job.move_to_delayed(20, next_step="second")
+        if job.name == "logged":
+            with contextlib.suppress(GlideMQError):  # the server may be unreachable
+                await job.log(f"ran {job.id}")
+                await job.update_progress(50)
     finally:
         SCRIBE.write("ended", job.id)
     return job.id

@@ -8,227 +8,35 @@ one of Lua about our code.
 
 import os
 import random
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from glidemq_py._client.library_source import Library
-from glidemq_py._core.calls import declared_keys, working
-from glidemq_py._core.calls.adding import row as job_row
-from glidemq_py._features.suspend.job_api import suspended
-from glidemq_py.testing import RespClient, RespError, ServerProcess
+from glidemq_py.testing import ServerProcess
 from tests.lua import wire_support
-from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
-from tests.lua.own_support import OwnQueue, library
+from tests.lua.hostile_calls import own_calls, wire_calls
+from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, command_of, measured
+from tests.lua.own_support import library
 
 pytestmark = pytest.mark.slow
 
 CHAOS = int(os.environ.get("GLIDEMQ_CHAOS", "0"))
 ROUNDS = CHAOS or 3
 SEED = random.randrange(10**9) if CHAOS else 20_260_701
-CPU_LIMIT_US = 50_000
-REPLAYS = 3
-REPLY_SECONDS = 20
-
-NUMBERS = ("nan", "inf", "-inf", "1e308", "-1e308", "1e400", "0x10", "-1", "0", "1.5", str(2**53), str(2**63 - 1),
-           str(2**63), "9" * 400)  # fmt: skip
-TEXTS = (*NUMBERS, "", "junk", "{", "[]", "null", '{"a":{}}', "\x00", "a:b", "9|" + "9" * 30, "9" * 30 + ":" + "9" * 30)
-SCORES = ("inf", "-inf", "1e308", "-1e308", "-1", "0.5", str(2**42), str(2**53), str(2**63))
-MEMBERS = ("", "nan", "inf", "0x10", "junk", "x||y", "||", "9" * 400)
-KINDS = ("string", "list", "hash", "set", "zset", "stream")
-OUR_FAULT = re.compile(
-    r"attempt to|bad argument|stack overflow|too many results|invalid order function|nonexistent global|"
-    r"Wrong number of args|must be strings or integers|not be NaN|expected statement|unhandled"
-)
-
-
-class HostileQueue:
-    """A queue with something in every key; `restore` brings it back, `spoil` makes it hostile."""
-
-    def __init__(self, client: RespClient) -> None:
-        self.client = client
-        wire_support.load(client)
-        self.q = OwnQueue(client, "hostile")
-        self.fetched: list[tuple[str, str, int, int]] = []
-        self.messages: list[tuple[str, str, int, int]] = []
-        self._populate()
-        self.suffixes = sorted(self.q.key_names())
-        self.dumps = {s: self._dump(s) for s in self.suffixes}
-        self.kinds = {s: str(self.q.redis("TYPE", s)) for s in self.suffixes}
-        self.ids = [s.removeprefix("job:") for s in self.suffixes if s.startswith("job:") and ":sub:" not in s]
-
-    def _populate(self) -> None:
-        q = self.q
-        q.put_job("parent", state="waiting-children", depsCompleted=0)
-        q.add_job(name="a", parent=["parent", "hostile"])
-        q.redis("ZADD", "waiting-children", q.now, "parent")
-        q.add(*[job_row("a", "1", '{"removeOnFail":{"count":5},"lockDuration":2000}') for _ in range(4)])
-        q.add(job_row("a", "1", "{}", "grouped", ordering=ORDERING), job_row("a", "1", "{}", ordering=ORDERING))
-        q.add(*[job_row("a", "1", "{}", ordering=["h", 1, 0, 0, 0, 0, 0]) for _ in range(3)])
-        q.add(job_row("a", "1", "{}", lifo=True), job_row("a", "1", "{}", lifo=True))
-        q.add(job_row("a", "1", "{}", deduplication=["d", 1000, "throttle"]))
-        fetched = q.fetch(12)
-        ends: list[working.Finished]
-        ends = [fetched[0].completed(), fetched[1].failed(), fetched[2].failed(limit=3, backoff=50)]
-        ends += [suspended(*fetched[3].token, "why", 100), working.delayed(*fetched[4].token, 50, 0, None)]
-        q.finish(*ends)
-        self.fetched = [job.token for job in fetched[5:]]
-        q.add(*[job_row("a", "1", "{}", priority=p, delay=d) for p in (1, 3, 5) for d in (0, 100)])
-        q.add(job_row("a", "1", "{}", delay=100, ttl=50), job_row("a", "1", "{}", lifo=True))
-        self.fetched += [job.token for job in q.fetch(2)]
-        q.redis("LPUSH", "priority", q.put_job("50", priority=1))
-        q.redis("ZADD", "list-popped", q.now, "50")
-        q.redis("ZADD", "suspects", 2, "50")
-        q.redis("SET", "suspect-host", f"py-1|{q.now}|drain")
-        q.redis("SADD", "list-taken", "50")
-        q.redis(
-            "ZADD", "suspended", q.now + 50, q.put_job("51", state="suspended", suspendTimeout=50, suspendedAt=q.now)
-        )
-        q.redis("HSET", "group:g", "rateMax", 2, "rateDuration", 1000, "rateWindowStart", q.now, "rateCount", 2)
-        q.redis("HSET", "group:g", "skip:3", 1, "idleSince", f"2|{q.now}")
-        q.redis("ZADD", "ratelimited", q.now, "g")
-        q.redis("ZADD", "ratelimited", q.now + 50, "h")
-        q.redis(
-            "HSET", "meta", "globalConcurrency", 50, "rateLimitMax", 50, "rateLimitDuration", 1000, "maxLenEvents", 100
-        )
-        q.redis("HSET", "meta", "schedulesRev", 3, "groupSweep", 0, "peersSeen", q.now)
-        q.redis("HSET", "rate", "windowStart", q.now, "count", 1)
-        q.redis("HSET", "schedulers", "s", '{"nextRun":1,"every":1000}', "t", '{"repeatAfterComplete":100}')
-        q.redis("HSET", "schedulers-own", "u", '{"nextRun":1}')
-        q.redis("ZADD", "schedulers-due", 1, "s", 2, "t", q.now + 1000, "")
-        q.redis("HSET", "stall-watch", self.fetched[0][0], f"5|{q.now}")
-        q.redis("HSET", "budget:flow", "usedTokens", 5, "maxTotalTokens", 10, "exceeded", 0, "maxTokens", '{"in":4}')
-        q.redis("XADD", "outbox", "*", "kind", "child", "to", "glide:{other}:", "parent", "9")
-        q.redis("SADD", "deps:parent", q.key("1"), "glide:{other}:9")
-        q.redis("HSET", "usage:" + str(q.now - q.now % 60_000), "jobCount", 1, "totalTokens", 5, "tokens:in", 5)
-        q.redis("RPUSH", f"signals:{self.fetched[0][0]}", '{"name":"go","data":"1","receivedAt":1}')
-        q.redis("HSET", "flows", "token", q.now)
-        q.redis("HSET", "group-watch", "h", f"{q.now}|0|junk")
-        q.redis("ZADD", "remote-children", q.now, "glide:{other}:")
-        self._populate_writes_and_messages()
-        q.make_group()
-        for call in ("heartbeat", "recover_stalled", "update_job", "report_usage", "write_open", "write_stage"):
-            q.fcall(call, q.meta, *own_calls()[call](self.scene(random.Random(1), ["1", "2"])))
-
-    def _populate_writes_and_messages(self) -> None:
-        q = self.q
-        q.fcall("broadcast_subscribe", q.meta, *own_calls()["broadcast_subscribe"](self.scene(random.Random(1), ["1"])))
-        self.client.execute("XGROUP", "CREATE", q.key("stream"), "sub", "0")
-        reply = self.client.execute(
-            "XREADGROUP", "GROUP", "sub", "py-b", "COUNT", 3, "STREAMS", q.key("stream"), ">"
-        )  # fmt: skip
-        self.messages = [(fields[1], entry, 2, q.now) for entry, fields in (reply[0][1] if reply else [])]
-
-    def _dump(self, suffix: str) -> Any:
-        return self.q.redis("DUMP", suffix)
-
-    def scene(self, rng: random.Random, ids: Sequence[str] | None = None) -> Scene:
-        fetched = self.fetched or [("1", "", 1, self.q.now)]
-        return Scene(rng, self.q.base, self.q.now, ids or self.ids, fetched, self.messages)
-
-    def restore(self) -> None:
-        for suffix in self.q.key_names() - self.dumps.keys():
-            self.q.redis("UNLINK", suffix)
-        for suffix, dump in self.dumps.items():
-            self.q.redis("RESTORE", suffix, 0, dump.encode("utf-8", "surrogateescape"), "REPLACE")
-
-    # -- hostile data ----------------------------------------------------------------------------------------
-
-    def spoil(self, rng: random.Random) -> None:
-        """Some keys of a foreign type, and junk in some keys or all."""
-        for _ in range(rng.choice((0, 0, 1, 5))):
-            self._replace(rng, rng.choice(self.suffixes))
-        share = rng.choice((0.05, 0.3, 1.0))
-        for suffix in self.suffixes:
-            if rng.random() < share:
-                self._spoil_key(rng, suffix)
-
-    def _replace(self, rng: random.Random, suffix: str) -> None:
-        kind = rng.choice([kind for kind in KINDS if kind != self.kinds[suffix]])
-        self.q.redis("UNLINK", suffix)
-        command: dict[str, tuple[str, ...]] = {
-            "string": ("SET", "junk"), "list": ("RPUSH", "junk"), "hash": ("HSET", "junk", "junk"),
-            "set": ("SADD", "junk"), "zset": ("ZADD", "1", "junk"), "stream": ("XADD", "*", "junk", "junk"),
-        }  # fmt: skip
-        name, *arguments = command[kind]
-        self.q.redis(name, suffix, *arguments)
-
-    def _spoil_key(self, rng: random.Random, suffix: str) -> None:
-        q, kind = self.q, str(self.q.redis("TYPE", suffix))
-        if kind == "string":
-            q.redis("SET", suffix, rng.choice(TEXTS))
-        elif kind == "list":
-            q.redis(rng.choice(("LPUSH", "RPUSH")), suffix, rng.choice(MEMBERS))
-        elif kind == "set":
-            q.redis("SADD", suffix, rng.choice(MEMBERS))
-        elif kind == "stream":
-            field = rng.choice(("jobId", "junk", "retryGroup"))
-            q.redis("XADD", suffix, "*", field, rng.choice((*MEMBERS, *self.ids)))
-        elif kind == "zset":
-            found = q.redis("ZRANGE", suffix, 0, -1)
-            for member in {rng.choice(found), rng.choice(MEMBERS), rng.choice(self.ids)}:
-                q.redis("ZADD", suffix, rng.choice(SCORES), member)
-        elif kind == "hash":
-            fields = [field for field in q.redis("HKEYS", suffix) if field != "state" or rng.random() < 0.1]
-            for field in rng.sample(fields, min(len(fields), rng.choice((1, 3, 100)))):
-                q.redis("HSET", suffix, field, rng.choice(TEXTS))
-
-
-class Server:
-    """A private server on which a hanging call is stopped."""
-
-    def __init__(self, process: ServerProcess) -> None:
-        self.process = process
-        self.client = process.client(timeout=REPLY_SECONDS)
-
-    def cpu_of(self, command: Sequence[Any]) -> tuple[int, str]:
-        """Microseconds of one FCALL, and its error or ''."""
-        self.client.execute("CONFIG", "RESETSTAT")
-        error = ""
-        try:
-            self.client.execute(*command)
-        except RespError as reply:
-            error = str(reply)
-        except OSError:
-            self.process.kill()
-            pytest.fail(f"the server hangs in {command[1]}")
-        stats = self.client.info("commandstats").get("cmdstat_fcall", "usec=0")
-        found = re.search(r"usec=(\d+)", stats)
-        return int(found[1]) if found else 0, error
 
 
 @pytest.fixture
-def hostile(private_server: Callable[..., ServerProcess]) -> Iterator[tuple[Server, HostileQueue]]:
-    server = Server(private_server())
+def hostile(private_server: Callable[..., ServerProcess]) -> Iterator[tuple[MeasuredServer, HostileQueue]]:
+    server = MeasuredServer(private_server())
     try:
         yield server, HostileQueue(server.client)
     finally:
         server.client.close()
 
 
-def command_of(queue: HostileQueue, name: str, wire: bool, rng: random.Random) -> list[Any]:
-    scene = queue.scene(rng)
-    if wire:
-        keys, arguments = wire_calls()[name](scene)
-        whole = [queue.q.key(key) for key in keys]
-        return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
-    own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
-    key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
-    return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]
-
-
-def case(queue: HostileQueue, name: str, wire: bool, seed: str) -> list[Any]:
-    """The data and the call of one seed, always the same."""
-    rng = random.Random(seed)
-    queue.restore()
-    queue.spoil(rng)
-    return command_of(queue, name, wire, rng)
-
-
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
-def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[Server, HostileQueue], wire: bool) -> None:
+def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[MeasuredServer, HostileQueue], wire: bool) -> None:
     server, queue = hostile
     loaded: Library = wire_support.library() if wire else library()
     known = wire_calls().keys() if wire else own_calls().keys()
@@ -237,20 +45,16 @@ def test_no_data_makes_a_function_hang_or_crash(hostile: tuple[Server, HostileQu
     for number in range(ROUNDS):
         for name in sorted(loaded.functions):
             seed = f"{SEED}/{number}/{name}"
-            cpu, error = server.cpu_of(case(queue, name, wire, seed))
+            cpu, error = measured(server, queue, name, wire, seed)
             if name in known and OUR_FAULT.search(error):
                 faults.append(f"{seed}: {loaded.locate_error(error)}: {error}")
-            replays = 0
-            while cpu > CPU_LIMIT_US and replays < REPLAYS:
-                cpu = min(cpu, server.cpu_of(case(queue, name, wire, seed))[0])
-                replays += 1
             if cpu > CPU_LIMIT_US:
                 faults.append(f"{seed}: {cpu} microseconds of CPU")
     assert faults == []
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["own", "wire"])
-def test_every_function_works_on_sound_data(hostile: tuple[Server, HostileQueue], wire: bool) -> None:
+def test_every_function_works_on_sound_data(hostile: tuple[MeasuredServer, HostileQueue], wire: bool) -> None:
     """The arguments are plausible: without hostile data nothing fails. A function that hostile_calls.py does not
     know yet is called all the same, with arguments of any kind, and must not hang.
     """

@@ -1,37 +1,74 @@
-"""The function library is flushed, a foreign library `glidemq` is loaded, and two builds of ours work side by side."""
+"""Nodes lose the function library, or never had it; a foreign `glidemq` is loaded; two builds work side by side."""
 
-import re
-
+from glidemq_py.testing import server_binary
+from tests.chaos.load_watch import LoadWatch
 from tests.chaos.other_build import other_build
-from tests.chaos.run import ChaosRun
+from tests.chaos.replicated_cluster import ReplicatedCluster
+from tests.chaos.run import QUEUE, ChaosRun
 
 NUMBER = 5
-TITLE = "FUNCTION FLUSH every 5 s, a foreign `glidemq` library, two builds at once"
+TITLE = "a foreign `glidemq` library, two builds at once,"
+VARIANTS = ("flushed", "node_without")
 FOREIGN = "#!lua name=glidemq\nredis.register_function('glidemq_version', function() return 'foreign' end)\n"
-PROCESSES = 5
 
 
-def play(run: ChaosRun) -> None:
-    run.start_server()
+def play(run: ChaosRun, variant: str) -> None:
     run.no_stalls = True
-    other = other_build(run.folder / "other-build")
-    run.fleet.worker(python_path=str(other))
-    run.fleet.producer(rate=100, python_path=str(other))
-    run.fleet_of(2, jobs=250, rate=100)
-    flushes = 0
+    (_flushed if variant == "flushed" else _node_without)(run)
+
+
+def _flushed(run: ChaosRun) -> None:
+    """FUNCTION FLUSH every five seconds."""
+    server = run.start_server()
+    watches = [run.closing(LoadWatch(server))]
+    _start(run)
     for _ in run.faults(4, every=5, progress=60):
         run.client.execute("FUNCTION", "FLUSH")
         run.client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
-        flushes += 1
+    _judge(run, watches)
 
     def check() -> None:
         listed = run.client.execute("FUNCTION", "LIST")
         names = {dict(zip(row[::2], row[1::2], strict=True))["library_name"] for row in listed}
         run.expect(len(names) == 3, f"two builds and a foreign library expected, not {sorted(names)}")
-        stats = run.client.info("commandstats").get("cmdstat_function|load", "calls=0")
-        found = re.search(r"calls=(\d+)", stats)
-        loads = int(found[1]) - flushes if found else 0
-        run.bound("loads per flush and process", loads / (flushes + 1) / PROCESSES, 3, "")
+
+    run.checks.append(check)
+
+
+def _node_without(run: ChaosRun) -> None:
+    """The queue's slot moves to a node that does not have the library."""
+    cluster = run.closing(ReplicatedCluster(server_binary("valkey-9.1")))
+    cluster.start()
+    run.use(cluster.url, cluster.bystander(QUEUE))
+    primaries = cluster.nodes[:3]  # a replica also executes the loads of its primary
+    watches = [run.closing(LoadWatch(node)) for node in primaries]
+    _start(run)
+    for _ in run.faults(3, every=5, progress=60):
+        owner, _ = cluster.owner(QUEUE)
+        for node in primaries:
+            if node is not owner:
+                with node.client() as client:
+                    client.execute("FUNCTION", "FLUSH")
+                    client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
+        cluster.move_slot(QUEUE)
+        run.client.close()
+        run.expect(run.progress(20), "no job is completed on a node that had no library")
+    _judge(run, watches)
+
+
+def _start(run: ChaosRun) -> None:
+    other = other_build(run.folder / "other-build")
+    run.fleet.worker(python_path=str(other))
+    run.fleet.producer(rate=100, python_path=str(other))
+    run.fleet_of(2, jobs=250, rate=100)
+
+
+def _judge(run: ChaosRun, watches: list[LoadWatch]) -> None:
+    def check() -> None:
+        loads = [count for watch in watches for count in watch.loads.values()]
+        run.expect(loads, "no client loaded the library")
+        run.bound("loads per flush, client and node", max(loads, default=0), 1, "")
         run.expect(not run.ledger.errors and not run.ledger.unsure, f"errors: {run.ledger.errors} {run.ledger.unsure}")
+        run.note(f"{sum(loads)} loads by {len({key[1] for watch in watches for key in watch.loads})} connections")
 
     run.checks.append(check)

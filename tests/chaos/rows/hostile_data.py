@@ -1,35 +1,53 @@
-"""Hostile data in every key, and the state machine: the long forms of the random tests of the server functions."""
+"""Hostile data in every key that a peer could write, and calls of every function on it, beside a queue at work."""
 
-import os
-import re
-import subprocess
-import sys
 import time
 
-from tests.chaos.fleet import ROOT
 from tests.chaos.run import ChaosRun
+from tests.lua import wire_support
+from tests.lua.hostile_calls import own_calls, wire_calls
+from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, measured
+from tests.lua.own_support import library
 
 NUMBER = 12
-TITLE = "hostile data in every key; random steps of producers, workers, operators and peers"
-LONG_ONLY = True
-"""The short forms are tests of their own."""
-TESTS = ("tests/lua/test_hostile_data.py", "tests/lua/test_state_machine.py")
-ROUNDS = ("5", "20")
+TITLE = "hostile data in every key that a peer could write; every function is called on it"
+INJECTIONS = 1_000_000
+SHORT_INJECTIONS = 3_000
+MEMORY_MB = 50
+"""What the server may need more than before, whatever is written to it."""
 
 
 def play(run: ChaosRun) -> None:
-    run.start_server()
+    server = run.start_server()
+    run.no_stalls = True
+    measuring = run.closing(MeasuredServer(server))
+    queue = HostileQueue(measuring.client)
+    run.leaks.allow("*{hostile}*")
+    run.fleet_of(1, jobs=100, rate=5 if run.long else 50)
+    run.progress(20)
+    before = _megabytes(run)
+    wanted = INJECTIONS if run.long else SHORT_INJECTIONS
     until = time.monotonic() + (run.seconds or 0)
-    tests = 0
-    while time.monotonic() < until or not tests:
-        for path, rounds in zip(TESTS, ROUNDS, strict=True):
-            ended = subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", path],
-                cwd=ROOT, env={**os.environ, "GLIDEMQ_CHAOS": rounds}, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            run.expect(ended.returncode == 0, f"{path}: {ended.stdout[-3_000:]}")
-            passed = re.search(r"(\d+) passed", ended.stdout)
-            tests += int(passed[1]) if passed else 1
-            if ended.returncode:
-                return
-    run.note(f"{tests} tests of many rounds each")
+    calls = rejected = slowest = rounds = 0
+    memory = 0.0
+    while queue.injected < wanted or time.monotonic() < until:
+        rounds += 1
+        for wire in (False, True):
+            loaded = wire_support.library() if wire else library()
+            known = wire_calls().keys() if wire else own_calls().keys()
+            for name in sorted(loaded.functions):
+                if queue.injected >= wanted and not run.long:
+                    break
+                seed = f"{run.seed}/{rounds}/{name}"
+                cpu, error = measured(measuring, queue, name, wire, seed)
+                calls, rejected, slowest = calls + 1, rejected + bool(error), max(slowest, cpu)
+                ours = name in known and OUR_FAULT.search(error)
+                run.expect(not ours, f"{seed}: {loaded.locate_error(error)}: {error}")
+                run.expect(cpu <= CPU_LIMIT_US, f"{seed}: {cpu} microseconds of CPU")
+        memory = max(memory, _megabytes(run) - before)
+    run.bound("server CPU of the slowest call", slowest / 1_000, CPU_LIMIT_US / 1_000, "ms")
+    run.bound("additional memory of the server", memory, MEMORY_MB, "MB")
+    run.note(f"{queue.injected:,} injections, {calls:,} calls, {rejected:,} of them rejected with a reason")
+
+
+def _megabytes(run: ChaosRun) -> float:
+    return float(run.client.info("memory")["used_memory"]) / 1e6

@@ -1,36 +1,76 @@
-"""Power loss: the append-only file is cut back to an earlier length, also in the middle of a record."""
+"""Power loss: the append-only file is cut back to its last fsync, or to any byte after it, also in mid-record."""
 
+import shutil
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from glidemq_py.testing import ServerProcess
-from tests.chaos.run import ChaosRun
+from glidemq_py.sync import Queue
+from glidemq_py.testing import ServerProcess, server_binary
+from tests.chaos.run import QUEUE, ChaosRun
 
 NUMBER = 3
-TITLE = "power loss: tail of the AOF cut, also in mid-record"
+TITLE = "power loss: tail of the AOF cut back to the last fsync, or after it, also in mid-record"
+CONFIG: dict[str, Any] = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": 0}
+COPIES = 2
+"""Further cuts of the same log per fault, on servers without clients."""
 
 
 def play(run: ChaosRun) -> None:
-    server = run.start_server(appendonly="yes", appendfsync="everysec")
+    server = run.start_server(**{name.replace("-", "_"): value for name, value in CONFIG.items()})
     run.fleet_of(2, jobs=500)
-    for _ in run.faults(3, every=3, progress=70):
-        synced, since = _log(server).stat().st_size, time.monotonic()
+    cuts = 0
+    for number in run.faults(3, every=3, progress=70):
+        since = time.monotonic()
+        synced = _synced(run, server)
         run.progress(40, 1)
+        change = partial(_cut_all, run, server, synced, exactly=number % 3 == 0)
+        up_at = run.restart(server, change)
+        # Jobs acknowledged before `synced` was read must not be lost.
+        run.excuse(since, up_at)
+        run.serving("workers fetched again after the port was up", up_at, 3, run.fleet.workers)
+        cuts += 1 + COPIES
+    run.note(f"{cuts} cuts; each cut log was checked without clients and without a repair")
 
-        # Jobs acknowledged since the length was read may be lost, jobs before may not.
-        run.serving("served again after", run.restart(server, partial(_cut, run, server, synced)), 3)
-        run.excuse(time.monotonic() - since)
-    run.note("the check after each cut must be clean without a repair")
+
+def _synced(run: ChaosRun, server: ServerProcess) -> int:
+    """Return a length of the log that is on the disk: that before a write which WAITAOF has confirmed."""
+    length = _log(server.child.data_dir).stat().st_size
+    run.client.execute("SET", "chaos:synced", length, "EX", 600)
+    run.expect(run.client.execute("WAITAOF", 1, 0, 10_000)[0] == 1, "the server does not sync its log")
+    return length
 
 
-def _cut(run: ChaosRun, server: ServerProcess, synced: int) -> None:
-    log = _log(server)
-    length = run.random.randint(synced, log.stat().st_size)
-    with log.open("r+b") as file:
+def _cut_all(run: ChaosRun, server: ServerProcess, synced: int, *, exactly: bool) -> None:
+    """Cut the log of the dead server, and copies of it at other bytes; check each for half-present jobs."""
+    folder = server._data_dir
+    assert folder is not None
+    end = _log(folder).stat().st_size
+    lengths = [synced if exactly else run.random.randint(synced, end)]
+    lengths += [run.random.randint(synced, end) for _ in range(COPIES)]
+    for length in lengths[::-1]:
+        copy = ServerProcess(server_binary("valkey-9.1"), config=CONFIG)
+        copy._data_dir = run.folder / "cut"
+        shutil.copytree(folder, copy._data_dir)
+        _cut(copy._data_dir, length)
+        try:
+            copy.start(start_timeout=60_000)
+            with Queue(QUEUE, copy.url) as queue:
+                findings = queue.check(recheck_after=20).findings
+            run.expect(
+                not findings, f"log of {end} bytes cut to {length}: {[str(finding) for finding in findings[:5]]}"
+            )
+        finally:
+            copy.close()
+    _cut(folder, lengths[0])
+
+
+def _cut(folder: Path, length: int) -> None:
+    with _log(folder).open("r+b") as file:
         file.truncate(length)
 
 
-def _log(server: ServerProcess) -> Path:
-    (log,) = (server.child.data_dir if server.is_running() else server._data_dir or Path()).glob("**/*.incr.aof")
+def _log(folder: Path) -> Path:
+    (log,) = folder.glob("**/*.incr.aof")
     return log

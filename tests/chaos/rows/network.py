@@ -22,8 +22,9 @@ def play(run: ChaosRun, variant: str) -> None:
     run.fleet_of(2, jobs=60 if slow else 250, rate=100, options=options, request_timeout=5_000 if slow else TIMEOUT_MS)
     if variant == "half_open":
         for _ in run.faults(2, every=5, progress=60):
+            at = time.monotonic()
             proxy.half_open()
-            run.serving("served again after", time.monotonic(), TIMEOUT_MS / 1000 + 1)
+            run.serving("workers fetched again after", at, TIMEOUT_MS / 1000 + 1, run.fleet.workers)
         return
     if variant == "delay":
         proxy.delay = (0.05, 0.15)  # 200 +- 100 ms per round trip
@@ -32,7 +33,7 @@ def play(run: ChaosRun, variant: str) -> None:
     else:
         proxy.bytes_per_second = 125_000
     for _ in run.faults(1):
-        run.progress(20)
+        run.expect(run.progress(20), "no job is completed through a bad network")
     run.finish_adding()
     if variant == "resets":
         run.note(f"{proxy.resets} connections reset")

@@ -12,6 +12,9 @@ NUMBER = 10
 TITLE = "server full:"
 VARIANTS = ("memory", "disk")
 TYPED = "ServerOutOfMemoryError"
+REFUSED = "ServerNotReadyError"
+"""The error of a call that the server rejects because it cannot write its log (MISCONF)."""
+SINGLE_RUNS = frozenset({"plain", "priority", "lifo", "delay", "bulk", "expiring", "unique"})
 
 
 def missing(variant: str) -> str:
@@ -56,26 +59,51 @@ def _disk(run: ChaosRun) -> None:
     run.closing(server)
     server.start()
     run.use(server.url, server.client(timeout=60))
-    run.fleet_of(2, jobs=300, work_ms=50)
+    # A lock outlives the fault: only its own worker can end a job that was running.
+    run.no_stalls = True
+    run.fleet_of(2, jobs=300, options={"lock_duration": 30_000, "stalled_interval": 1_000}, work_ms=50)
+    kept: set[str] = set()
     for _ in run.faults(1, every=5, progress=80):
-        before = _errors(run)
+        before = run.ledger.unsure[REFUSED]
         disk.fill()
-        full = run.ledger.wait(partial(_more_errors, run, before), 60)
-        run.expect(full, "the full disk was not noticed")
+        full = run.ledger.wait(partial(_refused, run, before), 60)
+        run.expect(full, f"no add was rejected with {REFUSED}: the full disk was not noticed")
+        # The running jobs end while no result can be written.
+        run.ledger.wait(partial(_none_runs, run), 10)
+        run.ledger.sync()
+        kept |= _unreported(run)
         disk.free()
         run.expect(run.progress(20, 60), "no job is completed after space was freed")
 
+    def check() -> None:
+        again = [job_id for job_id in kept if len(run.ledger.started[job_id]) != 1]
+        run.expect(kept, "no job ended while the disk was full")
+        run.expect(not again, f"results were not kept, their jobs ran again: {again[:10]}")
+        run.note(f"{len(kept)} results of plain jobs kept while the disk was full, and reported later")
 
-def _errors(run: ChaosRun) -> int:
-    return run.ledger.unsure.total() + run.ledger.errors.total() + len(run.ledger.problems)
+    run.checks.append(check)
+
+
+def _refused(run: ChaosRun, before: int) -> bool:
+    return run.ledger.unsure[REFUSED] > before
+
+
+def _none_runs(run: ChaosRun) -> bool:
+    return not any(run.ledger.active.values())
+
+
+def _unreported(run: ChaosRun) -> set[str]:
+    """Return jobs of one attempt whose handler has ended, and whose result the server has not accepted."""
+    ledger = run.ledger
+    return {
+        job_id
+        for job_id, steps in ledger.ended.items()
+        if steps and ledger.attempted.get(job_id) in SINGLE_RUNS and not ledger.ends["completed"].get(job_id)
+    }
 
 
 def _completed(run: ChaosRun, wanted: int) -> bool:
     return run.ledger.completions >= wanted
-
-
-def _more_errors(run: ChaosRun, before: int) -> bool:
-    return _errors(run) > before
 
 
 class _Disk:

@@ -1,17 +1,27 @@
 """The server is killed (SIGKILL) and restarted under load, with its append-only file synced always or every second."""
 
+import time
+
 from tests.chaos.run import ChaosRun
 
 NUMBER = 2
 TITLE = "server killed and restarted under load, AOF"
 VARIANTS = ("always", "everysec")
+RESTARTS = 5
+LIMIT_S = 3.0
 
 
 def play(run: ChaosRun, variant: str) -> None:
     server = run.start_server(appendonly="yes", appendfsync=variant)
     run.fleet_of(2, jobs=400)
-    for _ in run.faults(3, every=3, progress=70):
+    restarts = 0
+    for _ in run.faults(3, every=3, progress=70, least=RESTARTS):
+        killed_at = time.monotonic()
+        up_at = run.restart(server)
         if variant == "everysec":
-            run.excuse(1)
+            # Until the port is up again, all acknowledgements were those of the killed server.
+            run.excuse(killed_at - 1, up_at)
             run.expects_findings = True
-        run.serving("served again after", run.restart(server), 3)
+        run.serving("workers fetched again after the port was up", up_at, LIMIT_S, run.fleet.workers)
+        restarts += 1
+    run.note(f"{restarts} restarts")

@@ -1,10 +1,15 @@
 """Workers are stopped (SIGTERM) at any moment: nothing is stranded, and no attempt is spent."""
 
+import time
+
 from tests.chaos.run import ChaosRun
 
 NUMBER = 15
 TITLE = "worker stopped (SIGTERM) at any moment"
-GRACE_MS = 300
+STOPS = 500
+GRACE_MS = 500
+EXIT_S = 1.0
+"""After the grace period the jobs are released, the connections closed, and Python itself ends."""
 DAY_MS = 86_400_000
 
 
@@ -23,7 +28,7 @@ def play(run: ChaosRun) -> None:
     run.fleet.workers[0].wait_ready()
     run.fleet.producer(rate=60)
     stops = 0
-    for _ in run.faults(8, every=0.05, progress=5):
+    for _ in run.faults(8, every=0.05, progress=5, least=STOPS):
         alive = [worker for worker in run.fleet.workers if worker.alive]
         victim = run.random.choice(alive)
         match run.random.randrange(4):
@@ -33,7 +38,9 @@ def play(run: ChaosRun) -> None:
                 victim.wait_active(run.random.randint(1, 4))
             case _:  # at any moment of its start
                 run.ledger.wait(lambda: False, run.random.random() * 0.5)
-        run.bound("stopped within", victim.stop(starting=True), GRACE_MS / 1000 + 2)
+        begin = time.monotonic()
+        limit = GRACE_MS / 1000 + EXIT_S
+        run.bound("exit after SIGTERM", victim.stop(starting=True), limit, since=begin)
         stops += 1
         start()
 
