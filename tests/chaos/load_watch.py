@@ -11,9 +11,11 @@ from typing import Final
 
 from glidemq_py.testing import ServerProcess
 
-__all__ = ["LoadWatch"]
+__all__ = ["FAULT", "LoadWatch"]
 
-_COMMAND: Final = re.compile(rb"\+[\d.]+ \[\d+ ([^\]]+)\] \"function\" \"(load|flush)\"", re.IGNORECASE)
+_COMMAND: Final = re.compile(rb"\+[\d.]+ \[\d+ ([^\]]+)\] \"(function|echo)\" \"(load|chaos: fault)\"", re.IGNORECASE)
+FAULT: Final = "chaos: fault"
+"""Text of an ECHO that the harness sends before each fault."""
 _HEAD: Final = 200
 
 
@@ -21,13 +23,13 @@ class LoadWatch:
     """Watches one node from its creation until `close`.
 
     Attributes:
-        loads: number of FUNCTION LOAD commands by (number of the last FUNCTION FLUSH, address of the client).
+        loads: number of FUNCTION LOAD commands by (number of the last fault, address of the client).
     """
 
     def __init__(self, node: ServerProcess) -> None:
         self.loads: Counter[tuple[int, str]] = Counter()
         self._own: set[str] = set()
-        self._flushes = 0
+        self._faults = 0
         self._socket = socket.create_connection(("127.0.0.1", node.port))
         self._socket.sendall(b"MONITOR\r\n")
         self._socket.recv(5)  # the replies of later commands are in the stream
@@ -55,11 +57,11 @@ class LoadWatch:
         if found is None:
             return
         address = found[1].decode()
-        if found[2].lower() == b"flush":
-            self._flushes += 1
-            self._own.add(address)  # only the harness flushes, and it loads a foreign library
+        if found[2].lower() == b"echo":
+            self._faults += 1
+            self._own.add(address)  # the harness's connection, which loads a foreign library
         elif address not in self._own:
-            self.loads[self._flushes, address] += 1
+            self.loads[self._faults, address] += 1
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ class Bound:
     """A measured value and its limit. A missed limit fails a long run; short forms only report it.
 
     `slowdown`: how many times longer work took on this machine than on an idle one, while the value was measured
-    (control.py). A limit in seconds is multiplied by it.
+    (control.py). An upper limit is multiplied by it, a lower one divided.
     """
 
     what: str
@@ -53,10 +53,9 @@ class Bound:
     @property
     def use(self) -> float:
         """The share of the limit that was used; above 1: missed."""
-        allowed = self.limit * self.slowdown
         if self.least:
-            return allowed / max(self.value, 1e-9)
-        return self.value / max(allowed, 1e-9)
+            return self.limit / self.slowdown / max(self.value, 1e-9)
+        return self.value / max(self.limit * self.slowdown, 1e-9)
 
     @property
     def kept(self) -> bool:
@@ -229,8 +228,8 @@ class ChaosRun:
 
         Args:
             short: number of faults of the short form; a long run continues until its time is over.
-            every: seconds between two faults, at most.
-            progress: completed jobs between two faults; in a long run, only the time counts.
+            every: seconds between two faults of a long run.
+            progress: completed jobs before the first fault, and in a short form between two faults.
             least: number of faults of a long run, at least, whatever its time.
             jobs: acknowledged adds of a long run, at least.
         """
@@ -240,10 +239,10 @@ class ChaosRun:
             number < short if until is None
             else time.monotonic() < until or number < least or len(self.ledger.acknowledged) < jobs
         ):  # fmt: skip
-            if self.long:
+            if self.long and number:
                 self.ledger.wait(lambda: False, every)
-            else:
-                self.progress(progress, every)
+            elif progress:
+                self.progress(progress, 30)
             yield number
             number += 1
 
@@ -296,7 +295,7 @@ class ChaosRun:
         if not self.ledger.wait(reached, 90):
             late = [name for name in names if newest.get(name, 0.0) <= since]
             raise AssertionError(f"{what}: no job was fetched for 90 s (by {', '.join(late) or 'any worker'})")
-        self.bound(what, time.monotonic() - since, limit, since=since)
+        self.took(what, since, limit)
 
     def killed(self, jobs: frozenset[str], limit: float) -> None:
         """Measure when these jobs start again: `limit` seconds from now."""
@@ -307,19 +306,23 @@ class ChaosRun:
         self.excused.append((begin, time.monotonic() if end is None else end))
 
     def bound(
-        self, what: str, value: float, limit: float, unit: str = "s", *, since: float | None = None, least: bool = False
+        self, what: str, value: float, limit: float, unit: str = "s", *, slowdown: float = 1.0, least: bool = False
     ) -> None:
         """Record a measured value; of several with one name, the one nearest to its limit is reported.
 
-        `since`: when the measurement began, if it is one of the machine's speed. `least`: `limit` is the lowest value.
+        `slowdown`: of the machine during the measurement. `least`: `limit` is the lowest value.
         """
-        slowdown = self.control.slowdown(since, since + value) if since is not None else 1.0
         new = Bound(what, value, limit, unit, slowdown, least)
         for index, old in enumerate(self.verdict.bounds):
             if old.what == what:
                 self.verdict.bounds[index] = max(old, new, key=lambda bound: bound.use)
                 return
         self.verdict.bounds.append(new)
+
+    def took(self, what: str, since: float, limit: float, end: float | None = None) -> None:
+        """Record the seconds from `since` to `end` (default: now), with the slowness of the machine meanwhile."""
+        end = time.monotonic() if end is None else end
+        self.bound(what, end - since, limit, slowdown=self.control.slowdown(since, end))
 
     def note(self, text: str) -> None:
         self.verdict.notes.append(text)
@@ -458,9 +461,9 @@ class ChaosRun:
     def _measure_killed(self) -> None:
         for at, jobs, limit in self._killed:
             for job_id in jobs:
-                later = [step.at - at for step in self.ledger.started.get(job_id, ()) if step.at > at]
+                later = [step.at for step in self.ledger.started.get(job_id, ()) if step.at > at]
                 if later:
-                    self.bound("killed jobs ran again after", min(later), limit, since=at)
+                    self.took("killed jobs ran again after", at, limit, min(later))
 
     # -- its end ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from glidemq_py._features.suspend.job_api import suspended
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
 from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
-from tests.lua.own_support import OwnQueue, library
+from tests.lua.own_support import OwnQueue, escaped, library
 
 __all__ = ["CPU_LIMIT_US", "OUR_FAULT", "HostileQueue", "MeasuredServer", "case", "command_of", "measured"]
 
@@ -31,6 +31,25 @@ OUR_FAULT = re.compile(
 )
 
 
+# Deletes the other keys of the queue, restores the dumped ones, and runs the commands.
+_WRITE = """
+local kept = { [ARGV[2]] = true }
+local last = 3 + tonumber(ARGV[3])
+for i = 4, last, 2 do
+  redis.call('RESTORE', ARGV[i], 0, ARGV[i + 1], 'REPLACE')
+  kept[ARGV[i]] = true
+end
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  if not kept[key] then redis.call('UNLINK', key) end
+end
+local i = last + 1
+while i <= #ARGV do
+  redis.call(unpack(ARGV, i + 1, i + tonumber(ARGV[i])))
+  i = i + 1 + tonumber(ARGV[i])
+end
+"""
+
+
 class HostileQueue:
     """A queue with something in every key; `restore` brings it back, `spoil` makes it hostile."""
 
@@ -46,6 +65,7 @@ class HostileQueue:
         self.suffixes = sorted(self.q.key_names())
         self.dumps = {s: self._dump(s) for s in self.suffixes}
         self.kinds = {s: str(self.q.redis("TYPE", s)) for s in self.suffixes}
+        self.members = {s: self._members(s) for s in self.suffixes}
         self.ids = [s.removeprefix("job:") for s in self.suffixes if s.startswith("job:") and ":sub:" not in s]
 
     def _populate(self) -> None:
@@ -110,63 +130,79 @@ class HostileQueue:
         )  # fmt: skip
         self.messages = [(fields[1], entry, 2, q.now) for entry, fields in (reply[0][1] if reply else [])]
 
-    def _dump(self, suffix: str) -> Any:
-        return self.q.redis("DUMP", suffix)
+    def _dump(self, suffix: str) -> bytes:
+        return str(self.q.redis("DUMP", suffix)).encode("utf-8", "surrogateescape")
+
+    def _members(self, suffix: str) -> list[str]:
+        if self.kinds[suffix] == "zset":
+            return sorted(self.q.redis("ZRANGE", suffix, 0, -1))
+        return sorted(self.q.redis("HKEYS", suffix)) if self.kinds[suffix] == "hash" else []
 
     def scene(self, rng: random.Random, ids: Sequence[str] | None = None) -> Scene:
         fetched = self.fetched or [("1", "", 1, self.q.now)]
         return Scene(rng, self.q.base, self.q.now, ids or self.ids, fetched, self.messages)
 
     def restore(self) -> None:
-        for suffix in self.q.key_names() - self.dumps.keys():
-            self.q.redis("UNLINK", suffix)
-        for suffix, dump in self.dumps.items():
-            self.q.redis("RESTORE", suffix, 0, dump.encode("utf-8", "surrogateescape"), "REPLACE")
-
-    # -- hostile data ----------------------------------------------------------------------------------------
+        """Bring back the original data, without any key that was added."""
+        self._start_batch()
+        self._write()
 
     def spoil(self, rng: random.Random) -> None:
-        """Some keys of a foreign type, and junk in some keys or all."""
+        """Bring back the original data; make some keys of a foreign type, and write junk to some keys or all."""
+        self._start_batch()
         for _ in range(rng.choice((0, 0, 1, 5))):
             self._replace(rng, rng.choice(self.suffixes))
         share = rng.choice((0.05, 0.3, 1.0))
         for suffix in self.suffixes:
             if rng.random() < share:
                 self._spoil_key(rng, suffix)
+        self._write()
+
+    # -- hostile data: a batch of commands, sent in one script because there are a hundred keys ------------------
+
+    def _start_batch(self) -> None:
+        self._batch: list[tuple[Any, ...]] = []
+        self._kind_now, self._members_now = dict(self.kinds), dict(self.members)
+
+    def _write(self) -> None:
+        flat: list[Any] = [escaped(self.q.base) + ":*", self.q.key("clock"), 2 * len(self.dumps)]
+        for suffix, dump in self.dumps.items():
+            flat += (self.q.key(suffix), dump)
+        for command, suffix, *arguments in self._batch:
+            flat += (2 + len(arguments), command, self.q.key(suffix), *arguments)
+        self.client.execute("EVAL", _WRITE, 0, *flat)
 
     def _replace(self, rng: random.Random, suffix: str) -> None:
         kind = rng.choice([kind for kind in KINDS if kind != self.kinds[suffix]])
-        self.q.redis("UNLINK", suffix)
         command: dict[str, tuple[str, ...]] = {
             "string": ("SET", "junk"), "list": ("RPUSH", "junk"), "hash": ("HSET", "junk", "junk"),
             "set": ("SADD", "junk"), "zset": ("ZADD", "1", "junk"), "stream": ("XADD", "*", "junk", "junk"),
         }  # fmt: skip
         name, *arguments = command[kind]
-        self.q.redis(name, suffix, *arguments)
+        self._batch += [("UNLINK", suffix), (name, suffix, *arguments)]
+        self._kind_now[suffix], self._members_now[suffix] = kind, ["junk"]
         self.injected += 1
 
     def _spoil_key(self, rng: random.Random, suffix: str) -> None:
-        q, kind = self.q, str(self.q.redis("TYPE", suffix))
-        self.injected += kind in ("string", "list", "set", "stream")
+        kind, before = self._kind_now[suffix], len(self._batch)
+        write = self._batch.append
         if kind == "string":
-            q.redis("SET", suffix, rng.choice(TEXTS))
+            write(("SET", suffix, rng.choice(TEXTS)))
         elif kind == "list":
-            q.redis(rng.choice(("LPUSH", "RPUSH")), suffix, rng.choice(MEMBERS))
+            write((rng.choice(("LPUSH", "RPUSH")), suffix, rng.choice(MEMBERS)))
         elif kind == "set":
-            q.redis("SADD", suffix, rng.choice(MEMBERS))
+            write(("SADD", suffix, rng.choice(MEMBERS)))
         elif kind == "stream":
             field = rng.choice(("jobId", "junk", "retryGroup"))
-            q.redis("XADD", suffix, "*", field, rng.choice((*MEMBERS, *self.ids)))
+            write(("XADD", suffix, "*", field, rng.choice((*MEMBERS, *self.ids))))
         elif kind == "zset":
-            found = q.redis("ZRANGE", suffix, 0, -1)
-            for member in {rng.choice(found), rng.choice(MEMBERS), rng.choice(self.ids)}:
-                q.redis("ZADD", suffix, rng.choice(SCORES), member)
-                self.injected += 1
+            for member in sorted({rng.choice(self._members_now[suffix]), rng.choice(MEMBERS), rng.choice(self.ids)}):
+                write(("ZADD", suffix, rng.choice(SCORES), member))
         elif kind == "hash":
-            fields = [field for field in q.redis("HKEYS", suffix) if field != "state" or rng.random() < 0.1]
+            fields = [field for field in self._members_now[suffix] if field != "state" or rng.random() < 0.1]
             for field in rng.sample(fields, min(len(fields), rng.choice((1, 3, 100)))):
-                q.redis("HSET", suffix, field, rng.choice(TEXTS))
-                self.injected += 1
+                write(("HSET", suffix, field, rng.choice(TEXTS)))
+        self.injected += len(self._batch) - before
 
 
 class MeasuredServer:
@@ -209,7 +245,6 @@ def command_of(queue: HostileQueue, name: str, wire: bool, rng: random.Random) -
 def case(queue: HostileQueue, name: str, wire: bool, seed: str) -> list[Any]:
     """The data and the call of one seed, always the same."""
     rng = random.Random(seed)
-    queue.restore()
     queue.spoil(rng)
     return command_of(queue, name, wire, rng)
 

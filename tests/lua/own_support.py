@@ -190,7 +190,7 @@ class OwnQueue:
 
     def key_names(self) -> set[str]:
         """Suffixes of all keys of this queue but the clock."""
-        return {key.removeprefix(self.base + ":") for key in self.resp.keys(_escaped(self.base) + ":*")} - {"clock"}
+        return {key.removeprefix(self.base + ":") for key in self.resp.keys(escaped(self.base) + ":*")} - {"clock"}
 
     def delete_everything(self) -> None:
         for suffix in self.key_names() | {"clock"}:
@@ -232,5 +232,5 @@ def _fields(entry: Sequence[Any]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text)

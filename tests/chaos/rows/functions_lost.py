@@ -1,7 +1,7 @@
 """Nodes lose the function library, or never had it; a foreign `glidemq` is loaded; two builds work side by side."""
 
-from glidemq_py.testing import server_binary
-from tests.chaos.load_watch import LoadWatch
+from glidemq_py.testing import RespClient, server_binary
+from tests.chaos.load_watch import FAULT, LoadWatch
 from tests.chaos.other_build import other_build
 from tests.chaos.replicated_cluster import ReplicatedCluster
 from tests.chaos.run import QUEUE, ChaosRun
@@ -23,8 +23,7 @@ def _flushed(run: ChaosRun) -> None:
     watches = [run.closing(LoadWatch(server))]
     _start(run)
     for _ in run.faults(4, every=5, progress=60):
-        run.client.execute("FUNCTION", "FLUSH")
-        run.client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
+        _lose(run.client)
     _judge(run, watches)
 
     def check() -> None:
@@ -46,14 +45,22 @@ def _node_without(run: ChaosRun) -> None:
     for _ in run.faults(3, every=5, progress=60):
         owner, _ = cluster.owner(QUEUE)
         for node in primaries:
-            if node is not owner:
-                with node.client() as client:
-                    client.execute("FUNCTION", "FLUSH")
-                    client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
+            with node.client() as client:
+                if node is owner:
+                    client.execute("ECHO", FAULT)
+                else:
+                    _lose(client)
         cluster.move_slot(QUEUE)
         run.client.close()
         run.expect(run.progress(20), "no job is completed on a node that had no library")
     _judge(run, watches)
+
+
+def _lose(client: RespClient) -> None:
+    """Replace all function libraries of a node by a foreign one with our name."""
+    client.execute("ECHO", FAULT)
+    client.execute("FUNCTION", "FLUSH")
+    client.execute("FUNCTION", "LOAD", "REPLACE", FOREIGN)
 
 
 def _start(run: ChaosRun) -> None:
@@ -67,7 +74,7 @@ def _judge(run: ChaosRun, watches: list[LoadWatch]) -> None:
     def check() -> None:
         loads = [count for watch in watches for count in watch.loads.values()]
         run.expect(loads, "no client loaded the library")
-        run.bound("loads per flush, client and node", max(loads, default=0), 1, "")
+        run.bound("loads per fault, client and node", max(loads, default=0), 1, "")
         run.expect(not run.ledger.errors and not run.ledger.unsure, f"errors: {run.ledger.errors} {run.ledger.unsure}")
         run.note(f"{sum(loads)} loads by {len({key[1] for watch in watches for key in watch.loads})} connections")
 

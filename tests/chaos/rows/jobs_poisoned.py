@@ -41,7 +41,7 @@ def play(run: ChaosRun) -> None:
     run.progress(100)
     begin = time.monotonic()
     run.ledger.wait(lambda: False, CALM_S * (3 if run.long else 1))
-    before = _rate(run, begin)
+    before, calm = _rate(run, begin), run.control.slowdown(begin, time.monotonic())
     poisoned = 0
     for _ in run.faults(1, every=10, progress=30):
         begin = time.monotonic()
@@ -52,7 +52,8 @@ def play(run: ChaosRun) -> None:
             ended = run.ledger.wait(partial(_has_failed, run, job_id), 120)
             run.expect(ended, f"job {job_id} ({run.ledger.attempted.get(job_id)}) has not failed")
         beside = _rate(run, begin, CALM_S)
-        run.bound("throughput of the others", beside / before * 100, SHARE, "%", least=True)
+        slower = max(1.0, run.control.slowdown(begin, time.monotonic()) / calm)
+        run.bound("throughput of the others", beside / before * 100, SHARE, "%", slowdown=slower, least=True)
     lines = "\n".join("\n".join(worker.lines()) for worker in run.fleet.workers)
     run.bound("process deaths per poison job", len(re.findall("restarting in", lines)) / max(1, poisoned), DEATHS, "")
     recycled = len(re.findall(r"recycled: ", lines))

@@ -30,7 +30,7 @@ def play(run: ChaosRun, variant: str) -> None:
 
 def _memory(run: ChaosRun) -> None:
     run.start_server(maxmemory="12mb")
-    for _ in run.faults(1):
+    for _ in run.faults(1, progress=0):
         # No worker runs: the queue grows until adds are rejected.
         run.fleet.producer(400, payload=20_000, kinds=("plain", "priority", "bulk", "ordered", "delay", "flow"))
         full = run.ledger.wait(lambda: run.ledger.rejected[TYPED] >= 5, 60)
@@ -61,7 +61,7 @@ def _disk(run: ChaosRun) -> None:
     run.use(server.url, server.client(timeout=60))
     # A lock outlives the fault: only its own worker can end a job that was running.
     run.no_stalls = True
-    run.fleet_of(2, jobs=300, options={"lock_duration": 30_000, "stalled_interval": 1_000}, work_ms=50)
+    run.fleet_of(2, jobs=300, options={"lock_duration": 30_000, "stalled_interval": 1_000}, work_ms=400, rate=60)
     kept: set[str] = set()
     for _ in run.faults(1, every=5, progress=80):
         before = run.ledger.unsure[REFUSED]

@@ -40,7 +40,8 @@ def play(run: ChaosRun) -> None:
                 run.ledger.wait(lambda: False, run.random.random() * 0.5)
         begin = time.monotonic()
         limit = GRACE_MS / 1000 + EXIT_S
-        run.bound("exit after SIGTERM", victim.stop(starting=True), limit, since=begin)
+        victim.stop(starting=True)
+        run.took("exit after SIGTERM", begin, limit)
         stops += 1
         start()
 
