@@ -117,7 +117,10 @@ class Ledger:
             raise TimeoutError("the ledger was not read")
 
     def take_latency(self) -> float:
-        """Return the median time from attempted add to first start since the last call, seconds; needs `forgets`."""
+        """Return the median time from attempted add to first start since the last call, seconds; needs `forgets`.
+
+        0: no job has started.
+        """
         with self._changed:
             taken, self._latency = self._latency, []
         return statistics.median(taken) if taken else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ __all__ = ["PAGE", "write"]
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "operate" / "chaos.md"
 _HEAD: Final = (
-    "| row | fault | day | duration | acknowledged | runs | lost | unexpected | twice | check | leaks | measured | "
+    "| row | fault | day | duration | acknowledged | started | lost | unexpected | twice | check | leaks | measured | "
     "seed | verdict |"
 )
 _RULE: Final = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -21,12 +22,20 @@ _RULE: Final = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --
 
 def write(row: Row, seed: int, verdict: Verdict, page: Path = PAGE) -> None:
     """Replace the row's line of the table."""
-    lines = page.read_text(encoding="utf-8").splitlines()
+    with page.open("r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several rows may run at the same time
+        text = _with_row(file.read(), _line(row, seed, verdict), row.label)
+        file.seek(0)
+        file.write(text)
+        file.truncate()
+
+
+def _with_row(text: str, new: str, label: str) -> str:
+    lines = text.splitlines()
     start = lines.index(_HEAD) + 2
     end = next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines))
-    kept = [line for line in lines[start:end] if line.split("|")[1].strip() != row.label]
-    table = sorted([*kept, _line(row, seed, verdict)], key=_number)
-    page.write_text("\n".join([*lines[:start], *table, *lines[end:]]) + "\n", encoding="utf-8")
+    kept = [line for line in lines[start:end] if line.split("|")[1].strip() != label]
+    return "\n".join([*lines[:start], *sorted([*kept, new], key=_number), *lines[end:]]) + "\n"
 
 
 def _number(line: str) -> tuple[int, str]:
@@ -41,7 +50,7 @@ def _line(row: Row, seed: int, found: Verdict) -> str:
         row.label, row.title, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", _duration(found.seconds),
         f"{found.acknowledged:,}", f"{found.runs:,}", lost, len(found.unexpected), len(found.twice),
         f"{len(found.findings)} findings" if found.findings else "clean", len(found.leaked),
-        "; ".join(map(str, found.bounds)) or "-", seed, "passed" if passed else "FAILED",
+        "; ".join(map(str, (*found.bounds, *found.notes))) or "-", seed, "passed" if passed else "FAILED",
     )  # fmt: skip
     return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
 

@@ -62,8 +62,10 @@ class HostileQueue:
         self.fetched: list[tuple[str, str, int, int]] = []
         self.messages: list[tuple[str, str, int, int]] = []
         self._populate()
-        self.suffixes = sorted(self.q.key_names())
-        self.dumps = {s: self._dump(s) for s in self.suffixes}
+        # A short-lived key may have expired since it was listed.
+        dumps = {s: self.q.redis("DUMP", s) for s in sorted(self.q.key_names())}
+        self.dumps = {s: dump.encode("utf-8", "surrogateescape") for s, dump in dumps.items() if dump is not None}
+        self.suffixes = sorted(self.dumps)
         self.kinds = {s: str(self.q.redis("TYPE", s)) for s in self.suffixes}
         self.members = {s: self._members(s) for s in self.suffixes}
         self.ids = [s.removeprefix("job:") for s in self.suffixes if s.startswith("job:") and ":sub:" not in s]
@@ -129,9 +131,6 @@ class HostileQueue:
             "XREADGROUP", "GROUP", "sub", "py-b", "COUNT", 3, "STREAMS", q.key("stream"), ">"
         )  # fmt: skip
         self.messages = [(fields[1], entry, 2, q.now) for entry, fields in (reply[0][1] if reply else [])]
-
-    def _dump(self, suffix: str) -> bytes:
-        return str(self.q.redis("DUMP", suffix)).encode("utf-8", "surrogateescape")
 
     def _members(self, suffix: str) -> list[str]:
         if self.kinds[suffix] == "zset":

@@ -38,7 +38,8 @@ def play(run: ChaosRun) -> None:
     for _ in run.faults(SAMPLES, every=(run.seconds or 0) / 100 or 1.0, progress=150):
         for party, size in _memory(run).items():
             memory[party].append(size)
-        latency.append(run.ledger.take_latency())
+        if found := run.ledger.take_latency():
+            latency.append(found)
     seconds, done = time.monotonic() - begin, run.ledger.completions - done
     run.fleet.finish_producers(stop=True)
     for party, samples in memory.items():
