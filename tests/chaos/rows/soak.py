@@ -46,7 +46,11 @@ def play(run: ChaosRun) -> None:
         # Of several processes of a role, that which has grown most.
         role = party.rstrip("0123456789")
         run.bound(f"memory of {role}, last quarter to first", _growth(samples), GROWTH, "x")
-    run.bound("median latency, last quarter to first", _growth(latency), LATENCY_GROWTH, "x")
+    quarter = seconds / 4
+    early = run.control.slowdown(begin, begin + quarter)
+    late = run.control.slowdown(begin + seconds - quarter, begin + seconds)
+    slower = max(1.0, late / early)
+    run.bound("median latency, last quarter to first", _growth(latency), LATENCY_GROWTH, "x", slowdown=slower)
     lines = [len(party.lines()) for party in (*run.fleet.workers, *run.fleet.producers)]
     run.bound("log lines of a process", max(lines), LOG_LINES, "")
     run.note(
