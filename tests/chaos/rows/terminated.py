@@ -7,6 +7,7 @@ from tests.chaos.run import ChaosRun
 NUMBER = 15
 TITLE = "worker stopped (SIGTERM) at any moment"
 STOPS = 500
+WORKERS = 4
 GRACE_MS = 500
 EXIT_S = 1.0
 """After the grace period the jobs are released, the connections closed, and Python itself ends."""
@@ -23,10 +24,10 @@ def play(run: ChaosRun) -> None:
     def start() -> None:
         run.fleet.worker(*arguments, options=options, work_ms=run.random.choice((5, 100, 600)))
 
-    for _ in range(3):
+    for _ in range(WORKERS):
         start()
     run.fleet.workers[0].wait_ready()
-    run.fleet.producer(rate=60)
+    run.fleet.producer(rate=20)  # the starts of the workers need most of the processor
     stops = 0
     for _ in run.faults(8, every=0.05, progress=5, least=STOPS):
         alive = [worker for worker in run.fleet.workers if worker.alive]
