@@ -1,6 +1,7 @@
 """Workers are stopped (SIGTERM) at any moment: nothing is stranded, and no attempt is spent."""
 
 import time
+from functools import partial
 
 from tests.chaos.run import ChaosRun
 
@@ -36,7 +37,8 @@ def play(run: ChaosRun) -> None:
             case 0:
                 victim.wait_ready()
             case 1 | 2:
-                victim.wait_active(run.random.randint(1, 4))
+                victim.wait_ready()
+                run.ledger.wait(partial(_runs, run, victim.name, run.random.randint(1, 4)), 1)
             case _:  # at any moment of its start
                 run.ledger.wait(lambda: False, run.random.random() * 0.5)
         begin = time.monotonic()
@@ -59,3 +61,7 @@ def play(run: ChaosRun) -> None:
         run.expect(not spent, f"attempts were counted: {spent[:10]}")
 
     run.checks.append(check)
+
+
+def _runs(run: ChaosRun, party: str, jobs: int) -> bool:
+    return len(run.ledger.active[party]) >= jobs
