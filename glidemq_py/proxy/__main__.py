@@ -137,12 +137,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid."""
     options = _parser().parse_args(arguments)
     tokens = os.environ.get(TOKENS_VARIABLE, "").split() or None
-    if tokens is None and options.host not in _LOCAL:
-        _print(f"{TOKENS_VARIABLE} is not set: every client that reaches {options.host} may use the queues")
+    if tokens is None and not options.allow_anonymous:
+        public = [name for name in (options.host, *_hosts(options)) if name not in (*_LOCAL, *LOOPBACK_HOSTS)]
+        if public:
+            _print(f"{public[0]} is not a local address: set {TOKENS_VARIABLE}, or give --allow-anonymous")
+            return 2
     try:
         app = create_proxy_app(
             options.url, prefix=options.prefix, queues=options.queue or None, compression=options.compression,
             tokens=tokens, hosts=_hosts(options), body_timeout=options.body_timeout,
+            allow_anonymous=options.allow_anonymous,
         )  # fmt: skip
         config = server_config(
             app, host=options.host, port=options.port, log_level=options.log_level,
@@ -186,6 +190,10 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--allowed-host", action="append", metavar="NAME",
         help="accepted name in the header Host; * = any; default: local names, and --host if it is one address",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-anonymous", action="store_true",
+        help="serve other machines without tokens: every client that reaches the proxy may use the queues",
     )  # fmt: skip
     parser.add_argument("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
     parser.add_argument(

@@ -7,7 +7,7 @@ import functools
 import inspect
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, ParamSpec, Protocol, cast
+from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -16,10 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py.proxy import flows, jobs, streams
-from glidemq_py.proxy import queues as queues_
-from glidemq_py.proxy import response_models as shown
+from glidemq_py.proxy import dead_letters, flows, jobs, queues, schedulers, streams, usage
 from glidemq_py.proxy.guard import Guard
+from glidemq_py.proxy.response_models import Count, ResponseModel
 from glidemq_py.proxy.responses import answer, refusal
 from glidemq_py.proxy.routing import EventStream, endpoints
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
@@ -27,6 +26,10 @@ from glidemq_py.proxy.state import ProxyOptions, ProxyState
 __all__ = ["create_proxy_app"]
 
 _health_router = endpoints()
+_ROUTERS: Final = (
+    _health_router, jobs.router, queues.router, dead_letters.router, schedulers.router, usage.router, flows.router,
+    streams.router,
+)  # fmt: skip
 
 
 P = ParamSpec("P")
@@ -80,12 +83,9 @@ def create_proxy_app(connection: Connection, options: ProxyOptions) -> FastAPI:
 
     from glidemq_py import __version__
 
-    routers = (
-        _health_router, jobs.router, queues_.router, queues_.usage_router, flows.router, streams.router,
-    )  # fmt: skip
     app = FastAPI(
         title="glidemq_py proxy", version=__version__, description="A job queue over HTTP.",
-        docs_url=None, redoc_url=None, routes=[route for router in routers for route in router.routes],
+        docs_url=None, redoc_url=None, routes=[route for router in _ROUTERS for route in router.routes],
         lifespan=lifespan, middleware=[Middleware(Guard, options=options)],
         exception_handlers={HTTPException: _refused},
     )  # fmt: skip
@@ -129,7 +129,15 @@ async def _refused(request: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-@_health_router.get("/health", summary="Return the health of the proxy", response_model=shown.Health)
+class Health(ResponseModel):
+    """The proxy's health; uptime in ms."""
+
+    status: str
+    uptime: Count
+    queues: Count
+
+
+@_health_router.get("/health", summary="Return the health of the proxy", response_model=Health)
 async def health(request: Request) -> Response:
     state: ProxyState = request.app.state.proxy
     uptime = int((time.monotonic() - state.started) * 1_000)

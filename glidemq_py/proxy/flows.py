@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, cast
 
 from starlette.responses import Response
 
 from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.administration import registry_add, registry_set
 from glidemq_py._core.job_states import JobState
-from glidemq_py._core.keys import QueueKeys, flow_key
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
@@ -25,11 +21,13 @@ from glidemq_py._features.usage.summaries import sum_usage
 from glidemq_py._job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy import response_models as shown
+from glidemq_py.proxy.flow_records import FlowKind, FlowRecord, check_flow_id, forget_flow, keep_flow, read_record
 from glidemq_py.proxy.pages import Page, fill_page, open_cursor, page_answer, seal_cursor
+from glidemq_py.proxy.response_models import AsText, Count, NextCursor, Payload, ResponseModel, like
 from glidemq_py.proxy.responses import NotFoundError, ResponseTooLargeError, answer, camel, encode
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import ProxyState, State
+from glidemq_py.proxy.usage import FlowBudget, FlowUsage
 
 __all__ = ["router"]
 
@@ -38,11 +36,6 @@ _LEAST_READ: Final = 10_000
 _DEEPEST: Final = 100
 """Maximum levels of a tree in one request or response: other JSON parsers limit nesting."""
 _ENDED: Final = (JobState.COMPLETED, JobState.FAILED, None)
-
-_MEMBERS_PER_CALL: Final = 1_000
-_ID: Final = re.compile(r"[^{}\x00-\x1f\x7f]{1,256}")
-
-FlowKind = Literal["tree", "dag"]
 
 router = endpoints("/flows")
 
@@ -53,11 +46,108 @@ def _producer(proxy: ProxyState) -> FlowProducer:
     return FlowProducer(proxy.client, prefix=options.prefix, compression=options.compression, events=options.events)
 
 
+# -- models ----------------------------------------------------------------------------------------------------
+
+
+class FlowRef(ResponseModel):
+    """A job of a flow."""
+
+    id: str
+    queueName: str
+    name: NotRequired[str | None]
+
+
+class AddedFlow(ResponseModel):
+    """A flow that was added: the root of a tree, or the jobs of a graph by name."""
+
+    flowId: str
+    kind: Literal["tree", "dag"]
+    nodeCount: Count
+    roots: list[FlowRef]
+    root: NotRequired[FlowRef]
+    jobs: NotRequired[dict[str, FlowRef]]
+
+
+class FlowMember(ResponseModel):
+    """A job of a flow and its state, which is null if the job no longer exists."""
+
+    id: str
+    queueName: str
+    name: str | None
+    state: str | None
+    timestamp: int
+    attemptsMade: int
+    progress: Payload
+    failedReason: str | None
+    processedOn: int | None
+    finishedOn: int | None
+    asText: NotRequired[AsText]
+
+
+class FlowTree(ResponseModel, total=False):
+    """A job of a flow with its children; `more` if they are not shown here."""
+
+    id: Required[str]
+    queueName: Required[str]
+    name: str | None
+    state: str | None
+    timestamp: int
+    attemptsMade: int
+    progress: Payload
+    failedReason: str | None
+    processedOn: int | None
+    finishedOn: int | None
+    asText: AsText
+    children: list[FlowTree]
+    more: Literal[True]
+
+
+class _FlowSummary(ResponseModel):
+    flowId: str
+    kind: Literal["tree", "dag"]
+    createdAt: int
+    counts: dict[str, Count]
+    roots: list[FlowRef]
+    usage: Annotated[Any, like(FlowUsage)]
+    budget: Annotated[Any, like(FlowBudget | None)]
+
+
+class FlowPage(_FlowSummary):
+    """A flow with a page of its jobs."""
+
+    nodes: list[FlowMember]
+    cursor: NextCursor
+
+
+class FlowTrees(_FlowSummary):
+    """A flow with a tree for each root."""
+
+    tree: list[FlowTree]
+
+
+class RevokedFlowJob(ResponseModel):
+    """A job of a revoked flow."""
+
+    id: str
+    queueName: str
+    status: Literal["revoked", "flagged", "skipped"]
+
+
+class RevokedFlow(ResponseModel):
+    """The outcomes of revoking a flow."""
+
+    flowId: str
+    revoked: Count
+    flagged: Count
+    skipped: Count
+    jobs: list[RevokedFlowJob]
+
+
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
 @router.post(
-    "", summary="Add a flow: a tree or a graph of jobs", status_code=201, response_model=shown.AddedFlow,
+    "", summary="Add a flow: a tree or a graph of jobs", status_code=201, response_model=AddedFlow,
     openapi_extra=with_example(
         flow={"name": "report", "queueName": "reports", "children": [
             {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
@@ -128,12 +218,12 @@ def _options(job: given.FlowJobBody | given.DagNodeBody) -> dict[str, Any]:
 async def _kept(
     proxy: ProxyState, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job[Any, Any]],
     roots: list[Job[Any, Any]],
-) -> shown.AddedFlow:  # fmt: skip
+) -> AddedFlow:  # fmt: skip
     made = FlowRecord(
         flow_id=flow_id, kind=kind, created_at=jobs[0].timestamp, roots=[_ref(job) for job in roots],
         jobs=[_ref(job) for job in jobs],
     )  # fmt: skip
-    await _keep_flow(await producer._connected(), proxy.options.prefix, made)
+    await keep_flow(await producer._connected(), proxy.options.prefix, made)
     return {
         "flowId": flow_id, "kind": kind, "nodeCount": len(jobs),
         "roots": [{"id": job.id, "queueName": job.queue_name, "name": job.name} for job in roots],
@@ -144,7 +234,7 @@ def _ref(job: Job[Any, Any]) -> JobRef:
     return JobRef(job.queue_name, job.id)
 
 
-def _ref_view(ref: JobRef) -> shown.FlowRef:
+def _ref_view(ref: JobRef) -> FlowRef:
     return {"id": ref.id, "queueName": ref.queue}
 
 
@@ -152,8 +242,8 @@ def _ref_view(ref: JobRef) -> shown.FlowRef:
 
 
 async def _allowed_record(proxy: ProxyState, producer: FlowProducer, flow: str) -> FlowRecord:
-    flow_id = _check_flow_id(flow)
-    found = await _read_record(await producer._connected(), proxy.options.prefix, flow_id)
+    flow_id = check_flow_id(flow)
+    found = await read_record(await producer._connected(), proxy.options.prefix, flow_id)
     if found is None:
         raise NotFoundError(f"flow {flow_id!r} not found")
     for queue in {ref.queue for ref in found.jobs}:
@@ -180,7 +270,7 @@ async def _summary(
     }  # fmt: skip
 
 
-@router.get("/{flow}", summary="Return a flow with a page of its jobs", response_model=shown.FlowPage)
+@router.get("/{flow}", summary="Return a flow with a page of its jobs", response_model=FlowPage)
 async def flow(proxy: State, flow: given.FlowId, page: Page) -> Response:
     async with _producer(proxy) as producer:
         found = await _allowed_record(proxy, producer, flow)
@@ -196,7 +286,7 @@ async def flow(proxy: State, flow: given.FlowId, page: Page) -> Response:
     return page_answer("nodes", texts, cursor, **summary)
 
 
-@router.get("/{flow}/tree", summary="Return a flow as a tree", response_model=shown.FlowTrees)
+@router.get("/{flow}/tree", summary="Return a flow as a tree", response_model=FlowTrees)
 async def flow_tree(proxy: State, flow: given.FlowId) -> Response:
     allowed = proxy.options.queues
     async with _producer(proxy) as producer:
@@ -215,7 +305,7 @@ async def flow_tree(proxy: State, flow: given.FlowId) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _node_view(node: JobNode) -> shown.FlowMember:
+def _node_view(node: JobNode) -> FlowMember:
     """Return a job of a flow as JSON; ``state`` is null if the job no longer exists."""
     job = node.job
     return {
@@ -255,7 +345,7 @@ def _tree_view(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]
 
 
 @router.delete(
-    "/{flow}", summary="Revoke the unfinished jobs of a flow and delete its record", response_model=shown.RevokedFlow
+    "/{flow}", summary="Revoke the unfinished jobs of a flow and delete its record", response_model=RevokedFlow
 )  # fmt: skip
 async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
     async with _producer(proxy) as producer:
@@ -275,7 +365,7 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
             some = others[i : i + _AT_A_TIME]
             statuses = await asyncio.gather(*(revoke_job(producer._link(ref.queue), ref.id) for ref in some))
             outcomes.update(zip(some, statuses, strict=True))
-        await _forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
+        await forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())
     return answer({
         "flowId": found.flow_id, "revoked": counts["revoked"], "flagged": counts["flagged"],
@@ -283,88 +373,3 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
         "jobs": [{**_ref_view(ref), "status": outcome.replace("not_found", "skipped")}
                  for ref, outcome in outcomes.items()],
     })  # fmt: skip
-
-
-# -- records ---------------------------------------------------------------------------------------------------
-# The record of a flow: its jobs and roots (docs/reference/data-model.md). It is written after the flow was added. The
-# key that makes it visible is written last. All its keys are in one slot.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowRecord:
-    """The record of a flow.
-
-    Attributes:
-        flow_id: random, unique across queues.
-        kind: tree or graph.
-        created_at: epoch ms by the server's clock.
-        roots: jobs without a parent in the flow.
-        jobs: all jobs, roots included; by queue, older ids first.
-    """
-
-    flow_id: str
-    kind: FlowKind
-    created_at: int
-    roots: list[JobRef]
-    jobs: list[JobRef]
-
-
-def _check_flow_id(flow_id: str) -> str:
-    """Return `flow_id` if it is a valid id.
-
-    Raises:
-        GlideMQValidationError: if it is not.
-    """
-    if _ID.fullmatch(flow_id) is None:
-        raise GlideMQValidationError("flowId", flow_id, "must be 1 to 256 characters, no braces or control characters")
-    return flow_id
-
-
-async def _keep_flow(transport: Transport, prefix: str, record: FlowRecord) -> None:
-    """Write a record. Raises the errors of `Transport.command`."""
-    for part, refs in (("jobs", record.jobs), ("roots", record.roots)):
-        members = [f"{ref.queue}:{ref.id}" for ref in refs]
-        key = flow_key(prefix, record.flow_id, cast("Literal['jobs', 'roots']", part))
-        for i in range(0, len(members), _MEMBERS_PER_CALL):
-            await transport.call(registry_add(key, members[i : i + _MEMBERS_PER_CALL]))
-    meta = flow_key(prefix, record.flow_id, "meta")
-    await transport.call(registry_set(meta, {"createdAt": str(record.created_at), "kind": record.kind}))
-
-
-async def _read_record(transport: Transport, prefix: str, flow_id: str) -> FlowRecord | None:
-    """Return a record, or None if it does not exist."""
-    created, kind = await transport.command("HMGET", flow_key(prefix, flow_id, "meta"), "createdAt", "kind")
-    if created is None and kind is None:
-        return None
-    return FlowRecord(
-        flow_id=flow_id,
-        kind="dag" if kind == b"dag" else "tree",
-        created_at=int(created) if created and created.isdigit() else 0,
-        roots=await _refs(transport, flow_key(prefix, flow_id, "roots")),
-        jobs=await _refs(transport, flow_key(prefix, flow_id, "jobs")),
-    )
-
-
-async def _forget_flow(transport: Transport, prefix: str, flow_id: str) -> None:
-    """Delete a record; its jobs are kept."""
-    await transport.command(
-        "UNLINK", flow_key(prefix, flow_id, "meta"), flow_key(prefix, flow_id, "jobs"),
-        flow_key(prefix, flow_id, "roots"),
-    )  # fmt: skip
-
-
-async def _refs(transport: Transport, key: str) -> list[JobRef]:
-    cursor, found = "0", set[JobRef]()
-    while True:
-        reply: Any = await transport.command("SSCAN", key, cursor, "COUNT", str(_MEMBERS_PER_CALL))
-        found.update(_parsed(cast("list[bytes]", reply[1])))
-        cursor = reply[0].decode()
-        if cursor == "0":
-            return sorted(found, key=lambda ref: (ref.queue, len(ref.id), ref.id))
-
-
-def _parsed(members: Iterable[bytes]) -> Iterable[JobRef]:
-    for member in members:
-        queue, between, job_id = member.decode("utf-8", "replace").partition(":")
-        if queue and between and job_id:
-            yield JobRef(queue, job_id)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 from fastapi import Query
 from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.suspend.queue_api import send_signal
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import Job
 from glidemq_py._job.reading import listable
 from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
 from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy import response_models as shown
 from glidemq_py.proxy.pages import JobsPage, listed_jobs, page_answer
+from glidemq_py.proxy.response_models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
 from glidemq_py.proxy.responses import NotFoundError, answer, camel, encode, status_of
 from glidemq_py.proxy.routing import endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, State
 
-__all__ = ["job_view", "router"]
+__all__ = ["JobPage", "Skipped", "job_view", "router"]
 
 _WAIT_MS: Final = 30_000
 
@@ -34,17 +35,113 @@ ListState = Literal[
 ]  # fmt: skip
 
 
+# -- models ----------------------------------------------------------------------------------------------------
+
+
+class AddedJob(ResponseModel):
+    """A job that was added."""
+
+    id: str
+    name: str
+    timestamp: int
+
+
+class Skipped(ResponseModel):
+    """A job or message that was not added: it is a duplicate."""
+
+    skipped: bool
+
+
+class BulkOutcomes(ResponseModel):
+    """One outcome per position."""
+
+    jobs: list[AddedJob | Skipped | Error]
+
+
+class WaitResult(ResponseModel):
+    """The result of a job."""
+
+    result: Payload
+    asText: NotRequired[AsText]
+
+
+_Usage = model_of(JobUsage, {"latency": "latencyMs"})
+_Signal = model_of(Signal, asText=NotRequired[AsText])
+_Suspended = model_of(SuspendInfo, signals=list[Annotated[Any, like(_Signal)]])
+
+
+class JobView(ResponseModel):
+    """A job."""
+
+    id: str
+    name: str
+    data: NotRequired[Payload]
+    opts: dict[str, Any]
+    timestamp: int
+    attemptsMade: int
+    state: str | None
+    progress: Payload
+    returnvalue: NotRequired[Payload]
+    failedReason: str | None
+    finishedOn: int | None
+    processedOn: int | None
+    parentId: str | None
+    parentQueue: str | None
+    usage: Annotated[Any, like(_Usage | None)]
+    suspend: NotRequired[Annotated[Any, like(_Suspended | None)]]
+    asText: NotRequired[AsText]
+
+
+class JobPage(ResponseModel):
+    """A page of jobs."""
+
+    jobs: list[JobView]
+    cursor: NextCursor
+
+
+class UpdatedPriority(ResponseModel):
+    """The new priority of a job."""
+
+    priority: int
+    updated: bool
+
+
+class UpdatedDelay(ResponseModel):
+    """The new delay of a job, ms."""
+
+    delay: int
+    updated: bool
+
+
+class Promoted(ResponseModel):
+    """A delayed job is due now."""
+
+    promoted: bool
+
+
+class RevokeStatus(ResponseModel):
+    """Whether a job was revoked, or flagged because it is active."""
+
+    status: Literal["revoked", "flagged"]
+
+
+class SignalOutcome(ResponseModel):
+    """Whether the job was waiting for the signal."""
+
+    resumed: bool
+
+
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-def _outcome(job: Job[Any, Any]) -> shown.AddedJob | shown.Skipped:
+def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
     if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED):
         return {"id": job.id, "name": job.name, "timestamp": job.timestamp}
     return {"skipped": True}
 
 
 @router.post(
-    "", summary="Add a job", status_code=201, response_model=shown.AddedJob, responses={200: {"model": shown.Skipped}},
+    "", summary="Add a job", status_code=201, response_model=AddedJob, responses={200: {"model": Skipped}},
     openapi_extra=with_example(
         name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000}
     ),
@@ -61,7 +158,7 @@ def _options(body: given.AddJob | given.AddJobAndWait) -> dict[str, Any]:
 
 @router.post(
     "/bulk", summary="Add up to 1000 jobs; return one outcome per position", status_code=201,
-    response_model=shown.BulkOutcomes, responses={200: {"model": shown.BulkOutcomes}},
+    response_model=BulkOutcomes, responses={200: {"model": BulkOutcomes}},
     openapi_extra=with_example(
         jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]
     ),
@@ -82,7 +179,7 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
 
 
 @router.post(
-    "/wait", summary="Add a job and wait for its result", response_model=shown.WaitResult,
+    "/wait", summary="Add a job and wait for its result", response_model=WaitResult,
     openapi_extra=with_example(name="add", data=[2, 3], opts={"waitTimeout": 5_000}),
 )  # fmt: skip
 async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
@@ -95,7 +192,7 @@ async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-@router.get("", summary="List the jobs in a state", response_model=shown.JobPage)
+@router.get("", summary="List the jobs in a state", response_model=JobPage)
 async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annotated[ListState, Query()]) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         return [encode(job_view(job, with_data=not page.exclude_data)) for job in jobs]
@@ -104,7 +201,7 @@ async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annot
     return page_answer("jobs", *await listed_jobs(link, listable(state), page, show, max_bytes=most))
 
 
-@router.get("/{id}", summary="Return a job", response_model=shown.JobView)
+@router.get("/{id}", summary="Return a job", response_model=JobView)
 async def get(queue: OpenQueue, id: given.JobId) -> Response:  # the name in the path
     return answer(job_view(await _found(queue, id)))
 
@@ -142,7 +239,7 @@ def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
     return view
 
 
-@router.get("/{id}/suspend", summary="Return the suspension of a suspended job", response_model=shown.Suspended)
+@router.get("/{id}/suspend", summary="Return the suspension of a suspended job", response_model=_Suspended)
 async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
     info = await queue.get_suspend_info(id)
     if info is None:
@@ -154,7 +251,7 @@ async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
 
 
 @router.post(
-    "/{id}/priority", summary="Change the priority of a waiting job", response_model=shown.UpdatedPriority,
+    "/{id}/priority", summary="Change the priority of a waiting job", response_model=UpdatedPriority,
     openapi_extra=with_example(priority=1),
 )  # fmt: skip
 async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -> Response:
@@ -163,7 +260,7 @@ async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -
 
 
 @router.post(
-    "/{id}/delay", summary="Change the delay of a waiting job", response_model=shown.UpdatedDelay,
+    "/{id}/delay", summary="Change the delay of a waiting job", response_model=UpdatedDelay,
     openapi_extra=with_example(delay=60_000),
 )  # fmt: skip
 async def delay(queue: OpenQueue, id: given.JobId, body: given.NewDelay) -> Response:
@@ -171,13 +268,13 @@ async def delay(queue: OpenQueue, id: given.JobId, body: given.NewDelay) -> Resp
     return answer({"delay": body["delay"], "updated": True})
 
 
-@router.post("/{id}/promote", summary="Make a delayed job due now", response_model=shown.Promoted)
+@router.post("/{id}/promote", summary="Make a delayed job due now", response_model=Promoted)
 async def promote(queue: OpenQueue, id: given.JobId) -> Response:
     await queue.promote(id)
     return answer({"promoted": True})
 
 
-@router.post("/{id}/revoke", summary="Revoke a waiting job, or cancel an active one", response_model=shown.RevokeStatus)
+@router.post("/{id}/revoke", summary="Revoke a waiting job, or cancel an active one", response_model=RevokeStatus)
 async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
     status = await queue.revoke(id)
     if status == "not_found":
@@ -186,10 +283,10 @@ async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
 
 
 @router.post(
-    "/{id}/signal", summary="Send a signal to a job", response_model=shown.SignalOutcome,
+    "/{id}/signal", summary="Send a signal to a job", response_model=SignalOutcome,
     openapi_extra=with_example(name="approved", data={"by": "ann"}),
 )  # fmt: skip
-async def signal(queue: OpenQueue, id: given.JobId, body: given.Signal) -> Response:
+async def signal(queue: OpenQueue, id: given.JobId, body: given.SendSignal) -> Response:
     outcome = await send_signal(queue, id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
         job = await _found(queue, id)

@@ -21,8 +21,8 @@ from glidemq_py.errors import GlideMQValidationError, LibraryError
 from glidemq_py.proxy.responses import encode
 
 __all__ = [
-    "Flag", "JobsPage", "Page", "PageQuery", "RangePage", "Show", "Whole", "fill_page", "listed_jobs", "open_cursor",
-    "page_answer", "seal_cursor",
+    "Cursor", "Flag", "JobsPage", "Page", "PageQuery", "RangePage", "Show", "Whole", "fill_page", "listed_jobs",
+    "open_cursor", "page_answer", "seal_cursor",
 ]  # fmt: skip
 
 _DEFAULT_LIMIT: Final = 100
@@ -58,7 +58,7 @@ Flag = Annotated[bool, Query(), BeforeValidator(_flag)]
 _Limit = Annotated[int | None, Query(ge=1, le=_MAX_LIMIT), Whole, WithJsonSchema(
     {"type": "integer", "minimum": 1, "maximum": _MAX_LIMIT, "default": _DEFAULT_LIMIT}
 )]  # fmt: skip
-_Cursor = Annotated[
+Cursor = Annotated[
     str | None, Query(description="The cursor of the previous page."),
     WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]{6,4096}$"}),
 ]  # fmt: skip
@@ -83,7 +83,7 @@ class PageQuery:
     exclude_data: bool = False
 
 
-async def _page(limit: _Limit = None, cursor: _Cursor = None) -> PageQuery:
+async def _page(limit: _Limit = None, cursor: Cursor = None) -> PageQuery:
     return PageQuery(limit=limit or _DEFAULT_LIMIT, has_limit=limit is not None, cursor=cursor)
 
 

@@ -17,6 +17,7 @@ from glidemq_py.errors import GlideMQValidationError
 
 _MAX_MS: Final = 315_360_000_000
 _MAX_INT32: Final = 2**31 - 1
+MAX_REPLAYED: Final = 1_000
 
 
 def _strict(**schema: Any) -> ConfigDict:
@@ -203,7 +204,7 @@ class NewDelay(_Request):
     delay: _Ms
 
 
-class Signal(_Request, total=False):
+class SendSignal(_Request, total=False):
     """A signal for a job."""
 
     name: Required[_Key]
@@ -223,9 +224,9 @@ class RetryJobs(_Request, total=False):
 
 
 class ReplayAll(_Request, total=False):
-    """How many dead-letter entries to replay."""
+    """How many dead-letter entries to replay; 100 by default."""
 
-    count: Annotated[int, Field(ge=1, le=_MAX_INT32)]
+    count: Annotated[int, Field(ge=1, le=MAX_REPLAYED)]
 
 
 _Moment = Annotated[int, Field(ge=0, le=2**42 - 1)]

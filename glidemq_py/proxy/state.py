@@ -100,9 +100,12 @@ class ProxyOptions(OptionValue, kw_only=True):
             (localhost, 127.0.0.1, [::1]).
         body_timeout: maximum time to receive a request body, ms or timedelta.
         max_response: maximum size of a page of a listing, bytes; a single job is returned whole.
+        allow_anonymous: allow ``hosts`` other than the names of this machine without ``tokens``: every client that
+            reaches the proxy may then use the queues.
 
     Raises:
-        GlideMQValidationError: if an option is invalid. The message never contains a token.
+        GlideMQValidationError: if an option is invalid, or ``hosts`` requires ``tokens``. The message never
+            contains a token.
     """
 
     prefix: str = option(_prefix, default=DEFAULT_PREFIX)
@@ -116,6 +119,13 @@ class ProxyOptions(OptionValue, kw_only=True):
     hosts: Converted[tuple[str, ...], Iterable[str]] = option(_hosts, default=LOOPBACK_HOSTS)
     body_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=3_600_000), default=30_000)
     max_response: int = option(_size, default=4_194_304)
+    allow_anonymous: bool = option(check_bool, default=False)
+
+    def _check_given(self) -> None:
+        public = [name for name in self.hosts if name not in LOOPBACK_HOSTS]
+        if public and self.tokens is None and not self.allow_anonymous:
+            problem = f"is required with the host {public[0]!r}; allow_anonymous=True disables authentication"
+            raise GlideMQValidationError("tokens", None, problem)
 
 
 class ProxyState:

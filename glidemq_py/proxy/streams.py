@@ -22,8 +22,8 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.options import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.proxy import request_models as given
-from glidemq_py.proxy import response_models as shown
-from glidemq_py.proxy.jobs import job_view
+from glidemq_py.proxy.jobs import Skipped, job_view
+from glidemq_py.proxy.response_models import ResponseModel
 from glidemq_py.proxy.responses import NotFoundError, answer, complaint, frame
 from glidemq_py.proxy.routing import EventStream, endpoints, with_example
 from glidemq_py.proxy.state import OpenQueue, ProxyState, State
@@ -196,9 +196,16 @@ async def job_stream(queue: OpenQueue, id: given.JobId, position: Position, requ
 # -- broadcasts ------------------------------------------------------------------------------------------------
 
 
+class Published(ResponseModel):
+    """A message that was published."""
+
+    id: str
+    subject: str
+
+
 @router.post(
     "/broadcast/{name}", summary="Publish a message to every subscription", status_code=201,
-    response_model=shown.Published, responses={200: {"model": shown.Skipped}},
+    response_model=Published, responses={200: {"model": Skipped}},
     openapi_extra=with_example(subject="orders.created", data={"order": 1}),
 )  # fmt: skip
 async def publish(proxy: State, name: given.QueueName, body: given.Publish) -> Response:

@@ -1,6 +1,8 @@
 """Wheel, sdist and checkout are complete; imports point one way."""
 
 import importlib.metadata
+import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -62,6 +64,20 @@ def test_wheel_lists_its_requirements(wheel: Path) -> None:
     assert "glidemq = glidemq_py.testing.pytest_plugin" in entry_points
 
 
+def test_links_of_the_packaged_readme_are_absolute(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read("glidemq_py-0.1.0.dist-info/METADATA").decode()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    base = f"{project['urls']['Homepage']}/blob/v{project['version']}/"
+    assert "Description-Content-Type: text/markdown\n" in metadata
+    packaged = re.findall(r"\]\(([^)]+)\)", metadata.split("\n\n", 1)[1])
+    written = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [link.removeprefix(base) for link in packaged] == written
+    assert all(link.startswith("https://") for link in packaged)
+    assert len(packaged) > 50
+    assert all((ROOT / link).exists() for link in written if not link.startswith("https://"))
+
+
 @pytest.mark.slow
 def test_an_unpacked_wheel_assembles_its_library(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
@@ -89,10 +105,27 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [project] = tmp_path.iterdir()
-    assert (project / "noxfile.py").is_file()
-    assert (project / "tests" / "conftest.py").is_file()
     rebuilt = build(project, "wheel", tmp_path / "rebuilt")
     assert names_in(rebuilt) == names_in(wheel)
+
+
+def test_an_sdist_holds_the_repository(sdist: Path) -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} | {"PKG-INFO"}
+
+
+def test_documents_in_an_sdist_pass_their_tests(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [project] = tmp_path.iterdir()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/test_project_files.py"]
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_extras_are_declared() -> None:

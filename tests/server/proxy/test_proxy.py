@@ -214,9 +214,26 @@ def test_dead_letter_entries_are_listed_and_replayed(http: httpx.Client, base: s
     assert http.post(f"{base}/dlq/{second['id']}/replay").json()["name"] == "n"
     assert http.post(f"{base}/dlq/{second['id']}/replay").status_code == 404
     replayed = http.post(f"{base}/dlq/replay-all", params={"count": 5}).json()
-    assert replayed["replayed"] == 1
+    assert (replayed["replayed"], replayed["cursor"]) == (1, None)
     assert replayed["jobs"][0]["sourceId"] == third["id"]
     assert http.get(f"{base}/counts").json()["waiting"] == 2
+
+
+def test_replay_all_is_bounded_and_continues(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+    with sync.Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        assert queue.get_dead_letter_jobs() == []
+    with sync.Queue(f"{queue_name}-dead", url) as entries:
+        for i in range(103):
+            # Entries of other queues and of subscriptions are skipped.
+            other: dict[str, Any] = {0: {"originalQueue": "other"}, 1: {"subscription": "s"}}.get(i, {})
+            envelope = {"originalQueue": queue_name, "originalJobId": "j", "data": i, "attemptsMade": 1, **other}
+            entries.add("n", envelope, job_id=f"d{i}")
+    first = http.post(f"{base}/dlq/replay-all").json()
+    assert (first["replayed"], [job["sourceId"] for job in first["jobs"]]) == (100, [f"d{i}" for i in range(2, 102)])
+    last = http.post(f"{base}/dlq/replay-all", params={"cursor": first["cursor"]}).json()
+    assert ([job["sourceId"] for job in last["jobs"]], last["cursor"]) == (["d102"], None)
+    assert http.get(f"{base}/counts").json()["waiting"] == 101
+    assert http.post(f"{base}/dlq/replay-all", params={"count": 1_001}).status_code == 400
 
 
 # -- refusals --------------------------------------------------------------------------------------------------
@@ -339,7 +356,8 @@ def test_missing_or_wrong_token_is_401(url: str, queue_name: str) -> None:
 def test_invalid_options_are_rejected() -> None:
     wrong: dict[str, Any]
     for wrong in (
-        {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"queues": "one"}, {"queues": ["a:b"]},
+        {"tokens": []}, {"tokens": ["short"]}, {"tokens": TOKEN}, {"hosts": ["queue.example"]},
+        {"hosts": ["localhost", "*"]}, {"queues": "one"}, {"queues": ["a:b"]},
         {"prefix": "{"}, {"compression": "zip"}, {"max_body": 0}, {"keep_alive": 1}, {"events": 1},
         {"hosts": []}, {"hosts": "localhost"}, {"hosts": ["a:80"]}, {"hosts": ["http://a"]}, {"body_timeout": 1},
         {"max_response": 0}, {"on_error": 1}, {"on_error": lambda error: None},

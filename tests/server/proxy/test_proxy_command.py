@@ -53,9 +53,16 @@ async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
             assert f"argument --port: invalid port '{port}'" in command.text
 
 
-async def test_public_address_without_tokens_prints_a_warning(tmp_path: Path, url: str) -> None:
-    with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0") as command:
-        await command.printed("GLIDEMQ_PROXY_TOKENS is not set: every client that reaches 0.0.0.0 may use the queues")
+@pytest.mark.parametrize("public", [("--host", "0.0.0.0"), ("--host", "10.9.8.7"), ("--allowed-host", "*")])
+async def test_public_address_requires_tokens(tmp_path: Path, public: tuple[str, str]) -> None:
+    with Command(tmp_path, MODULE, "--url", "valkey://127.0.0.1:1", "--port", "0", *public) as command:
+        assert await command.ends() == 2
+        wanted = f"{public[1]} is not a local address: set GLIDEMQ_PROXY_TOKENS, or give --allow-anonymous"
+        assert command.lines == [f"python -m glidemq_py.proxy: {wanted}"]
+
+
+async def test_public_address_may_be_anonymous(tmp_path: Path, url: str) -> None:
+    with Command(tmp_path, MODULE, "--url", url, "--port", "0", "--host", "0.0.0.0", "--allow-anonymous") as command:
         await command.printed("running on http://")
         command.signal(signal.SIGINT)
         assert await command.ends() in (-signal.SIGINT, 130)

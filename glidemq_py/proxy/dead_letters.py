@@ -1,0 +1,165 @@
+"""Endpoints for the dead-letter entries of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NotRequired, cast
+
+from fastapi import Query
+from pydantic import WithJsonSchema
+from starlette.responses import Response
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._job import Job
+from glidemq_py._job.reading import read_page
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.proxy import request_models as given
+from glidemq_py.proxy.pages import Cursor, RangePage, Whole, listed_jobs, open_cursor, page_answer, seal_cursor
+from glidemq_py.proxy.response_models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
+from glidemq_py.proxy.responses import NotFoundError, answer, encode
+from glidemq_py.proxy.routing import endpoints, with_example
+from glidemq_py.proxy.state import OpenQueue, State
+
+__all__ = ["router"]
+
+_DEFAULT_REPLAYED: Final = 100
+_LETTERS_PER_CALL: Final = 25
+_MAX_PAGES: Final = 100
+"""A request reads at most this many pages of the dead letter queue, which may hold entries of other queues."""
+
+router = endpoints("/queues/{name}/dlq")
+
+
+class DeadLetter(ResponseModel):
+    """A dead-letter entry."""
+
+    id: str
+    name: str
+    data: Payload
+    originalQueue: str
+    originalJobId: str
+    failedReason: str | None
+    attemptsMade: int
+    timestamp: int
+    asText: NotRequired[AsText]
+
+
+class DeadLetterPage(ResponseModel):
+    """A page of dead-letter entries."""
+
+    count: Count
+    jobs: list[DeadLetter]
+    cursor: NextCursor
+
+
+class Replayed(ResponseModel):
+    """The job of a replayed entry."""
+
+    name: str
+    newJobId: str
+
+
+class ReplayedJob(ResponseModel):
+    """The job of a replayed entry, and the entry."""
+
+    id: str
+    name: str
+    sourceId: str
+
+
+class ReplayedPage(ResponseModel):
+    """The jobs of replayed entries."""
+
+    jobs: list[ReplayedJob]
+    replayed: Count
+    cursor: NextCursor
+
+
+@router.get("", summary="List the queue's dead-letter entries", response_model=DeadLetterPage)
+async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Response:
+    letters = await queue._dead_letter_queue.open(await queue._connected())
+    if letters is None:
+        return page_answer("jobs", [], "", count=0)
+
+    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+        return [encode(_letter_view(job)) if envelope_of(job, queue.name) else None for job in jobs]
+
+    most = proxy.options.max_response
+    texts, cursor = await listed_jobs(letters, JobState.WAITING, page, show, max_bytes=most, by_shown=True)
+    return page_answer("jobs", texts, cursor, count=len(texts))
+
+
+def _letter_view(letter: Job[Any, Any]) -> DeadLetter:
+    envelope = cast("dict[str, Any]", letter.data)
+    return {
+        "id": letter.id, "name": letter.name, "data": envelope.get("data"),
+        "originalQueue": str(envelope.get("originalQueue", "")),
+        "originalJobId": str(envelope.get("originalJobId", "")),
+        "failedReason": envelope.get("failedReason"), "attemptsMade": envelope.get("attemptsMade") or 0,
+        "timestamp": letter.timestamp,
+    }  # fmt: skip
+
+
+@router.post(
+    "/replay-all", summary="Replay dead-letter entries, oldest first", response_model=ReplayedPage,
+    openapi_extra=with_example(count=10),
+)  # fmt: skip
+async def replay_all(
+    queue: OpenQueue, count: Annotated[int | None, Query(ge=1, le=given.MAX_REPLAYED), Whole, WithJsonSchema(
+        {"type": "integer", "minimum": 1, "maximum": given.MAX_REPLAYED, "default": _DEFAULT_REPLAYED}
+    )] = None,
+    cursor: Cursor = None, body: given.ReplayAll = {},  # noqa: B006
+) -> Response:  # fmt: skip
+    if "count" in body and count is not None:
+        raise GlideMQValidationError("count", body["count"], "must be given once")
+    left = body.get("count", count or _DEFAULT_REPLAYED)
+    replayed: list[ReplayedJob] = []
+    letters = await queue._dead_letter_queue.open(await queue._connected())
+    if letters is None:
+        return answer({"jobs": [], "replayed": 0, "cursor": None})
+    place = f"{letters.keys.meta} {JobState.WAITING}"
+    inner = open_cursor(place, cursor)
+    for _ in range(_MAX_PAGES):
+        jobs, inner = await read_page(letters, JobState.WAITING, inner, min(left, _LETTERS_PER_CALL))
+        for letter in jobs:
+            job = await queue.replay_dead_letter_job(letter.id) if _is_replayable(letter, queue.name) else None
+            if job is not None:
+                replayed.append({"id": job.id, "name": job.name, "sourceId": letter.id})
+                left -= 1
+        if not (left and inner):
+            break
+    return answer({"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None})
+
+
+def _is_replayable(letter: Job[Any, Any], queue: str) -> bool:
+    """Return whether the entry is one of this queue, and not of a subscription."""
+    envelope = envelope_of(letter, queue)
+    return envelope is not None and "subscription" not in envelope
+
+
+@router.get("/{id}", summary="Return a dead-letter entry", response_model=DeadLetter)
+async def dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
+    letter = await queue.get_dead_letter_job(id)
+    if letter is None:
+        raise _no_letter(id)
+    return answer(_letter_view(letter))
+
+
+@router.delete("/{id}", summary="Delete a dead-letter entry", response_model=Removed)
+async def remove_dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
+    if not await queue.remove_dead_letter_job(id):
+        raise _no_letter(id)
+    return answer({"removed": True})
+
+
+@router.post("/{id}/replay", summary="Replay a dead-letter entry", response_model=Replayed)
+async def replay(queue: OpenQueue, id: given.JobId) -> Response:
+    job = await queue.replay_dead_letter_job(id)
+    if job is None:
+        raise _no_letter(id)
+    return answer({"name": job.name, "newJobId": job.id})
+
+
+def _no_letter(job_id: str) -> NotFoundError:
+    return NotFoundError(f"dead-letter entry {job_id!r} not found")
