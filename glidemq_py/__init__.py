@@ -4,8 +4,8 @@
 """
 
 from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
-from glidemq_py._api.queue import Queue
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._api.scheduler import Scheduler
 from glidemq_py._client.connect import is_cluster_client

@@ -133,8 +133,8 @@ TWINS = (
         omitted=frozenset({"blocking"}),
     ),
     Twin(
-        source="glidemq_py._api.queue.Queue",
-        target="glidemq_py/sync/queue.py",
+        source="glidemq_py._api.job_queue.Queue",
+        target="glidemq_py/sync/job_queue.py",
         title="`Queue` for blocking code.",
         doc="""Add jobs to a queue, read them, and manage the queue.
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Never, Protocol, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import URL_VARIABLE, Connection
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.forks import new_lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, Self
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

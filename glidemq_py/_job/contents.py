@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
@@ -29,7 +30,7 @@ from glidemq_py.errors import (
     StaleAttemptError,
 )
 
-__all__ = ["LOG_LINES_KEPT", "JobContents"]
+__all__ = ["LOG_LINES_KEPT", "JobContents", "resolve_in_hints"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
@@ -225,3 +226,15 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
             raise JobNotFoundError(self.id)
         if status is not AttemptStatus.OK:
             raise StaleAttemptError(self.id)
+
+
+def resolve_in_hints(kind: type[JobContents[Any, Any, Any]], *others: Callable[..., Any]) -> None:
+    """Let `typing.get_type_hints` resolve the class in annotations of the functions that it lists, and of others.
+
+    The modules of these functions import the class for type checkers only, since the class imports them.
+    """
+    for each in (*vars(kind).values(), *others):
+        function = inspect.unwrap(each) if callable(each) else None
+        if inspect.isfunction(function):
+            function.__globals__.setdefault(kind.__name__, kind)
+            function.__globals__.setdefault(JobContents.__name__, JobContents)

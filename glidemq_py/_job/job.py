@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
@@ -23,9 +23,11 @@ from glidemq_py._features.suspend.job_api import Signal
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.vectors import job_api as vectors
+from glidemq_py._job import blocking as blocking_job
 from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
-from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents
+from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hints
+from glidemq_py._job.current import current_job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     JobFailedError,
@@ -33,9 +35,6 @@ from glidemq_py.errors import (
     JobNotLoadedError,
     JobStateError,
 )
-
-if TYPE_CHECKING:
-    from glidemq_py._job.blocking import BlockingJob
 
 __all__ = ["LOG_LINES_KEPT", "Job"]
 
@@ -128,11 +127,9 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         return cast("ResultT", value if self._read_result is None else self._read_result(value))
 
     @property
-    def blocking(self) -> BlockingJob[DataT, ResultT, ContextT]:
+    def blocking(self) -> blocking_job.BlockingJob[DataT, ResultT, ContextT]:
         """This job with blocking methods, for handlers that are plain functions."""
-        from glidemq_py._job.blocking import BlockingJob
-
-        return BlockingJob(self)
+        return blocking_job.BlockingJob(self)
 
     def __repr__(self) -> str:
         return f"<Job {self.id!r} {self.name!r} of queue {self.queue_name!r}>"
@@ -393,3 +390,4 @@ class Job(JobContents[DataT, ResultT, ContextT]):
 
 
 watch_calls(Job)
+resolve_in_hints(Job, current_job, steps.data_of_step)

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, Protocol, Unpack, cast, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, JobOptionsDict
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.queue_options import JobSpec

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger

@@ -14,7 +14,7 @@ from fastapi import Depends
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.transport import ConnectionSource

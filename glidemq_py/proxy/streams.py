@@ -15,7 +15,7 @@ from pydantic import WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import QueueEvent
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobState

@@ -9,8 +9,8 @@ from glidemq_py._job import BlockingJob as Job
 from glidemq_py.sync.broadcast import Broadcast
 from glidemq_py.sync.events import QueueEvents
 from glidemq_py.sync.flows import FlowProducer
+from glidemq_py.sync.job_queue import Queue
 from glidemq_py.sync.pool import ServerlessPool, serverless_pool
 from glidemq_py.sync.producer import Producer
-from glidemq_py.sync.queue import Queue
 
 __all__ = ["Broadcast", "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool"]

@@ -156,42 +156,6 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         """
         return run_immediately(self._core.remove_subscription(name, force=force))
 
-    def pause(self) -> None:
-        """Pause all subscriptions. Messages being processed continue. Idempotent."""
-        run_immediately(self._core.pause())
-
-    def resume(self) -> None:
-        """Resume all subscriptions. Idempotent."""
-        run_immediately(self._core.resume())
-
-    def is_paused(self) -> bool:
-        """Return True if the broadcast is paused."""
-        return run_immediately(self._core.is_paused())
-
-    def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
-        """Limit the messages fetched per window, counted over all subscriptions.
-
-        Args:
-            max: maximum number of messages per window.
-            duration: length of the window, in ms or as a timedelta.
-        """
-        run_immediately(self._core.set_global_rate_limit(max, duration))
-
-    def remove_global_rate_limit(self) -> None:
-        """Remove the global rate limit."""
-        run_immediately(self._core.remove_global_rate_limit())
-
-    def close(self) -> None:
-        """Send pending messages, and close the connection unless it was passed in. Idempotent."""
-        run_immediately(self._core.close())
-
-    def __enter__(self) -> Self:
-        run_immediately(self._core.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def redeliver(self, message_id: str, subscription: str) -> None:
         """Deliver a message again to a subscription that has finished it, with all attempts available again.
 
@@ -245,6 +209,42 @@ class Broadcast(BlockingOnly, Generic[DataT]):
             subscription: as for `get_dead_letter_jobs`.
         """
         return run_immediately(self._core.remove_dead_letter_job(job_id, subscription))
+
+    def pause(self) -> None:
+        """Pause all subscriptions. Messages being processed continue. Idempotent."""
+        run_immediately(self._core.pause())
+
+    def resume(self) -> None:
+        """Resume all subscriptions. Idempotent."""
+        run_immediately(self._core.resume())
+
+    def is_paused(self) -> bool:
+        """Return True if the broadcast is paused."""
+        return run_immediately(self._core.is_paused())
+
+    def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
+        """Limit the messages fetched per window, counted over all subscriptions.
+
+        Args:
+            max: maximum number of messages per window.
+            duration: length of the window, in ms or as a timedelta.
+        """
+        run_immediately(self._core.set_global_rate_limit(max, duration))
+
+    def remove_global_rate_limit(self) -> None:
+        """Remove the global rate limit."""
+        run_immediately(self._core.remove_global_rate_limit())
+
+    def close(self) -> None:
+        """Send pending messages, and close the connection unless it was passed in. Idempotent."""
+        run_immediately(self._core.close())
+
+    def __enter__(self) -> Self:
+        run_immediately(self._core.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def name(self) -> str:

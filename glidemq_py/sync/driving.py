@@ -8,8 +8,8 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api.bulk import Added, Adder
 from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
-from glidemq_py._api.queue import Queue
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.driven_transport import DrivenTransport

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
+
+from opentelemetry.trace import Tracer
 
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.names import TRACER_NAME
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
 
 __all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
 

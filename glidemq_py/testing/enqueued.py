@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pprint import pformat
 from typing import Any, Final, cast
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.times import Milliseconds, to_ms

@@ -7,7 +7,7 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.broadcast import Broadcast

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from glidemq_py._api.queue import Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._core import json_text as json

@@ -151,6 +151,12 @@ def test_the_installed_version_is_the_projects() -> None:
     assert installed == project["version"]
 
 
+def test_modules_do_not_shadow_the_standard_library() -> None:
+    names = {path.stem for path in (ROOT / "glidemq_py").rglob("*") if path.suffix == ".py" or path.is_dir()}
+    assert len(names) > 150
+    assert names & sys.stdlib_module_names == set()
+
+
 def test_imports_point_one_way() -> None:
     """The rooms of the architecture, as pyproject.toml lists them under `tool.importlinter`."""
     pytest.importorskip("importlinter", reason="import-linter, of the extra `test`, reads the imports")

@@ -11,20 +11,20 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import add_bulk_ids, added_id
-from glidemq_py._api.queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import JobState
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast import calls as broadcasting
+from glidemq_py._features.broadcast import dead_letters
 from glidemq_py._features.broadcast.options import (
     PublishOptionsDict,
     check_message_options,
@@ -32,13 +32,11 @@ from glidemq_py._features.broadcast.options import (
     validate_subscription,
 )
 from glidemq_py._features.dead_letters.options import DeadLetterInput
-from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
-from glidemq_py._job import Job, QueueLink, reading
-from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
+from glidemq_py._job import QueueLink
+from glidemq_py.errors import JobStateError
 
 __all__ = [
     "Broadcast",
-    "BroadcastDeadLetters",
     "Delivery",
     "DeliveryState",
     "Subscription",
@@ -138,121 +136,10 @@ async def get_delivery(link: QueueLink, message_id: str, subscription: str) -> D
     )  # fmt: skip
 
 
-_PAGE = 500
-
-
-class BroadcastDeadLetters:
-    """The methods of `Broadcast` for failed messages."""
-
-    _queue: Queue[Any, Any]
-
-    async def redeliver(self, message_id: str, subscription: str) -> None:
-        """Deliver a message again to a subscription that has finished it, with all attempts available again.
-
-        Args:
-            message_id: id of the message.
-            subscription: name of the subscription.
-
-        Raises:
-            JobNotFoundError: the message does not exist or was deleted.
-            JobStateError: the message is waiting or active in the subscription.
-            GlideMQValidationError: the subscription does not exist.
-        """
-        await self._redeliver(parse_job_id(message_id, "message_id"), validate_subscription(subscription), "")
-
-    async def get_dead_letter_jobs(
-        self, subscription: str | None = None, start: int = 0, end: int = -1
-    ) -> list[Job[Any, Any]]:
-        """Return dead-letter entries by position, oldest first.
-
-        Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
-        broadcast), ``originalJobId`` (the message), ``subscription``, ``data``, ``failedReason``, ``attemptsMade``.
-
-        Args:
-            subscription: return only entries of this subscription, from its dead letter queue; None returns all
-                entries in the dead letter queue of the broadcast.
-            start: position of the first entry.
-            end: position of the last entry, inclusive; -1 = the last one.
-        """
-        first = check_int("start", start, 0, 2**53)
-        last = check_int("end", end, -1, 2**53)
-        letters = await self._dead_letters(subscription)
-        found: list[Job[Any, Any]] = []
-        if letters is None:
-            return found
-        async for job in reading.iterate(letters, JobState.WAITING, _PAGE):
-            if last != -1 and len(found) > last:
-                break
-            if self._is_ours(job, subscription):
-                found.append(job)
-        return found[first:]
-
-    async def replay_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Redeliver the message of a dead-letter entry to its subscription (`redeliver`), and delete the entry.
-
-        Repeating an interrupted replay does not deliver the message twice. Raises the errors of `redeliver`; the entry
-        is then kept.
-
-        Args:
-            job_id: id of the entry (not of the message).
-            subscription: as for `get_dead_letter_jobs`.
-
-        Returns:
-            False if there is no such entry.
-        """
-        letter_id = parse_job_id(job_id)
-        found = await self._letter(letter_id, subscription)
-        if found is None:
-            return False
-        letters, letter = found
-        envelope = cast("dict[str, Any]", letter.data)
-        await self._redeliver(str(envelope["originalJobId"]), str(envelope["subscription"]), letter_id)
-        await remove_dead_letter(letters, letter)
-        return True
-
-    async def remove_dead_letter_job(self, job_id: str, subscription: str | None = None) -> bool:
-        """Delete a dead-letter entry; return False if it does not exist.
-
-        Args:
-            job_id: id of the entry (not of the message).
-            subscription: as for `get_dead_letter_jobs`.
-        """
-        found = await self._letter(parse_job_id(job_id), subscription)
-        return False if found is None else await remove_dead_letter(*found)
-
-    async def _redeliver(self, message_id: str, subscription: str, once: str) -> None:
-        link = await self._queue._connected()
-        call = broadcasting.redeliver(link.keys.meta, message_id, subscription, once)
-        answer = await link.transport.call(call)
-        if answer == "gone":
-            raise JobNotFoundError(message_id)
-        if answer == "no-subscription":
-            raise GlideMQValidationError("subscription", subscription, "does not exist")
-        if answer not in ("ok", "duplicate"):
-            message = f"cannot redeliver message {message_id!r} to subscription {subscription!r}: it is {answer}"
-            raise JobStateError(message_id, answer, "redeliver", message)
-
-    async def _dead_letters(self, subscription: str | None) -> QueueLink | None:
-        name = "" if subscription is None else validate_subscription(subscription)
-        return await self._queue._dead_letter_queue.open(await self._queue._connected(), name)
-
-    async def _letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
-        letters = await self._dead_letters(subscription)
-        job = None if letters is None else await reading.get_job(letters, job_id)
-        if letters is None or job is None or not self._is_ours(job, subscription):
-            return None
-        return letters, job
-
-    def _is_ours(self, job: Job[Any, Any], subscription: str | None) -> bool:
-        envelope = envelope_of(job, self._queue.name)
-        of = None if envelope is None else envelope.get("subscription")
-        return isinstance(of, str) and subscription in (None, of)
-
-
 DataT = TypeVar("DataT", default=Any)
 
 
-class Broadcast(BroadcastDeadLetters, AsyncOnly, Generic[DataT]):
+class Broadcast(AsyncOnly, Generic[DataT]):
     """Publishes messages that every subscription gets; ``DataT`` in ``Broadcast[DataT]`` is the type of their data.
 
     It connects on first use. Close it, or use it as ``async with``.
@@ -406,6 +293,13 @@ class Broadcast(BroadcastDeadLetters, AsyncOnly, Generic[DataT]):
             message = f"cannot remove subscription {wanted!r}: one of its workers is running; stop it or use force=True"
             raise JobStateError("*", "active", "remove", message)
         return answer == "ok"
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    redeliver = dead_letters.redeliver
+    get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
+    replay_dead_letter_job = dead_letters.replay_dead_letter_job
+    remove_dead_letter_job = dead_letters.remove_dead_letter_job
 
     # -- control ------------------------------------------------------------------------------------------
 

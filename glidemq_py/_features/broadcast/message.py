@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from typing_extensions import TypeVar
 
@@ -15,11 +15,8 @@ from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.vectors import job_api as vectors
 from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
-from glidemq_py._job.contents import JobContents
+from glidemq_py._job.contents import JobContents, resolve_in_hints
 from glidemq_py._worker.run import Run
-
-if TYPE_CHECKING:
-    from glidemq_py._features.broadcast.blocking import BlockingMessage
 
 __all__ = ["Message", "MessageRun"]
 
@@ -65,8 +62,6 @@ class Message(JobContents[DataT, ResultT, ContextT]):
     @property
     def blocking(self) -> BlockingMessage[DataT, ResultT, ContextT]:
         """This message with blocking methods, for handlers that are plain functions."""
-        from glidemq_py._features.broadcast.blocking import BlockingMessage
-
         return BlockingMessage(self)
 
     def move_to_delayed(self, when: Milliseconds | datetime) -> NoReturn:
@@ -98,6 +93,7 @@ class Message(JobContents[DataT, ResultT, ContextT]):
 
 
 watch_calls(Message)
+resolve_in_hints(Message)
 
 
 class MessageRun(Run):
@@ -105,3 +101,6 @@ class MessageRun(Run):
 
     job_type = Message
     __slots__ = ()
+
+
+from glidemq_py._features.broadcast.blocking import BlockingMessage  # noqa: E402  # it imports Message
