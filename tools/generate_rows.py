@@ -205,7 +205,7 @@ _OPTIONAL = {
     "exchange": ("limiter", "tokens", "idle", "charges", "held"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
     "page": ("name",),
-    "schedules_read": ("name", "cursor", "count"),
+    "schedulers_read": ("name", "cursor", "count"),
 }
 """Arguments that are False if they are not given."""
 

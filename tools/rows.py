@@ -105,8 +105,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "new_budget": "root fields",
         "refused": "row reason",
         # -- schedulers
-        "schedule": "name home text",
-        "due_schedule": "name home text last_job",
+        "scheduler": "name home text",
+        "due_scheduler": "name home text last_job",
         "last_run": "state finished_on reported is_empty",
         "firing": "name home expected text due jobs instants tracked",
         # -- staged writes
@@ -136,7 +136,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 
 BUILT = (
     "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed", "event", "child",
-    "waiting_parent", "outcome", "relative", "refused", "schedule", "due_schedule", "last_run", "write",
+    "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
 )  # fmt: skip
@@ -261,10 +261,10 @@ CALLS: tuple[CallLayout, ...] = (
     _call("usages", "ids fields"),
     _call("usage_minutes", "first minutes", reply="jobs total_tokens total_cost unit models tokens costs minutes"),
     # -- schedulers
-    _call("schedules_read", "name cursor count", reply="now rows cursor"),
-    _call("schedules_put", "name home expected text due"),
-    _call("schedules_due", "holder", reply="now rows wait revision leader"),
-    _call("schedules_fire", "holder rows quiet", reply="now outcomes"),
+    _call("schedulers_read", "name cursor count", reply="now rows cursor"),
+    _call("schedulers_put", "name home expected text due"),
+    _call("schedulers_due", "holder", reply="now rows wait revision leader"),
+    _call("schedulers_fire", "holder rows quiet", reply="now outcomes"),
     # -- outbox and staged writes
     _call("outbox", "holder hold cursor delivered", reply="held entries writes"),
     _call("write_open", "write home query batch ttl create queue keep driver", reply="state ballot"),

@@ -81,10 +81,10 @@ __all__ = [
     "requeue_job",
     "requeue_jobs",
     "revoke",
-    "schedules_due",
-    "schedules_fire",
-    "schedules_put",
-    "schedules_read",
+    "schedulers_due",
+    "schedulers_fire",
+    "schedulers_put",
+    "schedulers_read",
     "set_event_retention",
     "signal",
     "store_vector",
@@ -444,23 +444,23 @@ def usage_minutes(*, first: object, minutes: object) -> tuple[bytes]:
     return (pack((first, minutes)),)
 
 
-def schedules_read(*, name: object = False, cursor: object = False, count: object = False) -> tuple[bytes]:
-    """Return the arguments of ``schedules_read``."""
+def schedulers_read(*, name: object = False, cursor: object = False, count: object = False) -> tuple[bytes]:
+    """Return the arguments of ``schedulers_read``."""
     return (pack((name, cursor, count)),)
 
 
-def schedules_put(*, name: object, home: object, expected: object, text: object, due: object) -> tuple[bytes]:
-    """Return the arguments of ``schedules_put``."""
+def schedulers_put(*, name: object, home: object, expected: object, text: object, due: object) -> tuple[bytes]:
+    """Return the arguments of ``schedulers_put``."""
     return (pack((name, home, expected, text, due)),)
 
 
-def schedules_due(*, holder: object) -> tuple[bytes]:
-    """Return the arguments of ``schedules_due``."""
+def schedulers_due(*, holder: object) -> tuple[bytes]:
+    """Return the arguments of ``schedulers_due``."""
     return (pack((holder,)),)
 
 
-def schedules_fire(*, holder: object, rows: object, quiet: object) -> tuple[bytes]:
-    """Return the arguments of ``schedules_fire``."""
+def schedulers_fire(*, holder: object, rows: object, quiet: object) -> tuple[bytes]:
+    """Return the arguments of ``schedulers_fire``."""
     return (pack((holder, rows, quiet)),)
 
 

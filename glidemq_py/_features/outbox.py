@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -115,6 +116,8 @@ STORED: Final = "stored"
 """Value of an envelope's ``encoding`` if its ``data`` is the stored text instead of the deserialized value."""
 _HOLD_MS: Final = 5_000
 _POLL_S: Final = 0.02
+_NOTIFY_CALLS: Final = 1_000
+"""Calls per round, each of which notifies up to 500 parents."""
 _NO_LIMIT: Final = 2**40
 
 
@@ -137,20 +140,20 @@ class Outbox:
         self.writes = 0
         """Number of unfinished staged writes of the queue in the last round."""
 
-    async def deliver(self, patience: float = 0.0) -> int:
+    async def deliver(self, wait_s: float = 0.0) -> int:
         """Deliver all entries and return their number; 0 if another client holds the outbox lock.
 
         Args:
-            patience: seconds to wait for another client that holds the lock.
+            wait_s: seconds to wait for another client that holds the lock.
 
         Raises:
             GlideMQError: an entry could not be delivered and remains in the outbox; all others were delivered.
         """
         async with self._busy:
             count = await self._round()
-            while self._elsewhere and patience > 0:
+            deadline = time.monotonic() + wait_s
+            while self._elsewhere and time.monotonic() < deadline:
                 await self._link.runtime.sleep(_POLL_S)
-                patience -= _POLL_S
                 count += await self._round()
             return count
 
@@ -175,11 +178,11 @@ class Outbox:
                 if self._kinds is not None and kind not in self._kinds:
                     continue
                 try:
-                    await _DELIVERIES[kind](self._link, to, entries)
+                    delivered = await _DELIVERIES[kind](self._link, to, entries)
                 except GlideMQError as error:
                     failure = failure or error
                 else:
-                    done += [entry.id for entry in entries]
+                    done += [entry.id for entry in entries] if delivered else []
             count += len(done) - len(malformed)
             left = left or len(done) < len(reply.entries)
         self.left = left or self._elsewhere
@@ -221,35 +224,44 @@ def _by_target(entries: list[OutboxEntry]) -> dict[tuple[str, str], list[OutboxE
     return by_target
 
 
-async def _deliver_dead_letters(link: QueueLink, queue: str, letters: list[OutboxEntry]) -> None:
+async def _deliver_dead_letters(link: QueueLink, queue: str, entries: list[OutboxEntry]) -> bool:
     keys = QueueKeys(link.keys.prefix, queue)
-    rows = [_letter_row(link, entry) for entry in letters]
+    rows = [_dead_letter_row(link, entry) for entry in entries]
     await link.transport.call(add(keys.meta, rows, False))
+    return True
 
 
-async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> None:
+async def _notify_parents(link: QueueLink, stem: str, entries: list[OutboxEntry]) -> bool:
     """Report finished children to their parents' queue (key prefix ``stem``), then deliver that queue's outbox."""
     names = ("parent", "child", "how", "text", "policy")
     ends = [ChildOutcome(*(entry.fields[name] for name in names)) for entry in entries]
     if not await link.transport.call(children_ended(f"{stem}meta", ends)):
-        return
+        return True
     prefix, _, name = stem[:-2].rpartition(":{")
     onward = QueueLink(transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter)
     try:
         await Outbox(onward, kinds=("child", "parents")).deliver()
     except GlideMQError as error:
         _log.debug("queue %r: outbox left to the queue's own workers: %s", name, error)
+    return True
 
 
-async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> None:
+async def _charge(link: QueueLink, _: str, entries: list[OutboxEntry]) -> bool:
     for entry in entries:
         await deliver_charge(link, entry)
+    return True
 
 
-async def _notify_many_parents(link: QueueLink, stem: str, _: list[OutboxEntry]) -> None:
-    """Notify the parents of children with very many, all of which are in this queue's own keys."""
-    while await link.transport.call(notify_parents(f"{stem}meta")):
-        pass
+async def _notify_many_parents(link: QueueLink, stem: str, _: list[OutboxEntry]) -> bool:
+    """Notify the parents of children with very many, all of which are in this queue's own keys.
+
+    Returns:
+        False if there are more: the entry is kept, and the next round continues.
+    """
+    for _call in range(_NOTIFY_CALLS):
+        if not await link.transport.call(notify_parents(f"{stem}meta")):
+            return True
+    return False
 
 
 _REQUIRED: Final = {
@@ -275,7 +287,7 @@ def dead_letter_id(queue: str, job_id: str, activation: str) -> str:
     return f"dead-{digest.hexdigest()[:32]}"
 
 
-def _letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
+def _dead_letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
     fields = entry.fields
     queue, job_id = link.keys.name, fields["id"]
     envelope: dict[str, Any] = {

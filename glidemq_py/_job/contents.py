@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, cast
+from typing import Any, Generic, Self, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
 from typing_extensions import TypeVar
@@ -41,6 +41,7 @@ LOG_LINES_KEPT = 1_000
 
 _MAX_SAFE_INTEGER = 2**53
 _UNREAD: Any = object()
+_OF_THIS_PROCESS = frozenset(("_link", "_attempt", "_data", "_read_result", "_usage"))
 
 
 class JobContents(Generic[DataT, ResultT, ContextT]):
@@ -72,6 +73,27 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         self._link = link
         self.id = job_id
         self.name = name
+
+    def _to_state(self) -> dict[str, Any]:
+        """Return what another process needs to create the same job with `_from_state`."""
+        return {name: value for name, value in vars(self).items() if name not in _OF_THIS_PROCESS}
+
+    @classmethod
+    def _from_state(cls, link: QueueLink[JobTransport], state: Mapping[str, Any]) -> Self:
+        """Create the job of another process's `_to_state`."""
+        job = cls(link, state["id"], state["name"])
+        for name, value in state.items():
+            setattr(job, name, value)
+        return job
+
+    def _changed_elsewhere(self, data_text: str | None, progress_text: str | None, usage: JobUsage | None) -> None:
+        """Take over what the handler has changed in another process."""
+        if data_text != self._data_text:
+            self._forget_data()
+            self._data_text = data_text
+        self._progress_text = progress_text
+        if usage is not None:
+            self._usage = usage
 
     @property
     def queue_name(self) -> str:

@@ -29,7 +29,7 @@ _POLL_S: Final = 1.0
 _SELDOM_S: Final = 10.0
 """Interval of queues whose outbox has had no entries yet."""
 _LAST_PAUSE_S: Final = 30.0
-_GOODBYE_S: Final = 2.0
+_LAST_DELIVERY_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 _AGAIN_MAX_S: Final = 5.0
 """Pauses after rounds that left entries: the first, doubled with each such round up to the last."""
@@ -95,5 +95,5 @@ class OutboxTask(BackgroundTask):
         await super().close()
         if self._expected:
             with contextlib.suppress(GlideMQError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE_S):
+                async with asyncio.timeout(_LAST_DELIVERY_S):
                     await self._outbox.deliver()

@@ -248,7 +248,7 @@ class BaseWorker(AsyncOnly):
         """Fetch jobs again."""
         self._life.resume()
 
-    def abort_job(self, job_id: str) -> bool:
+    def cancel_job(self, job_id: str) -> bool:
         """Cancel a job that this worker runs. `Queue.revoke` cancels a job of any worker.
 
         The job fails as revoked, without a retry; a result that its handler still returns is discarded. An
@@ -258,7 +258,7 @@ class BaseWorker(AsyncOnly):
         Returns:
             False if this worker does not run the job.
         """
-        return self._life.parts is not None and self._life.parts.runner.abort(str(job_id))
+        return self._life.parts is not None and self._life.parts.runner.cancel(str(job_id))
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.

@@ -84,7 +84,7 @@ class Parts:
     recovery: StalledJobsTask
     outbox: OutboxTask
     sleepers: SuspendTimeoutsTask
-    schedules: SchedulerTask
+    schedulers: SchedulerTask
     patience: float
     """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
 
@@ -98,7 +98,7 @@ class Parts:
         closing.server_replies = await self.wake.stop_accepting()
         await closing.run_out(force)
         closing.report_losses()
-        parts = (self.wake, self.recovery, self.schedules, self.fetching, self.outbox)
+        parts = (self.wake, self.recovery, self.schedulers, self.fetching, self.outbox)
         await asyncio.gather(*(part.close() for part in parts), self.heartbeat.close(closing.seconds_left(_JOIN_S)))
         self.runner.close()
         if closing.is_cut_off:
@@ -154,10 +154,10 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         link=link, source=source, options=options, listeners=listeners, failure_log=fetching.failure_log,
         outbox_pending=outbox.wake,
     )  # fmt: skip
-    schedules = SchedulerTask(
+    schedulers = SchedulerTask(
         link=link, quiet=not options.events, on_error=lambda error: listeners.emit("error", error)
     )
-    fetching.schedules = schedules.on_revision
+    fetching.schedulers = schedulers.on_revision
     sleepers = SuspendTimeoutsTask(link, outbox.wake, fetching.failure_log.signal_timed_out)
     stack.push_async_callback(sleepers.close)
     listeners.on("suspended", sleepers.suspended)
@@ -185,11 +185,11 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
             sweep = UnusedLibrariesTask(transport)
             stack.push_async_callback(sweep.close)
             sweep.start()
-        for task in (recovery, wake, outbox, schedules, sleepers):
+        for task in (recovery, wake, outbox, schedulers, sleepers):
             task.start()
     return Parts(
         link=link, source=source, fetching=fetching, runner=runner, wake=wake, heartbeat=heartbeat,
-        recovery=recovery, outbox=outbox, sleepers=sleepers, schedules=schedules,
+        recovery=recovery, outbox=outbox, sleepers=sleepers, schedulers=schedulers,
         patience=(_request_timeout_ms(transport) + options.lock_duration) / 1000,
     )  # fmt: skip
 

@@ -17,115 +17,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from glidemq_py._worker.fetch_calls import MAX_ROWS, Call, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
 from glidemq_py._worker.throttle import Throttle
 
 if TYPE_CHECKING:
-    from glidemq_py._core.calls.working import Held, Tokens
+    from glidemq_py._core.calls.working import Held
     from glidemq_py._features.limits.options import TokenLimiter
     from glidemq_py._worker.results import FinishedAttempt
     from glidemq_py._worker.run import Run
 
-__all__ = [
-    "MAX_ROWS",
-    "Exchange",
-    "Failure",
-    "FetchEngine",
-    "Invalidate",
-    "Pipelined",
-    "Reattach",
-]
+__all__ = ["FetchEngine"]
 
-MAX_ROWS: Final = 100
-"""Maximum number of jobs reported, and fetched, by one call: about a millisecond of server time."""
 TWO_CALLS_FROM: Final = 6
 """Minimum number of slots for two calls in flight."""
 MAX_REFUSALS: Final = 5
 """Number of failed calls after which a result that makes the server function fail is given up."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
-
-
-class Failure(Enum):
-    """Why a call failed."""
-
-    LOST = auto()
-    """The connection: the call may have been executed."""
-    REJECTED = auto()
-    """The server function failed; a reported row may be the cause."""
-    CLOSED = auto()
-    """The connection was closed by its owner, or the server refuses every call of this worker."""
-    BROKEN = auto()
-    """Any other error."""
-
-
-class Step(Enum):
-    """Steps after a failed call, in their order."""
-
-    PAUSE = auto()
-    REPORT = auto()
-    """Report results of failed calls again. A lost call may have reported a job's failure and fetched the same job for
-    its retry. Its pending row would make REATTACH treat the new attempt as known."""
-    INVALIDATE = auto()
-    REATTACH = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """Report results and fetch up to ``want`` jobs.
-
-    Attributes:
-        want: Number of requested jobs.
-        batch: The results.
-        wake_count: Number of wake-ups before the call.
-        held: Counts of this worker's jobs and suspects if the call may fetch suspects.
-        tokens: Token limit of the queue and the tokens of the results, if the worker has such a limit.
-    """
-
-    want: int
-    batch: list[FinishedAttempt]
-    wake_count: int
-    held: Held | None = None
-    tokens: Tokens | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Pipelined:
-    """Fetch up to ``want`` jobs with a call that is sent behind a blocking read.
-
-    Attributes:
-        want: Number of requested jobs; the call reserves their slots.
-        number: Number of the call, until it is invalidated by `Invalidate`.
-        held: See `Exchange`.
-    """
-
-    want: int
-    number: int
-    held: Held | None
-
-
-@dataclass(slots=True, eq=False)
-class Invalidate:
-    """Make the server ignore the pipelined call with this number."""
-
-    number: int
-
-
-@dataclass(slots=True, eq=False)
-class Reattach:
-    """Find jobs that lost replies assigned to this worker.
-
-    Attributes:
-        known: Runs of the known jobs.
-        want: Maximum number of jobs.
-        cursor: Cursor of the previous call, or ''.
-    """
-
-    known: list[Run]
-    want: int
-    cursor: str
 
 
 class FetchEngine:
@@ -201,7 +110,7 @@ class FetchEngine:
         self._pause_until = 0.0
         self._cursor = ""
         self._retry_steps = True
-        self._step_call: Exchange | Invalidate | Reattach | None = None
+        self._step_call: Call | None = None
         self._recovery_calls = 0
         """Number of `Invalidate` and `Reattach` calls in flight: 0 or 1."""
 
@@ -215,13 +124,8 @@ class FetchEngine:
     @property
     def will_request(self) -> bool:
         """True if `next_call` requests jobs as soon as the calls in flight allow it."""
-        return (
-            self.jobs_may_be_ready
-            and self.may_fetch
-            and self.step is None
-            and not self.disconnected
-            and self.free > 0
-        )  # fmt: skip
+        ready = self.jobs_may_be_ready and self.may_fetch and self.free > 0
+        return ready and self.step is None and not self.disconnected
 
     @property
     def all_reported(self) -> bool:
@@ -315,7 +219,7 @@ class FetchEngine:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def next_call(self, now: float) -> Exchange | Invalidate | Reattach | None:
+    def next_call(self, now: float) -> Call | None:
         """Return the next call to make, or None.
 
         Its result is passed to `replied`, `invalidated`, `reattached`, or `failed`.
@@ -409,16 +313,13 @@ class FetchEngine:
         self._busy = False
         return True
 
-    def failed(self, call: Exchange | Invalidate | Reattach, failure: Failure, now: float) -> list[FinishedAttempt]:
+    def failed(self, call: Call, failure: Failure, now: float) -> list[FinishedAttempt]:
         """Process a failed call. Return the results that are given up because the server function rejects them."""
         self.calls_in_flight -= 1
         self.is_cut_off = self.is_cut_off or failure is Failure.LOST
         given_up: list[FinishedAttempt] = []
         if isinstance(call, Exchange):
-            self.requested_slots -= call.want
-            self.free += call.want
-            if call.held is not None:
-                self.suspects_requested = False
+            self._free_requested(call)
             given_up = self._keep(call.batch, failure)
         else:
             self._recovery_calls = 0
@@ -435,7 +336,7 @@ class FetchEngine:
             self._end_steps()
         return given_up
 
-    def is_step(self, call: Exchange | Invalidate | Reattach) -> bool:
+    def is_step(self, call: Call) -> bool:
         """Return True if this call follows a failed one."""
         return call is self._step_call
 
@@ -449,8 +350,8 @@ class FetchEngine:
         if failure is Failure.REJECTED:
             for finished in batch:
                 finished.refusals += 1
-            given_up = [finished for finished in batch if finished.refusals >= MAX_REFUSALS]
-            batch = [finished for finished in batch if finished.refusals < MAX_REFUSALS]
+            given_up = [each for each in batch if each.refusals >= MAX_REFUSALS]
+            batch = [each for each in batch if each.refusals < MAX_REFUSALS]
         if failure is not Failure.CLOSED:
             for finished in batch:
                 finished.sent = True
@@ -469,7 +370,7 @@ class FetchEngine:
         self.step = None
         self.wake()
 
-    def _next_step(self, now: float) -> Exchange | Invalidate | Reattach | None:
+    def _next_step(self, now: float) -> Call | None:
         if self.calls_in_flight or (self.step is Step.PAUSE and now < self._pause_until):
             return None
         self.calls_in_flight += 1
@@ -478,7 +379,7 @@ class FetchEngine:
             self._recovery_calls = 1
         return call
 
-    def _call_of_step(self, now: float) -> Exchange | Invalidate | Reattach:
+    def _call_of_step(self, now: float) -> Call:
         if self.step in (Step.PAUSE, Step.REPORT):
             self.step = Step.REPORT
             batch = self._sent_results()
@@ -495,17 +396,14 @@ class FetchEngine:
 
     def _sent_results(self) -> list[FinishedAttempt]:
         """Remove and return results of failed calls, without those that may make the function fail."""
-        batch: list[FinishedAttempt] = []
-        others: list[FinishedAttempt] = []
-        for finished in self.finished:
-            reported = finished.sent and not finished.refusals and len(batch) < MAX_ROWS
-            (batch if reported else others).append(finished)
+        batch = [each for each in self.finished if each.sent and not each.refusals][:MAX_ROWS]
         if batch:
-            self.finished = deque(others)
+            reported = set(map(id, batch))
+            self.finished = deque(each for each in self.finished if id(each) not in reported)
         return batch
 
     def invalidated(self) -> None:
-        """Process the reply to a `Invalidate` call."""
+        """Process the reply to an `Invalidate` call."""
         self.calls_in_flight -= 1
         self._recovery_calls = 0
         self.is_cut_off = False
@@ -549,8 +447,8 @@ class FetchEngine:
     def next_pipelined(self) -> Pipelined | None:
         """Return a call to send behind a blocking read, or None; it reserves all free slots until its reply.
 
-        None if no slot is free, if the worker has limits of its own (they may change before the call runs), or if it
-        runs batches (a batch may start before the call ends, and then no other job may be fetched).
+        None also if the worker has limits of its own (they may change before the call runs) or runs batches (a batch may
+        start before the call ends, and then no other job may be fetched).
         """
         want = min(self.free, MAX_ROWS)
         if not self._may_pipeline or not self.may_fetch or want <= 0 or self.step is not None or self.disconnected:
@@ -561,10 +459,9 @@ class FetchEngine:
         return call
 
     def pipelined_replied(self, call: Pipelined) -> Exchange | None:
-        """Process the reply to a pipelined call that was not invalidated.
+        """Process the reply to a pipelined call that was not invalidated; return the call to pass to `replied`.
 
-        Returns:
-            The call to pass to `replied`, or None if the jobs must be released: the worker no longer fetches.
+        None if the jobs must be released: the worker no longer fetches.
         """
         if not self.may_fetch:
             self._release_pipelined()
@@ -594,7 +491,10 @@ class FetchEngine:
     def _release_pipelined(self) -> None:
         call, self.pipelined = self.pipelined, None
         if call is not None:
-            self.requested_slots -= call.want
-            self.free += call.want
-            if call.held is not None:
-                self.suspects_requested = False
+            self._free_requested(call)
+
+    def _free_requested(self, call: Exchange | Pipelined) -> None:
+        self.requested_slots -= call.want
+        self.free += call.want
+        if call.held is not None:
+            self.suspects_requested = False

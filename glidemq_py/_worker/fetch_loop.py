@@ -18,7 +18,8 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
-from glidemq_py._worker.fetch_engine import Exchange, Failure, FetchEngine, Invalidate, Pipelined, Reattach
+from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach
+from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
@@ -105,7 +106,7 @@ class FetchLoop:
         """Called with the lock duration (ms) of a fetched job that has its own."""
         self.outbox_pending: Callable[[], None] | None = None
         """Called when a reply reports that the outbox has entries."""
-        self.schedules: Callable[[int], None] | None = None
+        self.schedulers: Callable[[int], None] | None = None
         """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
         self.on_unsupported: Callable[[UnsupportedFeatureError], None] | None = None
         """Closes the worker: the queue uses a feature that this version does not have."""
@@ -298,10 +299,10 @@ class FetchLoop:
 
     def _forward(self, flags: int) -> int:
         """Call the callbacks of set flags; return the flags that explain why no more jobs were fetched."""
-        if flags >= working.SCHEDULES:
-            if self.schedules is not None:
-                self.schedules(flags // working.SCHEDULES)
-            flags %= working.SCHEDULES
+        if flags >= working.SCHEDULER_REVISION:
+            if self.schedulers is not None:
+                self.schedulers(flags // working.SCHEDULER_REVISION)
+            flags %= working.SCHEDULER_REVISION
         if flags & ExchangeFlags.OUTBOX_PENDING:
             flags -= ExchangeFlags.OUTBOX_PENDING
             if self.outbox_pending is not None:

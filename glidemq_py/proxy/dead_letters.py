@@ -24,7 +24,7 @@ from glidemq_py.proxy.state import OpenQueue, State
 __all__ = ["router"]
 
 _DEFAULT_REPLAYED: Final = 100
-_LETTERS_PER_CALL: Final = 25
+_ENTRIES_PER_CALL: Final = 25
 _MAX_PAGES: Final = 100
 """A request reads at most this many pages of the dead letter queue, which may hold entries of other queues."""
 
@@ -78,26 +78,26 @@ class ReplayedPage(ResponseModel):
 
 @router.get("", summary="List the queue's dead-letter entries", response_model=DeadLetterPage)
 async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Response:
-    letters = await queue._dead_letter_queue.open(await queue._connected())
-    if letters is None:
+    dead_queue = await queue._dead_letter_queue.open(await queue._connected())
+    if dead_queue is None:
         return page_answer("jobs", [], "", count=0)
 
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
-        return [encode(_letter_view(job)) if envelope_of(job, queue.name) else None for job in jobs]
+        return [encode(_entry_view(job)) if envelope_of(job, queue.name) else None for job in jobs]
 
     most = proxy.options.max_response
-    texts, cursor = await listed_jobs(letters, JobState.WAITING, page, show, max_bytes=most, by_shown=True)
+    texts, cursor = await listed_jobs(dead_queue, JobState.WAITING, page, show, max_bytes=most, by_shown=True)
     return page_answer("jobs", texts, cursor, count=len(texts))
 
 
-def _letter_view(letter: Job[Any, Any]) -> DeadLetter:
-    envelope = cast("dict[str, Any]", letter.data)
+def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
+    envelope = cast("dict[str, Any]", entry.data)
     return {
-        "id": letter.id, "name": letter.name, "data": envelope.get("data"),
+        "id": entry.id, "name": entry.name, "data": envelope.get("data"),
         "originalQueue": str(envelope.get("originalQueue", "")),
         "originalJobId": str(envelope.get("originalJobId", "")),
         "failedReason": envelope.get("failedReason"), "attemptsMade": envelope.get("attemptsMade") or 0,
-        "timestamp": letter.timestamp,
+        "timestamp": entry.timestamp,
     }  # fmt: skip
 
 
@@ -115,41 +115,41 @@ async def replay_all(
         raise GlideMQValidationError("count", body["count"], "must be given once")
     left = body.get("count", count or _DEFAULT_REPLAYED)
     replayed: list[ReplayedJob] = []
-    letters = await queue._dead_letter_queue.open(await queue._connected())
-    if letters is None:
+    dead_queue = await queue._dead_letter_queue.open(await queue._connected())
+    if dead_queue is None:
         return answer({"jobs": [], "replayed": 0, "cursor": None})
-    place = f"{letters.keys.meta} {JobState.WAITING}"
+    place = f"{dead_queue.keys.meta} {JobState.WAITING}"
     inner = open_cursor(place, cursor)
     for _ in range(_MAX_PAGES):
-        jobs, inner = await read_page(letters, JobState.WAITING, inner, min(left, _LETTERS_PER_CALL))
-        for letter in jobs:
-            job = await queue.replay_dead_letter_job(letter.id) if _is_replayable(letter, queue.name) else None
+        jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
+        for entry in jobs:
+            job = await queue.replay_dead_letter_job(entry.id) if _is_replayable(entry, queue.name) else None
             if job is not None:
-                replayed.append({"id": job.id, "name": job.name, "sourceId": letter.id})
+                replayed.append({"id": job.id, "name": job.name, "sourceId": entry.id})
                 left -= 1
         if not (left and inner):
             break
     return answer({"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None})
 
 
-def _is_replayable(letter: Job[Any, Any], queue: str) -> bool:
+def _is_replayable(entry: Job[Any, Any], queue: str) -> bool:
     """Return whether the entry is one of this queue, and not of a subscription."""
-    envelope = envelope_of(letter, queue)
+    envelope = envelope_of(entry, queue)
     return envelope is not None and "subscription" not in envelope
 
 
 @router.get("/{id}", summary="Return a dead-letter entry", response_model=DeadLetter)
 async def dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
-    letter = await queue.get_dead_letter_job(id)
-    if letter is None:
-        raise _no_letter(id)
-    return answer(_letter_view(letter))
+    entry = await queue.get_dead_letter_job(id)
+    if entry is None:
+        raise _no_entry(id)
+    return answer(_entry_view(entry))
 
 
 @router.delete("/{id}", summary="Delete a dead-letter entry", response_model=Removed)
 async def remove_dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
     if not await queue.remove_dead_letter_job(id):
-        raise _no_letter(id)
+        raise _no_entry(id)
     return answer({"removed": True})
 
 
@@ -157,9 +157,9 @@ async def remove_dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
 async def replay(queue: OpenQueue, id: given.JobId) -> Response:
     job = await queue.replay_dead_letter_job(id)
     if job is None:
-        raise _no_letter(id)
+        raise _no_entry(id)
     return answer({"name": job.name, "newJobId": job.id})
 
 
-def _no_letter(job_id: str) -> NotFoundError:
+def _no_entry(job_id: str) -> NotFoundError:
     return NotFoundError(f"dead-letter entry {job_id!r} not found")

@@ -282,7 +282,7 @@ class Stepping(BaseWorker):
     async def _exchange_with(self, parts: Parts, *, once: bool = False) -> None:
         fetching, engine = parts.fetching, parts.fetching.engine
         self._catch_up(parts)
-        while await parts.schedules.fire() == 0:
+        while await parts.schedulers.fire() == 0:
             pass  # more schedulers are due now
         self._due.clear()
         try:

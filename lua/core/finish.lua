@@ -89,7 +89,7 @@ local function complete(b, row)
   if not DELETED[keep] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text) end
   leave_source(b, row)
   leave_group(b, row[ID], group, true)
-  if scheduler then G.schedule_job_ended(b.q, scheduler, row[ID], b.now) end
+  if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end
@@ -130,7 +130,7 @@ local function fail(b, row)
   if limit > 0 and attempts < limit then
     return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit)
   end
-  if scheduler then G.schedule_job_ended(b.q, scheduler, row[ID], b.now) end
+  if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   return fail_at_once(b, row, group, row[FAILURE.reason], row[FAILURE.failed_type], row[FAILURE.keep], 'attemptsMade',
     G.int(attempts), 'stacktrace', row[FAILURE.stacktrace], 'processedOn', b.now_text)
 end

@@ -16,7 +16,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   -- Fields of an earlier attempt do not explain the final failure.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
-  if scheduler then G.schedule_job_ended(q, scheduler, id, now) end
+  if scheduler then G.scheduler_job_ended(q, scheduler, id, now) end
   -- A job revoked before it started has not failed: it is not counted in the metrics.
   if event ~= 'revoked' then
     local started = tonumber(processed_on or '')

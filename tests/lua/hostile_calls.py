@@ -180,11 +180,11 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "requeue_job": an_id,
         "requeue_jobs": packed(lambda _: [50, 0, -1, 0]),
         "revoke": an_id,
-        "schedules_due": packed(lambda _: ["h"]),
-        "schedules_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True]],  # noqa: E501
+        "schedulers_due": packed(lambda _: ["h"]),
+        "schedulers_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True]],  # noqa: E501
                                             False]),
-        "schedules_put": packed(lambda _: ["s2", 0, "", '{"nextRun":2}', 2]),
-        "schedules_read": packed(lambda s: s.random.choice((["s"], [False, "", 50]))),
+        "schedulers_put": packed(lambda _: ["s2", 0, "", '{"nextRun":2}', 2]),
+        "schedulers_read": packed(lambda s: s.random.choice((["s"], [False, "", 50]))),
         "signal": packed(lambda s: [s.id, "go", "1"]),
         "store_vector": packed(lambda s: [s.id, "vector", "1234", 0, 0]),
         "stream_chunk": packed(lambda s: [s.id, 0, 0, 5, ["a", "1"]]),

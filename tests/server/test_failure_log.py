@@ -143,7 +143,7 @@ async def test_aborted_job_is_logged_at_info_level(url: str, queue_name: str, fa
         recorded = EventRecorder(worker)
         job = await queue.add("n")
         await with_timeout(begun.wait())
-        assert worker.abort_job(job.id)
+        assert worker.cancel_job(job.id)
         await recorded.wait("failed")
     (record,) = failures()
     assert (record.levelname, record.job_outcome, record.exc_info) == ("INFO", "revoked", None)

@@ -115,7 +115,7 @@ async def test_process_without_workers_fires(url: str, resp: RespClient, queue_n
     assert len({raw.job(str(i))["scheduledFor"] for i in range(1, 6)}) == 5
 
 
-@pytest.mark.parametrize("function", ["schedules_due", "schedules_fire"])
+@pytest.mark.parametrize("function", ["schedulers_due", "schedulers_fire"])
 async def test_lost_replies_are_retried(url: str, queue_name: str, server: Any, function: str) -> None:
     """A process that did not learn of a firing neither repeats nor skips it."""
     with LossyProxy(server.port) as proxy:

@@ -454,15 +454,15 @@ def _free(clock: Clockwork) -> bool:
 
 
 def _due(clock: Clockwork, duty: Any) -> Any:
-    from glidemq_py._features.schedulers.entry import schedules_due
+    from glidemq_py._features.schedulers.entry import schedulers_due
 
-    return schedules_due(clock.own.meta, duty._holder)
+    return schedulers_due(clock.own.meta, duty._holder)
 
 
 def _fire(clock: Clockwork, duty: Any, reply: Any) -> Any:
-    from glidemq_py._features.schedulers.entry import schedules_fire
+    from glidemq_py._features.schedulers.entry import schedulers_fire
 
-    return schedules_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
+    return schedulers_fire(clock.own.meta, duty._holder, [duty._plan(row, reply.now) for row in reply.rows], False)
 
 
 async def test_leader_fires_and_others_stand_by(clock: Clockwork) -> None:

@@ -245,19 +245,19 @@ async def test_obliterate_under_a_worker(url: str, resp: RespClient, queue_name:
 async def test_aborting_a_job_ends_its_attempt_alone(url: str, queue_name: str) -> None:
     gate = Gate()
     worker = Worker(queue_name, gate, url, concurrency=2)
-    assert not worker.abort_job("1")
+    assert not worker.cancel_job("1")
     async with Queue(queue_name, url) as queue, worker:
         one, other = await queue.add_bulk([("n", 1, {"attempts": 3}), ("n", 2)])
         await gate.next()
         await gate.next()
-        assert worker.abort_job(one.id)
-        assert not worker.abort_job(one.id)
-        assert not worker.abort_job("nobody's")
+        assert worker.cancel_job(one.id)
+        assert not worker.cancel_job(one.id)
+        assert not worker.cancel_job("nobody's")
         with pytest.raises(JobFailedError, match="revoked"):
             await one.wait_until_finished()
         gate.open()
         assert await other.wait_until_finished() == 2
-        assert not worker.abort_job(other.id)
+        assert not worker.cancel_job(other.id)
     assert gate.cancelled == 1
 
 

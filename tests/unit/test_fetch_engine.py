@@ -17,17 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from glidemq_py._core.calls import working
 from glidemq_py._features.limits.options import TokenLimiter
-from glidemq_py._worker.fetch_engine import (
-    MAX_REFUSALS,
-    MAX_ROWS,
-    Exchange,
-    Failure,
-    FetchEngine,
-    Invalidate,
-    Pipelined,
-    Reattach,
-    Step,
-)
+from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
+from glidemq_py._worker.fetch_engine import MAX_REFUSALS, FetchEngine
 from glidemq_py._worker.results import FinishedAttempt
 
 EXHAUSTED = 2

@@ -13,7 +13,7 @@ from glidemq_py._core.rows import REPORT_KINDS
 __all__ = [
     "COMPLETED",
     "FOREIGN_CONSUMER_PREFIX",
-    "SCHEDULES",
+    "SCHEDULER_REVISION",
     "AttemptStatus",
     "BudgetCharge",
     "BudgetVerdicts",
@@ -106,7 +106,7 @@ class ExchangeFlags(IntFlag):
     """The outbox has entries, of this or another call."""
 
 
-SCHEDULES = 65536
+SCHEDULER_REVISION = 65536
 """The bits from this one on are the revision of the queue's schedulers, if it has any."""
 
 

@@ -56,11 +56,11 @@ async def get_dead_letter_jobs(
     """
     first = check_int("start", start, 0, 2**53)
     last = check_int("end", end, -1, 2**53)
-    letters = await _open(self, subscription)
+    dead_queue = await _open(self, subscription)
     found: list[Job[Any, Any]] = []
-    if letters is None:
+    if dead_queue is None:
         return found
-    async for job in reading.iterate(letters, JobState.WAITING, _PAGE):
+    async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE):
         if last != -1 and len(found) > last:
             break
         if _is_ours(self, job, subscription):
@@ -81,14 +81,14 @@ async def replay_dead_letter_job(self: BroadcastWithDeadLetters, job_id: str, su
     Returns:
         False if there is no such entry.
     """
-    letter_id = parse_job_id(job_id)
-    found = await _find(self, letter_id, subscription)
+    entry_id = parse_job_id(job_id)
+    found = await _find(self, entry_id, subscription)
     if found is None:
         return False
-    letters, letter = found
-    envelope = cast("dict[str, Any]", letter.data)
-    await _redeliver(self, str(envelope["originalJobId"]), str(envelope["subscription"]), letter_id)
-    await remove_dead_letter(letters, letter)
+    dead_queue, entry = found
+    envelope = cast("dict[str, Any]", entry.data)
+    await _redeliver(self, str(envelope["originalJobId"]), str(envelope["subscription"]), entry_id)
+    await remove_dead_letter(dead_queue, entry)
     return True
 
 
@@ -124,11 +124,11 @@ async def _open(self: BroadcastWithDeadLetters, subscription: str | None) -> Que
 async def _find(
     self: BroadcastWithDeadLetters, job_id: str, subscription: str | None
 ) -> tuple[QueueLink, Job[Any, Any]] | None:
-    letters = await _open(self, subscription)
-    job = None if letters is None else await reading.get_job(letters, job_id)
-    if letters is None or job is None or not _is_ours(self, job, subscription):
+    dead_queue = await _open(self, subscription)
+    job = None if dead_queue is None else await reading.get_job(dead_queue, job_id)
+    if dead_queue is None or job is None or not _is_ours(self, job, subscription):
         return None
-    return letters, job
+    return dead_queue, job
 
 
 def _is_ours(self: BroadcastWithDeadLetters, job: Job[Any, Any], subscription: str | None) -> bool:

@@ -114,11 +114,11 @@ async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> 
     """
     check_int("page", page, 1, 1_000)
     link = await self._connected()
-    letters = await self._dead_letter_queue.open(link)
-    if letters is None:
+    dead_queue = await self._dead_letter_queue.open(link)
+    if dead_queue is None:
         return
     name = link.keys.name
-    async for job in reading.iterate(letters, JobState.WAITING, page):
+    async for job in reading.iterate(dead_queue, JobState.WAITING, page):
         if envelope_of(job, name) is not None:
             yield job
 
@@ -177,9 +177,9 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
         raise GlideMQValidationError(
             "job_id", job_id, "belongs to a subscription; use Broadcast.replay_dead_letter_job"
         )
-    link, (letters, letter) = await self._connected(), found
-    name, data, opts, options = await _original(link, letter)
-    new_id = f"replay-{hashlib.sha256(json.dumps([letters.keys.name, letter.id]).encode()).hexdigest()[:32]}"
+    link, (dead_queue, entry) = await self._connected(), found
+    name, data, opts, options = await _original(link, entry)
+    new_id = f"replay-{hashlib.sha256(json.dumps([dead_queue.keys.name, entry.id]).encode()).hexdigest()[:32]}"
     row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
     reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))
     (result,) = reply.results
@@ -190,20 +190,20 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
     job: Job[Any, Any] = Job.from_record(link, record)
     if other is not None:
         job.outcome = JobOutcome(other.outcome)
-    await remove_dead_letter(letters, letter)
+    await remove_dead_letter(dead_queue, entry)
     return job
 
 
 async def _find(self: QueueWithDeadLetters, job_id: str) -> tuple[QueueLink, Job[Any, Any]] | None:
-    letter = parse_job_id(job_id)
+    entry = parse_job_id(job_id)
     link = await self._connected()
-    letters = await self._dead_letter_queue.open(link)
-    if letters is None:
+    dead_queue = await self._dead_letter_queue.open(link)
+    if dead_queue is None:
         return None
-    job = await reading.get_job(letters, letter)
+    job = await reading.get_job(dead_queue, entry)
     if job is None or envelope_of(job, link.keys.name) is None:
         return None
-    return letters, job
+    return dead_queue, job
 
 
 def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
@@ -218,33 +218,33 @@ def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
     return envelope if envelope.get("originalQueue") == queue and "originalJobId" in envelope else None
 
 
-async def _original(link: QueueLink, letter: Job[Any, Any]) -> tuple[str, str, str, JobOptions]:
+async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, str, JobOptions]:
     """Return the name, stored data, stored options and parsed options for the replay of an entry."""
-    envelope = cast("dict[str, Any]", letter.data)
+    envelope = cast("dict[str, Any]", entry.data)
     original = await reading.get_job(link, str(envelope["originalJobId"]))
     if original is not None and original._data_text is not None:
         opts = json.dumps({key: value for key, value in original.opts.items() if key not in _NOT_REPLAYED})
-        return original.name or letter.name, original._data_text, opts, read_stored_options(opts)
+        return original.name or entry.name, original._data_text, opts, read_stored_options(opts)
     data = envelope.get("data")
     if envelope.get("encoding") == STORED and isinstance(data, str):
-        return letter.name, data, "{}", JobOptions()
-    return letter.name, encode_data(data, link.serializer, link.compression), "{}", JobOptions()
+        return entry.name, data, "{}", JobOptions()
+    return entry.name, encode_data(data, link.serializer, link.compression), "{}", JobOptions()
 
 
-async def remove_dead_letter(letters: QueueLink, letter: Job[Any, Any]) -> bool:
+async def remove_dead_letter(dead_queue: QueueLink, entry: Job[Any, Any]) -> bool:
     """Delete a dead-letter entry and its stream entry, whose id Node clients do not store: it is searched then."""
-    entry = await letters.transport.command("HGET", letters.keys.job(letter.id), "eid")
-    position = await _entry_of(letters, letter.id) if entry is None and letter.state is JobState.WAITING else ""
-    removed = await letters.transport.call(administration.remove(letters.keys.meta, letter.id))
+    stream_id = await dead_queue.transport.command("HGET", dead_queue.keys.job(entry.id), "eid")
+    position = await _entry_of(dead_queue, entry.id) if stream_id is None and entry.state is JobState.WAITING else ""
+    removed = await dead_queue.transport.call(administration.remove(dead_queue.keys.meta, entry.id))
     if position:
-        await letters.transport.command("XDEL", letters.keys.stream, position)
+        await dead_queue.transport.command("XDEL", dead_queue.keys.stream, position)
     return removed
 
 
-async def _entry_of(letters: QueueLink, job_id: str) -> str:
-    cursor = ""
+async def _entry_of(dead_queue: QueueLink, job_id: str) -> str:
+    cursor, meta = "", dead_queue.keys.meta
     while True:
-        found = await letters.transport.call(read_page(letters.keys.meta, JobState.WAITING, cursor, _PAGE, ("state",)))
+        found = await dead_queue.transport.call(read_page(meta, JobState.WAITING, cursor, _PAGE, ("state",)))
         for each, position, _ in found.rows:
             if each == job_id:
                 return position

@@ -32,10 +32,10 @@ __all__ = [
     "Template",
     "is_for_peers",
     "schedule_keys",
-    "schedules_due",
-    "schedules_fire",
-    "schedules_put",
-    "schedules_read",
+    "schedulers_due",
+    "schedulers_fire",
+    "schedulers_put",
+    "schedulers_read",
 ]
 
 _LARGEST: Final = 2**53 - 1
@@ -206,7 +206,7 @@ class JobScheduler:
 _PAGE = 100
 
 
-@declared("schedule")
+@declared("scheduler")
 class StoredRow(NamedTuple):
     """One stored entry."""
 
@@ -216,16 +216,16 @@ class StoredRow(NamedTuple):
     text: str
 
 
-@declared("schedules_read_reply")
+@declared("schedulers_read_reply")
 class ReadReply(NamedTuple):
-    """Reply of `schedules_read`."""
+    """Reply of `schedulers_read`."""
 
     now: int
     rows: list[StoredRow]
     cursor: str
 
 
-@declared("due_schedule")
+@declared("due_scheduler")
 class DueRow(NamedTuple):
     """One entry that is due."""
 
@@ -237,9 +237,9 @@ class DueRow(NamedTuple):
     ``<time>:<id>`` of the job whose end was reported; 1 if no job is unfinished."""
 
 
-@declared("schedules_due_reply")
+@declared("schedulers_due_reply")
 class DueReply(NamedTuple):
-    """Reply of `schedules_due`."""
+    """Reply of `schedulers_due`."""
 
     now: int
     rows: list[DueRow]
@@ -266,19 +266,19 @@ class FireRow(NamedTuple):
     tracked: bool
 
 
-@declared("schedules_fire_reply")
+@declared("schedulers_fire_reply")
 class FireReply(NamedTuple):
-    """Reply of `schedules_fire`."""
+    """Reply of `schedulers_fire`."""
 
     now: int
     outcomes: list[str | list[Any]]
     """For each row: 'busy', 'changed', or the results of its jobs as in `add`."""
 
 
-def schedules_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
+def schedulers_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
     """Return one scheduler, or one page of all schedulers."""
-    arguments = requests.schedules_read(name=False if name is None else name, cursor=cursor, count=_PAGE)
-    return Call("schedules_read", meta, arguments, _read, repeatable=True)
+    arguments = requests.schedulers_read(name=False if name is None else name, cursor=cursor, count=_PAGE)
+    return Call("schedulers_read", meta, arguments, _read, repeatable=True)
 
 
 def _read(reply: bytes) -> ReadReply:
@@ -286,19 +286,19 @@ def _read(reply: bytes) -> ReadReply:
     return ReadReply(now, [StoredRow(*row) for row in rows], cursor)
 
 
-def schedules_put(meta: str, name: str, home: int, expected: str, text: str, due: int) -> Call[str]:
+def schedulers_put(meta: str, name: str, home: int, expected: str, text: str, due: int) -> Call[str]:
     """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'."""
     return Call(
-        "schedules_put",
+        "schedulers_put",
         meta,
-        requests.schedules_put(name=name, home=home, expected=expected, text=text, due=due),
+        requests.schedulers_put(name=name, home=home, expected=expected, text=text, due=due),
         bytes.decode,
     )
 
 
-def schedules_due(meta: str, holder: str) -> Call[DueReply]:
+def schedulers_due(meta: str, holder: str) -> Call[DueReply]:
     """Return the due entries for ``holder`` to fire."""
-    return Call("schedules_due", meta, requests.schedules_due(holder=holder), _due, repeatable=True)
+    return Call("schedulers_due", meta, requests.schedulers_due(holder=holder), _due, repeatable=True)
 
 
 def _due(reply: bytes) -> DueReply:
@@ -306,12 +306,12 @@ def _due(reply: bytes) -> DueReply:
     return DueReply(now, [DueRow(*row) for row in rows], *rest)
 
 
-def schedules_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
+def schedulers_fire(meta: str, holder: str, rows: Sequence[FireRow], quiet: bool) -> Call[FireReply]:
     """Add the jobs of entries that have not changed since they were read. Repeatable: firing changes them."""
     return Call(
-        "schedules_fire",
+        "schedulers_fire",
         meta,
-        requests.schedules_fire(holder=holder, rows=rows, quiet=quiet),
+        requests.schedulers_fire(holder=holder, rows=rows, quiet=quiet),
         reader(FireReply),
         repeatable=True,
     )

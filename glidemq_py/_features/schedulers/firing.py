@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
-from glidemq_py._core.calls.working import SCHEDULES
+from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._features.schedulers.entry import DueRow, Entry, FireRow, schedules_due, schedules_fire
+from glidemq_py._features.schedulers.entry import DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
@@ -241,13 +241,13 @@ class SchedulerTask(BackgroundTask):
             GlideMQError: a call failed.
         """
         link = self._link
-        reply = await link.transport.call(schedules_due(link.keys.meta, self._holder))
-        self._revision = reply.revision // SCHEDULES
+        reply = await link.transport.call(schedulers_due(link.keys.meta, self._holder))
+        self._revision = reply.revision // SCHEDULER_REVISION
         self._leads = reply.leader in ("", self._holder)
         if not reply.rows:
             return reply.wait
         rows = [self._plan(row, reply.now) for row in reply.rows]
-        fired = await link.transport.call(schedules_fire(link.keys.meta, self._holder, rows, self._quiet))
+        fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):
                 self._report(row.name, "its job costs more than the token bucket of its group holds")

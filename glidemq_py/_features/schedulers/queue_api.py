@@ -22,8 +22,8 @@ from glidemq_py._features.schedulers.entry import (
     StoredRow,
     is_for_peers,
     schedule_keys,
-    schedules_put,
-    schedules_read,
+    schedulers_put,
+    schedulers_read,
 )
 from glidemq_py._features.schedulers.options import Misfire, Schedule
 from glidemq_py._job import ConnectedQueue, QueueLink
@@ -102,11 +102,11 @@ async def upsert_job_scheduler(
     link = await self._connected()
     options, stored = _template(link, template, self.options, name)
     for _ in range(_TRIES):
-        reply = await link.transport.call(schedules_read(link.keys.meta, name))
+        reply = await link.transport.call(schedulers_read(link.keys.meta, name))
         text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
         home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
         expected = reply.rows[0].text if reply.rows else ""
-        outcome = await link.transport.call(schedules_put(link.keys.meta, name, home, expected, text, due))
+        outcome = await link.transport.call(schedulers_put(link.keys.meta, name, home, expected, text, due))
         if outcome == "ok":
             return read_scheduler(link, StoredRow(name, home, text))
         if outcome == "busy":
@@ -123,10 +123,10 @@ async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
     check_text("name", name, maximum=NAME_LENGTH)
     link = await self._connected()
     for _ in range(_TRIES):
-        reply = await link.transport.call(schedules_read(link.keys.meta, name))
+        reply = await link.transport.call(schedulers_read(link.keys.meta, name))
         if not reply.rows:
             return False
-        outcome = await link.transport.call(schedules_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
+        outcome = await link.transport.call(schedulers_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
         if outcome == "ok":
             return True
         if outcome == "busy":
@@ -138,7 +138,7 @@ async def get_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | N
     """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
     check_text("name", name, maximum=NAME_LENGTH)
     link = await self._connected()
-    reply = await link.transport.call(schedules_read(link.keys.meta, name))
+    reply = await link.transport.call(schedulers_read(link.keys.meta, name))
     return _readable(link, reply.rows[0]) if reply.rows else None
 
 
@@ -157,7 +157,7 @@ async def iter_schedulers(link: QueueLink) -> AsyncIterator[JobScheduler]:
     """Yield the schedulers of a queue, unsorted; invalid entries are skipped."""
     cursor = ""
     while True:
-        reply = await link.transport.call(schedules_read(link.keys.meta, None, cursor))
+        reply = await link.transport.call(schedulers_read(link.keys.meta, None, cursor))
         for row in reply.rows:
             scheduler = _readable(link, row)
             if scheduler is not None:

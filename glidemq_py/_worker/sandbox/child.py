@@ -35,7 +35,6 @@ from glidemq_py._worker.sandbox.framing import (
     Message,
     pack_error,
     pack_message,
-    packable,
     read_message,
     receive_message,
     unpack_error,
@@ -99,9 +98,6 @@ class SandboxWaiter:
 ATTEMPT_FIELDS: Final = ("tokens", "discarded")
 """Fields of the attempt that the handler may change; sent to the worker at its end."""
 
-JOB_FIELDS: Final = ("_data_text", "_progress_text")
-"""Fields of the job that the handler may change."""
-
 _NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the handler runs again, with `job.signals`"
 
 Work = queue.SimpleQueue[Job[Any, Any] | None]
@@ -148,7 +144,7 @@ def load(sock: socket.socket, start: Message) -> Handler | None:
     except BaseException as error:
         short = isinstance(error, (LookupError, GlideMQError)) and not isinstance(error, (KeyError, IndexError))
         text = str(error) if short else f"{start['place']} cannot be imported:\n\n{traceback.format_exc()}"
-        sock.sendall(pack_message("refused", text=text))
+        sock.sendall(pack_message("invalid", text=text))
         return None
 
 
@@ -222,7 +218,7 @@ class _Session:
         self._job: Job[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._requests = 0
-        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._replies: dict[int, asyncio.Future[Message]] = {}
 
     async def serve_messages(self) -> None:
         """Process the worker's messages until it closes the connection."""
@@ -236,8 +232,8 @@ class _Session:
             kind = message["kind"]
             if kind == "job":
                 self._begin(message)
-            elif kind == "answer":
-                self._answered(message)
+            elif kind == "reply":
+                self._replied(message)
             elif kind == "cancel":
                 self._cancel()
         if self._job is not None:
@@ -252,9 +248,7 @@ class _Session:
     # -- jobs -----------------------------------------------------------------------------------------------
 
     def _begin(self, message: Message) -> None:
-        fields = message["job"]
-        job = self._job_type(self._link, fields["id"], fields["name"])
-        job.__dict__.update(fields)
+        job = self._job_type._from_state(self._link, message["job"])
         entry, fence, processed_on = message["attempt"]
         job._attempt = Attempt(entry, fence, processed_on, None)
         self._job = job
@@ -283,8 +277,8 @@ class _Session:
         if error is None:
             try:
                 text = self._encode(result)
-            except Exception as refused:
-                error = refused
+            except Exception as invalid:
+                error = invalid
         packed = None
         if error is not None:
             packed = pack_error(self._plain(error))
@@ -293,8 +287,8 @@ class _Session:
         attempt, usage = job._attempt, job._usage
         self._job = self._task = None
         self._send(
-            "ended", result=text, error=packed, worn=isinstance(error, MemoryError),
-            job={name: value for name, value in packable(vars(job)).items() if name in JOB_FIELDS},
+            "ended", result=text, error=packed, should_recycle=isinstance(error, MemoryError),
+            job=[job._data_text, job._progress_text],
             attempt={name: getattr(attempt, name) for name in ATTEMPT_FIELDS},
             usage=None if usage is None else asdict(usage),
         )  # fmt: skip
@@ -313,8 +307,8 @@ class _Session:
             serializer = self._link.serializer
             try:
                 error.data = decode_data(encode_data(error.data, serializer), serializer)
-            except GlideMQError as refused:
-                return refused
+            except GlideMQError as invalid:
+                return invalid
         return error
 
     def _cancel(self) -> None:
@@ -324,24 +318,24 @@ class _Session:
         if self._task is not None:
             self._task.cancel()
 
-    # -- asking -----------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     async def _request(self, what: str, *arguments: Any) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise EventLoopError("job of a sandbox", "it belongs to another event loop", "use job.blocking")
         self._requests += 1
         number = self._requests
-        future = self._answers[number] = self._loop.create_future()
+        future = self._replies[number] = self._loop.create_future()
         try:
-            self._send("ask", number=number, what=what, arguments=arguments)
+            self._send("request", number=number, what=what, arguments=arguments)
             message = await future
         finally:
-            del self._answers[number]
+            del self._replies[number]
         if message["error"] is not None:
             raise unpack_error(message["error"])
         return message["value"]
 
-    def _answered(self, message: Message) -> None:
-        future = self._answers.get(message["number"])
+    def _replied(self, message: Message) -> None:
+        future = self._replies.get(message["number"])
         if future is not None and not future.done():
             future.set_result(message)

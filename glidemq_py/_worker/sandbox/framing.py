@@ -2,8 +2,8 @@
 
 `multiprocessing.connection` is not used: asyncio cannot read it, so each process would need a thread in the worker.
 
-Worker: `start`, `job`, `answer`, `cancel`. Sandbox: `ready` or `refused`, `ask`, `ended`. Job data and results are the
-text written by the queue's serializer.
+Worker: `start`, `job`, `reply`, `cancel`. Sandbox: `ready` or `invalid`, `request`, `ended`. Job data and results are
+the text written by the queue's serializer.
 
 Exceptions: errors and signals of this package keep their type. Any other exception becomes an instance of a new class
 with the same name, message and traceback text. That class is derived from the nearest base class that the receiver has

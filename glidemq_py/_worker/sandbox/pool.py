@@ -87,10 +87,10 @@ class Sandbox:
             return await process.run(job)
         except asyncio.CancelledError:
             # A second cancellation has the same meaning as the first.
-            giving_up = asyncio.ensure_future(process.give_up(self._options.kill_after / 1000))
-            while not giving_up.done():
+            cancelling = asyncio.ensure_future(process.cancel(self._options.kill_after / 1000))
+            while not cancelling.done():
                 try:
-                    await asyncio.shield(giving_up)
+                    await asyncio.shield(cancelling)
                 except asyncio.CancelledError:
                     process.kill()
             raise

@@ -208,10 +208,10 @@ class ForkServer:
 
     def _number(self) -> int:
         assert self._line is not None
-        answer = self._line.recv(_PID.size, socket.MSG_WAITALL)
-        if len(answer) < _PID.size:
+        reply = self._line.recv(_PID.size, socket.MSG_WAITALL)
+        if len(reply) < _PID.size:
             raise ConnectionError("the fork server is gone")
-        return int(_PID.unpack(answer)[0])
+        return int(_PID.unpack(reply)[0])
 
     async def wait_for(self, pid: int) -> int | None:
         """Return the exit code of a child that exits or was killed; None if the fork server cannot return it."""
@@ -242,7 +242,6 @@ class ForkServer:
             await server.ended()
 
 
-_NOT_SENT: Final = ("_link", "_attempt", "_data", "_read_result", "_usage")
 _LAST_MESSAGES_S: Final = 1.0
 """Time for reading the last messages of a process that has ended."""
 
@@ -258,7 +257,7 @@ class SandboxProcess:
     def __init__(self, child: Child, link: QueueLink) -> None:
         self._child = child
         self._link = link
-        self._answering: set[asyncio.Task[None]] = set()
+        self._replying: set[asyncio.Task[None]] = set()
         self._outcome: asyncio.Future[Message] | None = None
         self._closing = False
         self._writer: asyncio.StreamWriter | None = None
@@ -315,7 +314,7 @@ class SandboxProcess:
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(crash)
                     waiting.exception()  # marks it as retrieved: the waiting task may have ended
-            for task in self._answering:
+            for task in self._replying:
                 task.cancel()
 
     # A process that the handler has started may hold a copy of the socket, so the process's exit, or its being killed,
@@ -343,10 +342,10 @@ class SandboxProcess:
 
     def _on_message(self, message: Message) -> None:
         kind = message["kind"]
-        if kind == "ask":
-            task = asyncio.create_task(self._answer(message))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        if kind == "request":
+            task = asyncio.create_task(self._reply(message))
+            self._replying.add(task)
+            task.add_done_callback(self._replying.discard)
         elif kind == "ended":
             if self._outcome is not None and not self._outcome.done():
                 self._outcome.set_result(message)
@@ -370,33 +369,30 @@ class SandboxProcess:
         outcome = self._outcome = self._loop.create_future()
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
-        fields = {name: value for name, value in vars(job).items() if name not in _NOT_SENT}
         token = (attempt.entry, *attempt.token)
-        self._write(pack_message("job", job=packable(fields), attempt=token))
+        self._write(pack_message("job", job=packable(job._to_state()), attempt=token))
         message = await asyncio.shield(outcome)
-        self.should_recycle = self.should_recycle or message["worn"]
+        self.should_recycle = self.should_recycle or message["should_recycle"]
         for name, value in message["attempt"].items():
             setattr(attempt, name, value)
-        if message["job"].get("_data_text") != job._data_text:
-            job.__dict__.pop("_data", None)
-        job.__dict__.update(message["job"])
-        if message["usage"] is not None:
-            job._usage = JobUsage(**message["usage"])
+        usage = None if message["usage"] is None else JobUsage(**message["usage"])
+        data_text, progress_text = message["job"]
+        job._changed_elsewhere(data_text, progress_text, usage)
         if message["error"] is not None:
             raise unpack_error(message["error"])
         return decode_result(message["result"], self._link.serializer)
 
-    async def give_up(self, patience: float) -> None:
-        """Stop the handler; kill the process if it has not stopped after ``patience`` seconds."""
+    async def cancel(self, grace_s: float) -> None:
+        """Cancel the handler; kill the process if the handler has not stopped after ``grace_s`` seconds."""
         self._write(pack_message("cancel"))
-        if self._outcome is not None and patience > 0:
+        if self._outcome is not None and grace_s > 0:
             ends: set[asyncio.Future[Any]] = {self._outcome, self.gone}
-            await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         if self._outcome is None or not self._outcome.done():
             self.kill()
             await asyncio.wait({self.gone})
 
-    async def _answer(self, message: Message) -> None:
+    async def _reply(self, message: Message) -> None:
         value, failure = None, None
         try:
             value = await self._do(message["what"], message["arguments"])
@@ -405,11 +401,11 @@ class SandboxProcess:
         except Exception as error:  # after a bug of ours the handler still needs a reply
             failure = pack_error(GlideMQError(repr(error)))
         try:
-            answer = pack_message("answer", number=message["number"], value=value, error=failure)
+            reply = pack_message("reply", number=message["number"], value=value, error=failure)
         except TypeError as error:
             text = pack_error(GlideMQError(str(error)))
-            answer = pack_message("answer", number=message["number"], value=None, error=text)
-        self._write(answer)
+            reply = pack_message("reply", number=message["number"], value=None, error=text)
+        self._write(reply)
 
     async def _do(self, what: str, arguments: list[Any]) -> Any:
         if what == "call":
@@ -437,13 +433,13 @@ class SandboxProcess:
             kill(self._child)
             self._loop.call_later(_LAST_MESSAGES_S, self._disconnect)
 
-    async def close(self, patience: float) -> None:
-        """Close the connection, so that the process exits; kill it after ``patience`` seconds."""
+    async def close(self, grace_s: float) -> None:
+        """Close the connection, so that the process exits; kill it after ``grace_s`` seconds."""
         self._closing = True
         with contextlib.suppress(OSError, RuntimeError):
             if self._writer is not None:
                 self._writer.write_eof()
-        await asyncio.wait({self.gone}, timeout=patience)
+        await asyncio.wait({self.gone}, timeout=grace_s)
         self.kill()
         await asyncio.wait({self.gone})
 

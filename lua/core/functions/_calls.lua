@@ -184,19 +184,19 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { first = r[1], minutes = r[2] }
   end,
-  schedules_read = function(args)
+  schedulers_read = function(args)
     local r = cmsgpack.unpack(args[1])
     return { name = r[1], cursor = r[2], count = r[3] }
   end,
-  schedules_put = function(args)
+  schedulers_put = function(args)
     local r = cmsgpack.unpack(args[1])
     return { name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5] }
   end,
-  schedules_due = function(args)
+  schedulers_due = function(args)
     local r = cmsgpack.unpack(args[1])
     return { holder = r[1] }
   end,
-  schedules_fire = function(args)
+  schedulers_fire = function(args)
     local r = cmsgpack.unpack(args[1])
     return { holder = r[1], rows = r[2], quiet = r[3] }
   end,
@@ -406,9 +406,9 @@ G.replies = {
   usage_minutes = function(r)
     return cmsgpack.pack({ r.jobs, r.total_tokens, r.total_cost, r.unit, r.models, r.tokens, r.costs, r.minutes })
   end,
-  schedules_read = function(r) return cmsgpack.pack({ r.now, r.rows, r.cursor }) end,
-  schedules_due = function(r) return cmsgpack.pack({ r.now, r.rows, r.wait, r.revision, r.leader }) end,
-  schedules_fire = function(r) return cmsgpack.pack({ r.now, r.outcomes }) end,
+  schedulers_read = function(r) return cmsgpack.pack({ r.now, r.rows, r.cursor }) end,
+  schedulers_due = function(r) return cmsgpack.pack({ r.now, r.rows, r.wait, r.revision, r.leader }) end,
+  schedulers_fire = function(r) return cmsgpack.pack({ r.now, r.outcomes }) end,
   outbox = function(r) return cmsgpack.pack({ r.held, r.entries, r.writes }) end,
   write_open = function(r) return cmsgpack.pack({ r.state, r.ballot }) end,
   write_claim = function(r) return cmsgpack.pack({ r.state, r.ballot }) end,

@@ -127,7 +127,7 @@ end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
--- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedules_fire.lua.
+-- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua.
 G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}

@@ -5,7 +5,7 @@
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = no ready job is left, 4 = a limit of the queue allowed fewer jobs than requested, 8 = the
 --   outbox has entries, of this call or of another; 65536 and above: the revision of the schedulers
---   (schedulers/schedules.lua), if there is one
+--   (schedulers/schedulers.lua), if there is one
 --   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
 --   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
 --   fetches nothing
@@ -62,7 +62,7 @@ local function run(q, fetching, request, want)
   local stream_only, outbox_has_entries = read_places(q)
   fetching.stream_only = stream_only
   if not fetching.stream_only then
-    next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.due_groups(q, fetching))
+    next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
   end
   if want > 0 then
     flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
@@ -72,9 +72,9 @@ local function run(q, fetching, request, want)
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
   end
   G.promote_groups(q, fetching)
-  if fetching.parked then next_due = earlier(next_due, G.next_group(q, fetching.now)) end
+  if fetching.parked then next_due = earlier(next_due, G.groups.next_limited(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
-  flags = flags + (rawget(q, 'schedules_flag') or 0)
+  flags = flags + (rawget(q, 'schedulers_flag') or 0)
   return G.replies.exchange({
     now = fetching.now, statuses = statuses, jobs = fetching.jobs, next_due = earlier(next_due, fetching.next_due),
     flags = flags, dropped = fetching.dropped, budgets = G.budgets.reply_part(fetching, passed),

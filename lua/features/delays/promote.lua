@@ -57,28 +57,3 @@ G.promote_due = function(q, now, limit, quiet)
   if not score or score >= G.BAND then return -1 end
   return math.max(0, score - now)
 end
-
-local GROUPS_MAX = 100
-
--- Return milliseconds until the rate limit of a group ends (0 = now), or -1.
-G.next_group = function(q, now)
-  local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
-  local score = head[SCORED.score]
-  return score and math.max(0, G.clamped_time(score) - now) or -1
-end
-
--- Add groups whose rate limit has ended to the ready groups. Return the value of next_group.
-G.due_groups = function(q, fetching)
-  local wait = G.next_group(q, fetching.now)
-  if wait < 0 then return wait end
-  G.repair_times(q.ratelimited, G.TIME_MAX, 0)
-  wait = G.next_group(q, fetching.now)
-  if wait ~= 0 then return wait end
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', q.ratelimited, '-inf', fetching.now_text, 'LIMIT', 0, GROUPS_MAX)) do
-    redis.call('ZREM', q.ratelimited, name)
-    -- it may be listed because more sequences were to be skipped than one call does
-    G.groups.skip_marked(G.groups.group(q, name))
-    G.add_ready_group(fetching, name)
-  end
-  return G.next_group(q, fetching.now)
-end

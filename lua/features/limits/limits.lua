@@ -55,8 +55,8 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   local meta = checked(settings)
   local limits = { paused = meta[PAUSED] == '1', want = want, limited = false }
   -- This call may have written a later revision.
-  if meta[REVISION] and not rawget(q, 'schedules_flag') then
-    rawset(q, 'schedules_flag', G.schedules_flag(meta[REVISION]))
+  if meta[REVISION] and not rawget(q, 'schedulers_flag') then
+    rawset(q, 'schedulers_flag', G.schedulers_flag(meta[REVISION]))
   end
   local concurrency = G.count_of(meta[CONCURRENCY])
   if concurrency > 0 then

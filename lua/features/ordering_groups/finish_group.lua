@@ -53,6 +53,6 @@ G.finish_kinds[G.report_kinds.group_limited] = function(b, row)
     return G.LIMITED
   end
   local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
-  if scheduler then G.schedule_job_ended(q, scheduler, id, b.now) end
+  if scheduler then G.scheduler_job_ended(q, scheduler, id, b.now) end
   return F.fail_at_once(b, row, h.groupKey, REASON, 'GroupRateLimitError', row[ROW.keep])
 end

@@ -61,7 +61,7 @@ G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)
   end
   local marks = flags ~= 0 and { last_of(q.stream), last_of(q.wake) } or false
   if G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
-  flags = flags + (rawget(q, 'schedules_flag') or 0)
+  flags = flags + (rawget(q, 'schedulers_flag') or 0)
   return G.replies.broadcast_exchange({
     now = now, statuses = statuses, jobs = t.jobs, next_due = earlier(next_due, t.next_due), flags = flags,
     dropped = t.dropped, marks = marks,

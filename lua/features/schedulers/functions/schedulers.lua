@@ -1,16 +1,16 @@
--- schedules_read, schedules_put: read and change schedulers.
+-- schedulers_read, schedulers_put: read and change schedulers.
 -- A scheduler is an entry of JSON text under its name: in `schedulers`, where peers look (home 0), or in
 -- `schedulers-own` (home 1) if it has settings that a peer's tick would not understand or would apply differently. A
 -- caller replaces an entry only by naming its current text, so of concurrent callers one succeeds.
--- schedules_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty if there is none
+-- schedulers_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty if there is none
 --                 or packed {false, cursor, count} -> packed {now, rows, cursor}; cursor '' at first and at the end
--- schedules_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due} -> 'ok' | 'busy' | 'changed'
+-- schedulers_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due} -> 'ok' | 'busy' | 'changed'
 --   expected: the current text, '' = none   text: '' = delete the entry   due: its score in the index `schedulers-due`
 --   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
 local SCAN = G.rows.scan
-local M = G.schedules
+local M = G.schedulers
 
 -- Return text and home; of two entries with one name the peer's has precedence, since it is newer.
 M.find = function(q, name)
@@ -47,25 +47,25 @@ local function page(q, cursor, count)
     local name = found[i]
     -- An entry in both homes is returned once, with the text that has precedence.
     if home == 1 or redis.call('HEXISTS', q.schedulers, name) == 0 then
-      rows[#rows + 1] = G.new.schedule({ name = name, home = home - 1, text = found[i + 1] })
+      rows[#rows + 1] = G.new.scheduler({ name = name, home = home - 1, text = found[i + 1] })
     end
   end
   if next_cursor ~= '0' then return rows, HOMES[home] .. next_cursor end
   return rows, home == 1 and 'o0' or ''
 end
 
-G.export('schedules_read', { 'no-writes' }, function(q, r)
+G.export('schedulers_read', { 'no-writes' }, function(q, r)
   local now = G.now(q)
   if not r.name then
     local rows, cursor = page(q, r.cursor, r.count)
-    return G.replies.schedules_read({ now = now, rows = rows, cursor = cursor })
+    return G.replies.schedulers_read({ now = now, rows = rows, cursor = cursor })
   end
   local text, home = M.find(q, r.name)
-  local rows = text and { G.new.schedule({ name = r.name, home = home, text = text }) } or {}
-  return G.replies.schedules_read({ now = now, rows = rows, cursor = '' })
+  local rows = text and { G.new.scheduler({ name = r.name, home = home, text = text }) } or {}
+  return G.replies.schedulers_read({ now = now, rows = rows, cursor = '' })
 end)
 
-G.export('schedules_put', { 'allow-oom' }, function(q, r)
+G.export('schedulers_put', { 'allow-oom' }, function(q, r)
   local name, text = r.name, r.text
   if M.is_ticking(q) then return 'busy' end
   if (M.find(q, name) or '') ~= r.expected then return 'changed' end
@@ -75,7 +75,7 @@ G.export('schedules_put', { 'allow-oom' }, function(q, r)
     M.write(q, name, r.home, text, r.due)
   end
   -- A worker may be waiting for a due time that has changed.
-  G.schedules_changed(q)
+  G.schedulers_changed(q)
   G.wake(q, 1)
   return 'ok'
 end)

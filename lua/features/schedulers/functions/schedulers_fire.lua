@@ -1,11 +1,11 @@
--- schedules_due, schedules_fire: add the jobs of schedulers, each due time of each scheduler once, from any number of
+-- schedulers_due, schedulers_fire: add the jobs of schedulers, each due time of each scheduler once, from any number of
 -- processes.
--- schedules_due:  KEYS 1 meta   ARGV 1 packed {holder} -> packed {now, rows, wait, revision, leader}
+-- schedulers_due:  KEYS 1 meta   ARGV 1 packed {holder} -> packed {now, rows, wait, revision, leader}
 --   row: {name, home, text, last job}: an entry that is due and not being fired by another holder.
 --   last job, if it repeats after completion: {state of the job it names, 'gone' or '', when that ended or '',
 --   '<when>:<id>' of the last job reported as ended or '', 1 if the queue holds no unfinished job}
 --   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire, or ''
--- schedules_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
+-- schedulers_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
 --   row: {name, home, expected, text, due, jobs, instants, tracked}
 --     expected: the text that is due; if the current text differs, another process was first   text: '' = delete the
 --     entry
@@ -26,7 +26,7 @@ local BUSY_MS = 20
 local CLAIM_MS, LED_MS = 500, 10000
 local NEXT_SCAN = '' -- member of the index: when to read the hashes again
 
-local M = G.schedules
+local M = G.schedulers
 
 -- Put an entry written by a peer into the index by its next run; an entry that waits for a job is due now.
 local function index(q, name, text, now)
@@ -94,7 +94,7 @@ local function due_rows(q, now)
     local text, home = nil, 0
     if name ~= NEXT_SCAN then text, home = M.find(q, name) end
     if text then
-      rows[#rows + 1] = G.new.due_schedule({ name = name, home = home, text = text, last_job = last_job(q, name, text) })
+      rows[#rows + 1] = G.new.due_scheduler({ name = name, home = home, text = text, last_job = last_job(q, name, text) })
     elseif name ~= NEXT_SCAN then
       M.delete(q, name)
     end
@@ -126,32 +126,32 @@ local function wait_for_next(q, now)
   return math.min(wait, SCAN_MS)
 end
 
-G.export('schedules_due', { 'allow-oom' }, function(q, r)
+G.export('schedulers_due', { 'allow-oom' }, function(q, r)
   local holder = r.holder
   local now, revision = G.now(q), redis.call('HGET', q.meta, 'schedulesRev')
-  local flag = revision and G.schedules_flag(revision) or 0
+  local flag = revision and G.schedulers_flag(revision) or 0
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return G.replies.schedules_due({ now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' })
+    return G.replies.schedulers_due({ now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = '' })
   end
   local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
   if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
   local rows = due_rows(q, now)
   if #rows == 0 then
     scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN) or '')
-    return G.replies.schedules_due({
+    return G.replies.schedulers_due({
       now = now, rows = rows, wait = scan_at and scan_at <= now and 0 or wait_for_next(q, now), revision = flag,
       leader = led_by(q),
     })
   end
   if M.is_ticking(q) then
-    return G.replies.schedules_due({ now = now, rows = {}, wait = BUSY_MS, revision = flag, leader = led_by(q) })
+    return G.replies.schedulers_due({ now = now, rows = {}, wait = BUSY_MS, revision = flag, leader = led_by(q) })
   end
   local taken = claimed_for(q, holder)
   if taken > 0 then
-    return G.replies.schedules_due({ now = now, rows = {}, wait = taken, revision = flag, leader = led_by(q) })
+    return G.replies.schedulers_due({ now = now, rows = {}, wait = taken, revision = flag, leader = led_by(q) })
   end
-  return G.replies.schedules_due({ now = now, rows = rows, wait = 0, revision = flag, leader = holder })
+  return G.replies.schedulers_due({ now = now, rows = rows, wait = 0, revision = flag, leader = holder })
 end)
 
 local function fire(q, row, quiet)
@@ -175,7 +175,7 @@ local function fire(q, row, quiet)
   return results
 end
 
-G.export('schedules_fire', {}, function(q, r)
+G.export('schedulers_fire', {}, function(q, r)
   local now, outcomes, busy = G.now(q), {}, M.is_ticking(q)
   for i, row in ipairs(r.rows) do
     outcomes[i] = busy and 'busy' or fire(q, row, r.quiet)
@@ -183,5 +183,5 @@ G.export('schedules_fire', {}, function(q, r)
   if redis.call('GET', q.P .. 'lock:schedules') == r.holder then
     redis.call('SET', q.P .. 'lock:schedules', 'done:' .. r.holder, 'PX', LED_MS)
   end
-  return G.replies.schedules_fire({ now = now, outcomes = outcomes })
+  return G.replies.schedulers_fire({ now = now, outcomes = outcomes })
 end)

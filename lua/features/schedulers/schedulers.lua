@@ -1,19 +1,19 @@
 -- Notify workers of scheduler changes. A revision in meta is returned by every exchange that fetches jobs: a worker
--- that sees a new value reads the schedulers. functions/schedules.lua creates and changes schedulers, schedules_fire.lua
+-- that sees a new value reads the schedulers. functions/schedulers.lua creates and changes schedulers, schedulers_fire.lua
 -- adds their jobs.
 
 local REVISIONS = 32768
 
 -- Return the revision as a part of the exchange flags: above the other flags, and never 0.
-G.schedules_flag = function(revision) return (G.count_of(revision) % REVISIONS + 1) * 65536 end
+G.schedulers_flag = function(revision) return (G.count_of(revision) % REVISIONS + 1) * 65536 end
 
-G.schedules_changed = function(q)
-  rawset(q, 'schedules_flag', G.schedules_flag(G.bump(q.meta, 'schedulesRev')))
+G.schedulers_changed = function(q)
+  rawset(q, 'schedulers_flag', G.schedulers_flag(G.bump(q.meta, 'schedulesRev')))
 end
 
 -- The job of a scheduler that repeats after completion has ended: the scheduler is due now.
-G.schedule_job_ended = function(q, name, id, now)
+G.scheduler_job_ended = function(q, name, id, now)
   G.pcall('HSET', q.schedulers_ended, name, G.int(now) .. ':' .. id)
   G.pcall('ZADD', q.schedulers_due, G.int(now), name)
-  G.schedules_changed(q)
+  G.schedulers_changed(q)
 end
