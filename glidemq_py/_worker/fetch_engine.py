@@ -447,8 +447,8 @@ class FetchEngine:
     def next_pipelined(self) -> Pipelined | None:
         """Return a call to send behind a blocking read, or None; it reserves all free slots until its reply.
 
-        None also if the worker has limits of its own (they may change before the call runs) or runs batches (a batch may
-        start before the call ends, and then no other job may be fetched).
+        None also if the worker has limits of its own (they may change before the call runs), or runs batches (a batch
+        may start before the call ends, and then no other job may be fetched).
         """
         want = min(self.free, MAX_ROWS)
         if not self._may_pipeline or not self.may_fetch or want <= 0 or self.step is not None or self.disconnected:
