@@ -240,7 +240,8 @@ def _main(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-"):
         names = {function.__name__ for function in SESSIONS}
         count = next((index for index, name in enumerate(arguments) if name not in names), len(arguments)) or 1
-        command += ["-s", *arguments[:count], "--", *arguments[count:]]
+        others = arguments[count:]
+        command += ["-s", *arguments[:count], "--", *(others[1:] if others[:1] == ["--"] else others)]
     else:
         command += arguments
     sys.stdout.flush()

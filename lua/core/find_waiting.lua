@@ -2,24 +2,13 @@
 -- The record names the entry of every job that this library made ready. For jobs pushed by a peer, the likely
 -- positions are read.
 
-local STREAM_ENTRY = G.rows.stream_entry
 local LIST_PAGE, HEAD_PAGE, TIME_PAGE = 1000, 200, 300
-
--- Search `count` entries from `from` on.
-local function among(q, id, from, count)
-  local found = G.pcall('XRANGE', q.stream, from, '+', 'COUNT', count)
-  if found.err then return nil end
-  for _, entry in ipairs(found) do
-    if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
-  end
-  return nil
-end
 
 -- Check the entry in the record, then the entries fetched next, then those added after the job's time.
 local function in_stream(q, id, h)
-  local entry = G.find_entry(q, id, h.eid, h.timestamp) or among(q, id, '-', HEAD_PAGE)
+  local entry = G.find_entry(q, id, h.eid, h.timestamp) or G.entry_between(q, id, '-', '+', HEAD_PAGE)
   if entry or not string.find(h.timestamp or '', '^%d+$') then return entry end
-  return among(q, id, h.timestamp, TIME_PAGE)
+  return G.entry_between(q, id, h.timestamp, '+', TIME_PAGE)
 end
 
 -- Search a list from both ends. `rank` is the direction, for LREM.

@@ -43,6 +43,16 @@ G.entry_job = function(fields)
   return nil
 end
 
+-- Return the entry of a job among the first `count` of a range, or nil.
+G.entry_between = function(q, id, from, to, count)
+  local found = G.pcall('XRANGE', q.stream, from, to, 'COUNT', count)
+  if found.err then return nil end
+  for _, entry in ipairs(found) do
+    if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
+  end
+  return nil
+end
+
 local SAME_MS_MAX = 2000
 
 -- Return the entry of a job: the one named by its record, else one made in the millisecond in which the job was
@@ -51,12 +61,7 @@ G.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
   local from, count = eid or timestamp, eid and 1 or SAME_MS_MAX
   if not from then return nil end
-  local found = G.pcall('XRANGE', q.stream, from, from, 'COUNT', count)
-  if found.err then return nil end
-  for _, entry in ipairs(found) do
-    if G.entry_job(entry[STREAM_ENTRY.fields]) == id then return entry[STREAM_ENTRY.id] end
-  end
-  return nil
+  return G.entry_between(q, id, from, from, count)
 end
 
 local PENDING_PAGE, PENDING_PAGES = 1000, 5

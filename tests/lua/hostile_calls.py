@@ -4,9 +4,10 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from glidemq_py._core.calls import pack
+from glidemq_py._core.calls import declared_keys, pack
+from tests.lua.own_support import OwnQueue, library
 
 ORDERING = ["g", 1, 2, 1000, 5000, 1000, 1000]
 SOURCES = ("stream", "pending", "lifo", "priority", "scheduled", "completed", "failed", "suspended", "list-active-ids",
@@ -306,3 +307,23 @@ def wire_calls() -> dict[str, Wire]:
         "unlock": plain("lock:x", "token"),
         "version": plain("meta"),
     }  # fmt: skip
+
+
+class QueueWithScenes(Protocol):
+    """A queue in an unusual state, and the values that calls name in it."""
+
+    q: OwnQueue
+
+    def scene(self, rng: random.Random) -> Scene: ...
+
+
+def command_of(queue: QueueWithScenes, name: str, wire: bool, rng: random.Random) -> list[Any]:
+    """Return the command that calls a function of the wire library, or of our own."""
+    scene = queue.scene(rng)
+    if wire:
+        keys, arguments = wire_calls()[name](scene)
+        whole = [queue.q.key(key) for key in keys]
+        return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
+    own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
+    key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
+    return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]

@@ -5,13 +5,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_py._core.calls import declared_keys, working
+from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import row as job_row
 from glidemq_py._features.suspend.job_api import suspended
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
-from tests.lua.hostile_calls import ORDERING, Scene, any_arguments, own_calls, wire_calls
-from tests.lua.own_support import OwnQueue, escaped, library
+from tests.lua.hostile_calls import ORDERING, Scene, command_of, own_calls
+from tests.lua.own_support import OwnQueue, escaped
 
 __all__ = ["CPU_LIMIT_US", "OUR_FAULT", "HostileQueue", "MeasuredServer", "case", "command_of", "measured"]
 
@@ -228,17 +228,6 @@ class MeasuredServer:
         stats = self.client.info("commandstats").get("cmdstat_fcall", "usec=0")
         found = re.search(r"usec=(\d+)", stats)
         return int(found[1]) if found else 0, error
-
-
-def command_of(queue: HostileQueue, name: str, wire: bool, rng: random.Random) -> list[Any]:
-    scene = queue.scene(rng)
-    if wire:
-        keys, arguments = wire_calls()[name](scene)
-        whole = [queue.q.key(key) for key in keys]
-        return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
-    own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
-    key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
-    return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]
 
 
 def case(queue: HostileQueue, name: str, wire: bool, seed: str) -> list[Any]:

@@ -15,8 +15,8 @@ import pytest
 from glidemq_py._client.library_source import Library
 from glidemq_py.testing import ServerProcess
 from tests.lua import wire_support
-from tests.lua.hostile_calls import own_calls, wire_calls
-from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, command_of, measured
+from tests.lua.hostile_calls import command_of, own_calls, wire_calls
+from tests.lua.hostile_queue import CPU_LIMIT_US, OUR_FAULT, HostileQueue, MeasuredServer, measured
 from tests.lua.own_support import library
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from glidemq_py._client.library_source import Library
-from glidemq_py._core.calls import declared_keys
 from glidemq_py.testing import RespClient, RespError, ServerProcess
 from tests.lua import wire_support
-from tests.lua.hostile_calls import any_arguments, own_calls, wire_calls
+from tests.lua.hostile_calls import command_of
 from tests.lua.large_queue import STATES, LargeQueue
 from tests.lua.own_support import library
 
@@ -64,17 +63,6 @@ def large(request: pytest.FixtureRequest, private_server: Callable[..., ServerPr
             yield LargeQueue(client, MEMBERS, consumers=CROWD, groups=CROWD)
         else:
             yield LargeQueue(client, MEMBERS)
-
-
-def command_of(queue: LargeQueue, name: str, wire: bool, rng: random.Random) -> list[Any]:
-    scene = queue.scene(rng)
-    if wire:
-        keys, arguments = wire_calls()[name](scene)
-        whole = [queue.q.key(key) for key in keys]
-        return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
-    own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
-    key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
-    return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]
 
 
 def fault_of(queue: LargeQueue, name: str, wire: bool, state: str) -> str:

@@ -1,10 +1,17 @@
 """What only the tests of queues and workers need."""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
+from glidemq_py import Queue
 from glidemq_py._features.broadcast import worker as broadcast_source
 from glidemq_py._job import waiting
 from glidemq_py._worker import source, wake
+from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw
 
 NEVER_S = 3_600.0
 
@@ -17,3 +24,25 @@ def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "_PATIENCE_S", 2 * NEVER_S)
     monkeypatch.setattr(waiting, "_FIRST_POLL_S", NEVER_S)
     monkeypatch.setattr(waiting, "_LAST_POLL_S", NEVER_S)
+
+
+@pytest.fixture
+def raw(resp: RespClient, queue_name: str) -> Raw:
+    """The queue of the test, read and written without the library."""
+    return Raw(resp, queue_name)
+
+
+async def connect_async(connection: Any) -> None:
+    async with Queue("q", connection) as queue:
+        await queue.count()
+
+
+async def connect_blocking(connection: Any) -> None:
+    with BlockingQueue("q", connection) as queue:
+        queue.count()
+
+
+@pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
+def connect(request: pytest.FixtureRequest) -> Callable[[Any], Awaitable[None]]:
+    """Connect a queue and use it once."""
+    return request.param

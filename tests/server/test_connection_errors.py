@@ -30,27 +30,10 @@ from glidemq_py import (
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connect_errors import explain, scheme_of
 from glidemq_py._client.embedded import free_port
-from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ServerProcess
 
 Connect = Callable[[Any], Awaitable[None]]
 StartServer = Callable[..., ServerProcess]
-
-
-async def connect_async(connection: Any) -> None:
-    async with Queue("q", connection) as queue:
-        await queue.count()
-
-
-async def connect_blocking(connection: Any) -> None:
-    with BlockingQueue("q", connection) as queue:
-        queue.count()
-
-
-@pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
-def connect(request: pytest.FixtureRequest) -> Connect:
-    """Connect a queue and use it once."""
-    return request.param
 
 
 # -- passwords ------------------------------------------------------------------------------------------------

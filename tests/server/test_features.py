@@ -24,11 +24,6 @@ def content(raw: Raw) -> dict[str, object]:
 
 
 @pytest.fixture
-def raw(resp: RespClient, queue_name: str) -> Raw:
-    return Raw(resp, queue_name)
-
-
-@pytest.fixture
 async def queue(url: str, queue_name: str, raw: Raw) -> AsyncIterator[Queue]:
     """Return a queue with one job, which uses the feature; it does not when it is deleted."""
     async with Queue(queue_name, url) as queue:

@@ -31,11 +31,6 @@ from tests.server.worker_support import Raw, with_timeout
 BAND = 2**42
 
 
-@pytest.fixture
-def raw(resp: RespClient, queue_name: str) -> Raw:
-    return Raw(resp, queue_name)
-
-
 async def test_a_job_without_options(url: str, queue_name: str, raw: Raw, key_leaks: KeyLeaks):
     async with Queue(queue_name, url) as queue:
         job = await queue.add("welcome", {"to": "ä@b.c"})

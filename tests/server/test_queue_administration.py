@@ -21,11 +21,6 @@ from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
-@pytest.fixture
-def raw(resp: RespClient, queue_name: str) -> Raw:
-    return Raw(resp, queue_name)
-
-
 async def fail(job: Job) -> None:
     raise ValueError("on purpose")
 

@@ -23,11 +23,6 @@ from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
 
-@pytest.fixture
-def raw(resp: RespClient, queue_name: str) -> Raw:
-    return Raw(resp, queue_name)
-
-
 async def noop(job: Job) -> Any:
     if job.data == "fail":
         raise ValueError("on purpose")

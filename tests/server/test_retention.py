@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, JobFailedError, JobNotFoundError, KeepJobs, Queue, Worker
-from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
@@ -54,12 +53,6 @@ async def end(queue: Queue, raw: Raw, url: str, state: str, count: int, **option
             jobs.append(await queue.add(state, job_id=job_id, **options))
             await recorded.wait(state, i + 1)
     return jobs
-
-
-@pytest.fixture
-def raw(resp: RespClient, queue_name: str) -> Raw:
-    """The queue of the test."""
-    return Raw(resp, queue_name)
 
 
 def age(raw: Raw, state: str, ids: Iterable[str], seconds: int) -> None:

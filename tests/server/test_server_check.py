@@ -12,28 +12,11 @@ from glide_shared.config import GlideClientConfiguration, NodeAddress
 
 from glidemq_py import ConnectionOptions, Queue, ServerConfigurationError, ServerModeError, Worker
 from glidemq_py._client import embedded, server_check
-from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, server_binary
 
 Connect = Callable[[Any], Awaitable[None]]
 StartServer = Callable[..., ServerProcess]
 LOGGER = server_check.__name__
-
-
-async def connect_async(connection: Any) -> None:
-    async with Queue("q", connection) as queue:
-        await queue.count()
-
-
-async def connect_blocking(connection: Any) -> None:
-    with BlockingQueue("q", connection) as queue:
-        queue.count()
-
-
-@pytest.fixture(params=[connect_async, connect_blocking], ids=["async", "blocking"])
-def connect(request: pytest.FixtureRequest) -> Connect:
-    """Connect a queue and use it once."""
-    return request.param
 
 
 @pytest.fixture
@@ -69,7 +52,8 @@ async def test_given_client_is_checked_and_stays_open(private_server: StartServe
     client = await glide.GlideClient.create(GlideClientConfiguration([NodeAddress(server.host, server.port)]))
     try:
         with pytest.raises(ServerConfigurationError):
-            await connect_async(client)
+            async with Queue("q", client) as queue:
+                await queue.count()
         assert await client.ping() == b"PONG"
     finally:
         await client.close()
