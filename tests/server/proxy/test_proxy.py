@@ -11,7 +11,7 @@ import pytest
 
 import glidemq_py
 from glidemq_py import GlideMQValidationError, Queue, Worker, sync
-from glidemq_py.proxy import ProxyOptions, create_proxy_app
+from glidemq_py.proxy import ProxyOptions, create_proxy_app, dead_letters
 from glidemq_py.testing import ServerProcess
 from tests.server.proxy.support import running_proxy, worked_off
 
@@ -219,20 +219,24 @@ def test_dead_letter_entries_are_listed_and_replayed(http: httpx.Client, base: s
     assert http.get(f"{base}/counts").json()["waiting"] == 2
 
 
-def test_replay_all_is_bounded_and_continues(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
+def test_replay_all_is_bounded_and_continues(
+    http: httpx.Client, base: str, queue_name: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dead_letters._DEFAULT_REPLAYED == 100
+    monkeypatch.setattr(dead_letters, "_DEFAULT_REPLAYED", 4)
     with sync.Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
         assert queue.get_dead_letter_jobs() == []
     with sync.Queue(f"{queue_name}-dead", url) as entries:
-        for i in range(103):
+        for i in range(7):
             # Entries of other queues and of subscriptions are skipped.
             other: dict[str, Any] = {0: {"originalQueue": "other"}, 1: {"subscription": "s"}}.get(i, {})
             envelope = {"originalQueue": queue_name, "originalJobId": "j", "data": i, "attemptsMade": 1, **other}
             entries.add("n", envelope, job_id=f"d{i}")
     first = http.post(f"{base}/dlq/replay-all").json()
-    assert (first["replayed"], [job["sourceId"] for job in first["jobs"]]) == (100, [f"d{i}" for i in range(2, 102)])
-    last = http.post(f"{base}/dlq/replay-all", params={"cursor": first["cursor"]}).json()
-    assert ([job["sourceId"] for job in last["jobs"]], last["cursor"]) == (["d102"], None)
-    assert http.get(f"{base}/counts").json()["waiting"] == 101
+    assert (first["replayed"], [job["sourceId"] for job in first["jobs"]]) == (4, [f"d{i}" for i in range(2, 6)])
+    last = http.post(f"{base}/dlq/replay-all", params={"cursor": first["cursor"], "count": 4}).json()
+    assert ([job["sourceId"] for job in last["jobs"]], last["cursor"]) == (["d6"], None)
+    assert http.get(f"{base}/counts").json()["waiting"] == 5
     assert http.post(f"{base}/dlq/replay-all", params={"count": 1_001}).status_code == 400
 
 
