@@ -15,7 +15,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._features.usage.summaries import usages_of
 from glidemq_py._job import Job, QueueLink
-from glidemq_py._job.details import LISTED_FIELDS, RECORD_FIELDS, read_record
+from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [
@@ -150,7 +150,8 @@ async def _rows(
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name))
-    usages = await _usages(link, [(job_id, position, values) for job_id, position, values in found.rows if values[-1]])
+    usage_at = wanted.index(HAS_USAGE)
+    usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
     rows: list[tuple[Job[Any, Any], str]] = []
     for job_id, position, values in found.rows:
         job = _listed(link, job_id, wanted, values, usages.get(job_id))
@@ -160,14 +161,13 @@ async def _rows(
     return rows, found.cursor
 
 
-async def _usages(link: QueueLink, rows: list[tuple[str, str, list[str | bool]]]) -> dict[str, JobUsage | None]:
+async def _usages(link: QueueLink, ids: list[str]) -> dict[str, JobUsage | None]:
     """Return the usage of those jobs of a page that have reported any.
 
     Few jobs have usage, so the page itself does not contain it.
     """
-    if not rows:
+    if not ids:
         return {}
-    ids = [job_id for job_id, _, _ in rows]
     return dict(zip(ids, await usages_of(link.transport, link.keys.meta, ids), strict=True))
 
 

@@ -245,8 +245,9 @@ async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
         found = await transport.command("LRANGE", f"{root.stem}flow:{token}", str(at), str(at + 1))
         if len(found) < 2:
             break
-        done.append(Step(found[0].decode(), b""))
-        reply = await transport.call(flows.flow_step(done[-1].meta, found[1]))
+        meta, packed = found
+        done.append(Step(meta.decode(), b""))
+        reply = await transport.call(flows.flow_step(done[-1].meta, packed))
         if not isinstance(reply.refused, bool):
             _log.warning(
                 "queue %r: deleted a half-added flow of a producer that stopped (its job ids are taken)", root.name
