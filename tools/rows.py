@@ -112,7 +112,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         # -- staged writes
         "winner": "attempt pieces",
         "write": "id state home query idle queues keep ttl changes",
-        "write_report": "id query at jobs others facts own queues",
+        "write_report": "id query at jobs others facts own queues repeats",
         "added_jobs": "jobs others",
         "added_in_queue": "queue jobs others",
         # -- outbox
@@ -275,7 +275,10 @@ CALLS: tuple[CallLayout, ...] = (
         args="jobs",
         reply="state id",
     ),
-    _call("write_commit", "write query batch winners first total is_home keep ballot facts", reply="state id"),
+    _call(
+        "write_commit", "write query batch winners first total is_home keep ballot facts last_commit", reply="state id"
+    ),
+    _call("write_drain", "last_commit cursor batch total", reply="state deleted cursor last_commit"),
     _call("write_publish", "write query batch decided keep ballot", reply="state jobs others queues ballot"),
     _call("write_finished", "write query batch queue keep jobs others"),
     _call(
@@ -285,7 +288,7 @@ CALLS: tuple[CallLayout, ...] = (
     ),
     _call("writes"),
     _call("write_reports", "first count"),
-    _call("write_report", "write query jobs others facts"),
+    _call("write_report", "write query jobs others facts own queues repeated"),
     # -- broadcast
     _call("broadcast_publish", "rows quiet most age", reply="now results"),
     _call(

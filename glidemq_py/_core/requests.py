@@ -97,6 +97,7 @@ __all__ = [
     "write_abort",
     "write_claim",
     "write_commit",
+    "write_drain",
     "write_finished",
     "write_open",
     "write_publish",
@@ -529,9 +530,15 @@ def write_commit(
     keep: object,
     ballot: object,
     facts: object,
+    last_commit: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``write_commit``."""
-    return (pack((write, query, batch, winners, first, total, is_home, keep, ballot, facts)),)
+    return (pack((write, query, batch, winners, first, total, is_home, keep, ballot, facts, last_commit)),)
+
+
+def write_drain(*, last_commit: object, cursor: object, batch: object, total: object) -> tuple[bytes]:
+    """Return the arguments of ``write_drain``."""
+    return (pack((last_commit, cursor, batch, total)),)
 
 
 def write_publish(
@@ -582,9 +589,19 @@ def write_reports(*, first: object, count: object) -> tuple[bytes]:
     return (pack((first, count)),)
 
 
-def write_report(*, write: object, query: object, jobs: object, others: object, facts: object) -> tuple[bytes]:
+def write_report(
+    *,
+    write: object,
+    query: object,
+    jobs: object,
+    others: object,
+    facts: object,
+    own: object,
+    queues: object,
+    repeated: object,
+) -> tuple[bytes]:
     """Return the arguments of ``write_report``."""
-    return (pack((write, query, jobs, others, facts)),)
+    return (pack((write, query, jobs, others, facts, own, queues, repeated)),)
 
 
 def broadcast_publish(*, rows: object, quiet: object, most: object, age: object) -> tuple[bytes]:

@@ -11,7 +11,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from glidemq_py.errors import StagedWriteError
 __all__ = [
     "LEFT_ALONE_MS",
     "AddOnceReply",
+    "DrainReply",
     "Pause",
     "PublishReply",
     "Published",
@@ -44,9 +45,11 @@ __all__ = [
     "commit",
     "commit_write",
     "decide_write",
+    "drain_queue",
     "finish_staged_write",
     "finish_writes",
     "open_write",
+    "overwrite",
     "pause",
     "publish",
     "publish_write",
@@ -61,6 +64,8 @@ __all__ = [
 WriteState = Literal["absent", "open", "prepared", "committed", "published", "done", "aborted", "more", "full", "lost"]
 
 _BATCH_TOMBSTONE_MS: Final = 600_000
+_DRAINED_A_CALL: Final = 100
+_QUEUES_REPORTED: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,18 @@ class PublishReply(NamedTuple):
     ballot: str
 
 
+@declared("write_drain_reply")
+class DrainReply(NamedTuple):
+    """Reply of `drain_queue`."""
+
+    state: str
+    """'ok' or 'changed'."""
+    deleted: int
+    cursor: str
+    last_commit: int
+    """Number of the last commit in the queue."""
+
+
 @declared("add_once_reply")
 class AddOnceReply(NamedTuple):
     """Reply of `add_once`."""
@@ -159,6 +176,8 @@ class WriteReport(NamedTuple):
     """Text given by the committing process."""
     queues: dict[str, tuple[int, int]]
     """Jobs and other rows per queue, at most 100 queues besides the home."""
+    repeats: int
+    """How often the write had been repeated, this time included; 0: it was not a repetition."""
 
 
 @declared("write")
@@ -208,14 +227,25 @@ def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, 
 
 
 def commit(
-    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int, ballot: str, facts: str = ""
-) -> Call[StageReply]:
-    """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues)."""
+    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int, ballot: str, facts: str = "",
+    last_commit: int = -1,
+) -> Call[StageReply]:  # fmt: skip
+    """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues).
+
+    With the ``last_commit`` of `drain_queue`, state 'changed' if another write was committed in the queue since.
+    """
     arguments = requests.write_commit(
         write=write.id, query=write.query, batch=write.batch, winners=winners, first=first, total=total,
         is_home=int(keys == write.home), keep=write.keep, ballot=ballot, facts=facts,
+        last_commit=last_commit,
     )  # fmt: skip
     return Call("write_commit", keys.meta, arguments, reader(StageReply), repeatable=True)
+
+
+def drain_queue(keys: QueueKeys, last_commit: int = -1, cursor: str = "", total: int = 0) -> Call[DrainReply]:
+    """Delete some waiting jobs unless a write was committed in the queue since ``last_commit``; -1: return that."""
+    arguments = requests.write_drain(last_commit=last_commit, cursor=cursor, batch=_DRAINED_A_CALL, total=total)
+    return Call("write_drain", keys.meta, arguments, reader(DrainReply), repeatable=True)
 
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
@@ -260,9 +290,15 @@ def write_reports(keys: QueueKeys, first: int = 0, count: int = 100) -> Call[lis
     return Call("write_reports", keys.meta, arguments, lambda reply: _reports(keys, reply), repeatable=True)
 
 
-def add_report(write: WriteId, jobs: int, others: int, facts: str) -> Call[int]:
-    """Store the report of a save that staged nothing, or that repeated a write."""
-    arguments = requests.write_report(write=write.id, query=write.query, jobs=jobs, others=others, facts=facts)
+def add_report(write: WriteId, counts: Mapping[str, tuple[int, int]], facts: str, *, repeated: bool) -> Call[int]:
+    """Store the report of a save that staged nothing, or that repeated a write; counts: jobs, other rows per queue."""
+    home = write.home.name
+    others = [(queue, *numbers) for queue, numbers in counts.items() if queue != home][:_QUEUES_REPORTED]
+    arguments = requests.write_report(
+        write=write.id, query=write.query, jobs=sum(jobs for jobs, _ in counts.values()),
+        others=sum(others for _, others in counts.values()), facts=facts, own=counts.get(home, (0, 0)), queues=others,
+        repeated=int(repeated),
+    )  # fmt: skip
     return Call("write_report", write.home.meta, arguments, int, repeatable=False)
 
 
@@ -282,8 +318,10 @@ def _aborted(reply: bytes) -> tuple[str, list[str], str]:
 
 def _reports(keys: QueueKeys, reply: bytes) -> list[WriteReport]:
     return [
-        WriteReport(write, query, at, jobs, others, facts, {keys.name: tuple(own), **{q: (j, o) for q, j, o in queues}})
-        for write, query, at, jobs, others, facts, own, queues in unpack(reply)
+        WriteReport(
+            write, query, at, jobs, others, facts, {keys.name: tuple(own), **{q: (j, o) for q, j, o in queues}}, repeats
+        )
+        for write, query, at, jobs, others, facts, own, queues, repeats in unpack(reply)
     ]
 
 
@@ -358,7 +396,10 @@ def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Ste
     return (yield from publish_write(write))
 
 
-def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "") -> Steps[bool]:
+def decide_write(
+    write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "",
+    last_commits: Mapping[str, int] | None = None,
+) -> Steps[bool]:  # fmt: skip
     """Commit the write. Afterwards it will be published, by this process or by another one.
 
     Every try has a ballot of its own from the home queue. The other queues are prepared with it, then the home queue
@@ -368,12 +409,14 @@ def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts:
         write: the write.
         winners: for each queue, the attempts whose rows become jobs.
         facts: text stored in the report of the write.
+        last_commits: of an overwrite, the number of the last commit in each queue when it was drained.
 
     Returns:
         True if this call decided; False if the write was decided before, with the rows of another driver or attempt.
 
     Raises:
-        StagedWriteError: the write cannot be committed; none of its rows became a job.
+        StagedWriteError: the write cannot be committed; none of its rows became a job. State 'changed': another write
+            was committed in a queue since it was drained.
     """
     # The driver's token: a repeated call after a lost reply recognizes its own decision.
     token, floor = write.driver or secrets.token_hex(6), 0
@@ -388,7 +431,8 @@ def decide_write(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts:
         failure: StagedWriteError | None = None
         for queue in (*sorted(winners.keys() - {write.home.name}), write.home.name):
             keys = _beside(write.home, queue)
-            reply = yield from _name_winners(write, keys, winners.get(queue, ()), ballot, facts)
+            last_commit = -1 if last_commits is None else last_commits[queue]
+            reply = yield from _name_winners(write, keys, winners.get(queue, ()), ballot, facts, last_commit)
             if reply.state == "fenced":
                 floor = max(floor, _number_of(reply.id))
                 break
@@ -411,15 +455,57 @@ def _number_of(ballot: str) -> int:
 
 
 def _name_winners(
-    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], ballot: str, facts: str
+    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], ballot: str, facts: str, last_commit: int
 ) -> Steps[StageReply]:
     first, total = 0, len(winners)
     while True:
         chunk = winners[first : first + WINNERS_A_CALL]
-        reply: StageReply = yield commit(write, keys, chunk, first, total, ballot, facts)
+        reply: StageReply = yield commit(write, keys, chunk, first, total, ballot, facts, last_commit)
         if reply.state != "open":
             return reply
         first += len(chunk)
+
+
+def overwrite(write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "") -> Steps[bool]:
+    """Delete the waiting jobs of the write's queues, then commit the write; arguments and result as for `decide_write`.
+
+    Other writes count as one step each: one that is committed before this one is published first, so that all of its
+    waiting jobs are deleted; if one is committed while jobs are deleted, the deletion starts again. So of several
+    overwrites with one home, the rows of the last one that commits remain. A write that is already decided deletes
+    nothing.
+    """
+    for tries in range(_TRIES):
+        if tries:
+            yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
+        last_commits = yield from _drain_all(write, {write.home.name, *winners})
+        if last_commits is None:
+            continue
+        try:
+            return (yield from decide_write(write, winners, facts, last_commits))
+        except StagedWriteError as error:
+            if error.state != "changed":
+                raise
+    raise StagedWriteError(write.id, write.home.name, "changed")
+
+
+def _drain_all(write: WriteId, queues: Collection[str]) -> Steps[dict[str, int] | None]:
+    """Delete the waiting jobs; return the last commit in each queue, or None if another write was committed."""
+    found = dict.fromkeys(queues, -1)
+    for queue in sorted(queues):
+        keys, cursor, deleted = _beside(write.home, queue), "", 0
+        last_commit: int = (yield drain_queue(keys)).last_commit
+        yield from finish_writes(keys, 0)  # jobs of a write that is committed would appear afterwards
+        while True:
+            if (yield open_write(write, create=False)).state != "open":
+                return found  # decided, or rejected by the commit
+            reply: DrainReply = yield drain_queue(keys, last_commit, cursor, deleted)
+            if reply.state != "ok":
+                return None
+            cursor, deleted = reply.cursor, deleted + reply.deleted
+            if not cursor:
+                break
+        found[queue] = last_commit
+    return found
 
 
 def publish_write(write: WriteId) -> Steps[Published]:

@@ -57,6 +57,7 @@ WRITE_COLUMNS: Final = {
     "rows": ("long",),
     "nullRows": ("long",),
     "bytes": ("long",),
+    "repetitions": ("long",),
     "queues": ("map",),
 }
 """Columns of the reports of saves with their allowed types, the default first."""

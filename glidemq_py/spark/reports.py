@@ -32,6 +32,7 @@ class WriteReport:
         null_rows: number of rows whose data was null; their jobs have the data null.
         bytes: size of the packed rows.
         repeated: True if the write was saved before, so that this save added nothing.
+        repetitions: how often the write had been repeated, this save included.
         queues: jobs added and rows skipped per queue; at most 101 queues.
     """
 
@@ -44,14 +45,15 @@ class WriteReport:
     null_rows: int = 0
     bytes: int = 0
     repeated: bool = False
+    repetitions: int = 0
     queues: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
-def facts_of(messages: Sequence[Any], *, repeated: bool = False) -> str:
+def facts_of(messages: Sequence[Any]) -> str:
     """Return what the tasks counted, as text of a report."""
     counts = [message for message in messages if message is not None]
     facts: dict[str, Any] = {name: sum(getattr(each, name) for each in counts) for name in ("rows", "nulls", "bytes")}
-    return json.dumps(facts | ({"repeated": True} if repeated else {}))
+    return json.dumps(facts)
 
 
 def report_of(row: staging.WriteReport) -> WriteReport:
@@ -68,7 +70,8 @@ def report_of(row: staging.WriteReport) -> WriteReport:
         rows=int(facts.get("rows", 0)),
         null_rows=int(facts.get("nulls", 0)),
         bytes=int(facts.get("bytes", 0)),
-        repeated=bool(facts.get("repeated", False)),
+        repeated=row.repeats > 0,
+        repetitions=row.repeats,
         queues=row.queues,
     )
 
@@ -145,6 +148,7 @@ class WritesReader(DataSourceReader):
         numbers = {
             "finishedAt": int(report.finished_at.timestamp() * 1_000), "jobs": report.jobs, "skipped": report.skipped,
             "rows": report.rows, "nullRows": report.null_rows, "bytes": report.bytes,
+            "repetitions": report.repetitions,
         }  # fmt: skip
         return {
             "writeId": report.write_id,

@@ -1,29 +1,23 @@
 """Write DataFrames and micro-batches of streams: the parts on the driver and in the tasks.
 
 The driver creates one writer per save; pickled copies write in the tasks, and the original commits or aborts. A stream
-has a new writer for each phase of each micro-batch, so shared values are passed in the messages. A task sends its rows
-through a sink, one class per guarantee; calls are bounded in rows and bytes. ``mode("overwrite")`` with
-``overwrite=drain`` deletes the waiting jobs before it adds those of the DataFrame.
+has a new writer for each phase of each micro-batch, so shared values are passed in the messages. ``mode("overwrite")``
+with ``overwrite=drain`` deletes the waiting jobs before it adds those of the DataFrame.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from glidemq_py._client.transport import BlockingTransport
-from glidemq_py._core.calls import administration
-from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
-from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import (
     Published,
-    Steps,
     Winner,
     WriteId,
     decide_write,
@@ -32,226 +26,20 @@ from glidemq_py._features.staged_writes import (
     run_blocking,
     undo_write,
 )
-from glidemq_py.errors import ColumnError, GlideMQConnectionError, GlideMQError, StagedWriteError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, StagedWriteError
 from glidemq_py.spark.api import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
-    TaskFacts,
     WriterCommitMessage,
     task_context,
 )
-from glidemq_py.spark.encoding import PackedRows, RowEncoder
+from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions, forget, transport_of
 from glidemq_py.spark.reports import facts_of
+from glidemq_py.spark.sinks import ENDED, Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_schema import WritePlan
 
-__all__ = ["Batches", "FrameWriter", "Sink", "StreamWriter", "WriteOver", "Written", "drain_first", "make_sink"]
-
-_ENDED: Final = ("committed", "done")
-
-
-class WriteOver(Exception):  # noqa: N818  # a signal, not an error
-    """Raised when the write was decided without this task; its rows are not needed."""
-
-
-class Sink(Protocol):
-    """Receives the batches of a task."""
-
-    @property
-    def pieces(self) -> dict[str, int]:
-        """Return the number of staged pieces per queue."""
-        ...
-
-    @property
-    def added(self) -> int:
-        """Return the number of jobs added so far."""
-        ...
-
-    @property
-    def skipped(self) -> int:
-        """Return the number of rows that added no job so far."""
-        ...
-
-    def send(self, queue: str, request: bytes) -> None:
-        """Send one batch, packed as for `add`.
-
-        Raises:
-            GlideMQError: if the call fails or a job is rejected.
-            WriteOver: if the write was already decided.
-        """
-        ...
-
-
-class _Sink:
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts) -> None:
-        self._transport = transport
-        self._options = options
-        self._task = task
-        self._keys: dict[str, QueueKeys] = {options.keys.name: options.keys}
-        self.pieces: dict[str, int] = {}
-        self.added = self.skipped = 0
-
-    def _keys_of(self, queue: str) -> QueueKeys:
-        keys = self._keys.get(queue)
-        if keys is None:
-            keys = self._keys[queue] = QueueKeys(self._options.keys.prefix, queue)
-        return keys
-
-
-class AppendSink(_Sink):
-    """Adds each batch immediately; a retried task adds its rows again."""
-
-    def send(self, queue: str, request: bytes) -> None:
-        """Add the batch."""
-        results = self._transport.call(add_packed(self._keys_of(queue).meta, request)).results
-        added = sum(isinstance(result, str) or AddedOther(*result).outcome == "replaced" for result in results)
-        self.added += added
-        self.skipped += len(results) - added
-
-
-class OnceSink(_Sink):
-    """Adds each batch immediately, and once by its number, however often its task runs."""
-
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
-        super().__init__(transport, options, task)
-        self._write = write
-        self._numbers: dict[str, int] = {}
-
-    def send(self, queue: str, request: bytes) -> None:
-        """Add the batch unless it was added before."""
-        number = self._numbers.get(queue, 0)
-        call = staging.add_once(self._keys_of(queue), self._write, str(self._task.partition), number, request)
-        reply = self._transport.call(call)
-        if reply.status == "gap":
-            raise StagedWriteError(self._write.id, queue, "gap")
-        self._numbers[queue] = number + 1
-        self.added += reply.jobs
-        self.skipped += reply.others
-
-
-class StagedSink(_Sink):
-    """Stages each batch; the driver commits or aborts."""
-
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
-        super().__init__(transport, options, task)
-        self._write = write
-        self._registered = 0.0
-        # A restarted application counts attempts from zero again, so the name has a random part.
-        self.attempt = f"{write.driver}.{task.partition}.{task.attempt}.{secrets.token_hex(6)}"
-
-    def begin(self, create: bool, queue: str = "") -> None:
-        """Check that the write is open, and register a further queue at its home queue."""
-        state = self._transport.call(staging.open_write(self._write, create=create, queue=queue)).state
-        if state in _ENDED:
-            raise WriteOver
-        if state != "open":
-            raise StagedWriteError(self._write.id, self._write.home.name, state)
-
-    def send(self, queue: str, request: bytes) -> None:
-        """Stage the batch."""
-        keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
-        if keys != self._write.home and (seq == 0 or _monotonic() >= self._registered + self._write.ttl / 4_000):
-            self._registered = _monotonic()
-            self.begin(False, queue)  # also extends the life of the write at its home queue
-        call = staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique)
-        reply = self._transport.call(call)
-        if reply.state == "duplicate":
-            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
-        if reply.state in _ENDED:
-            raise WriteOver
-        if reply.state != "open":
-            raise StagedWriteError(self._write.id, queue, reply.state)
-        self.pieces[queue] = seq + 1
-
-
-_QUEUES_MAX: Final = 1_000
-"""Queues of one write besides that of the option; S.QUEUES_MAX of the server."""
-
-
-class _Batch:
-    """Buffered rows of a queue."""
-
-    __slots__ = ("count", "parts", "size")
-
-    def __init__(self) -> None:
-        self.count = self.size = 0
-        self.parts: list[bytes] = []
-
-
-class Batches:
-    """Collects rows by queue and sends full batches."""
-
-    def __init__(self, sink: Sink, options: WriteOptions) -> None:
-        self._sink = sink
-        self._quiet = options.quiet
-        self._rows_max = options.batch_size
-        self._bytes_max = options.max_batch_bytes
-        self._waiting: dict[str, _Batch] = {}
-        self.rows = self.bytes = 0
-
-    def put(self, queue: str, rows: PackedRows) -> None:
-        """Add rows of one queue. The split into batches depends on the rows only, not on the calls."""
-        batch = self._waiting.get(queue)
-        if batch is None:
-            if len(self._waiting) > _QUEUES_MAX:
-                # Known before most rows are sent; the server counts the queues of all tasks.
-                raise ColumnError("queue", queue, f"is one too many: a write can use {_QUEUES_MAX:,} queues")
-            batch = self._waiting[queue] = _Batch()
-        first, count = 0, len(rows)
-        while first < count:
-            end = min(count, first + self._rows_max - batch.count, rows.fitting(first, self._bytes_max - batch.size))
-            if end == first and not batch.count:
-                end += 1  # a row larger than a batch is sent alone
-            batch.count += end - first
-            batch.size += rows.size(first, end)
-            batch.parts.append(rows.copy(first, end))
-            if end < count or batch.count >= self._rows_max:
-                self._send(queue, batch)
-                batch = self._waiting[queue] = _Batch()
-            first = end
-
-    def end(self) -> None:
-        """Send the incomplete batches."""
-        for queue, batch in self._waiting.items():
-            if batch.count:
-                self._send(queue, batch)
-
-    def _send(self, queue: str, batch: _Batch) -> None:
-        self.rows += batch.count
-        self.bytes += batch.size
-        self._sink.send(queue, packed_request(batch.count, batch.parts, self._quiet))
-
-
-def make_sink(
-    transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId | None
-) -> AppendSink | OnceSink | StagedSink:
-    """Return the sink for the write's guarantee."""
-    if write is None or options.guarantee == "append":
-        return AppendSink(transport, options, task)
-    kind = OnceSink if options.guarantee == "task" else StagedSink
-    return kind(transport, options, task, write)
-
-
-_PIECE: Final = 100
-
-
-def drain_first(write: WriteId, queues: Iterable[str]) -> Steps[int]:
-    """Delete the waiting jobs of the write's home queue and of its other queues; return their number.
-
-    A write that was already decided deletes nothing: the waiting jobs may be its own.
-    """
-    deleted = 0
-    for queue in sorted({write.home.name, *queues}):
-        meta, here, cursor = QueueKeys(write.home.prefix, queue).meta, 0, ""
-        while True:
-            if (yield staging.open_write(write, create=False)).state != "open":
-                return deleted + here
-            piece = yield administration.drain(meta, False, cursor, _PIECE, here)
-            here, cursor = here + piece.deleted, piece.cursor
-            if not cursor:
-                break
-        deleted += here
-    return deleted
+__all__ = ["FrameWriter", "StreamWriter", "Written"]
 
 
 _log = get_logger(__name__)
@@ -267,8 +55,7 @@ class Written(WriterCommitMessage):
 
     Attributes:
         rows: number of rows read.
-        added: number of jobs added immediately.
-        skipped: number of rows that added no job immediately.
+        counts: number of jobs added immediately, and of rows that added none, per queue.
         nulls: number of rows whose data is null.
         bytes: size of the packed rows.
         attempt: name of the attempt within the write.
@@ -280,8 +67,7 @@ class Written(WriterCommitMessage):
     """
 
     rows: int = 0
-    added: int = 0
-    skipped: int = 0
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     nulls: int = 0
     bytes: int = 0
     attempt: str = ""
@@ -326,7 +112,7 @@ def _run_task(
             error.add_note(f"write {write.id!r}: not committed; if the save fails, none of its rows becomes a job")
         raise
     message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
-    message.added, message.skipped, message.pieces = sink.added, sink.skipped, sink.pieces
+    message.counts, message.pieces = sink.counts, sink.pieces
     return message
 
 
@@ -357,15 +143,17 @@ def _persist(options: WriteOptions, work: Callable[[], _T], errors: type[GlideMQ
         pause = min(2 * pause, _PAUSE_MAX_S)
 
 
-def _end(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> Published:
-    """Commit a staged write; finish publishing it if it was already decided.
+def _end(
+    options: WriteOptions, write: WriteId, messages: Sequence[Written | None], *, replace: bool = False
+) -> Published:
+    """Commit a staged write; finish publishing it if it was already decided. ``replace``: delete the waiting jobs.
 
     Raises:
         StagedWriteError: state 'unknown': it may be decided; 'decided': its jobs will be added; 'repeated': the option
             `onRepeat` is 'fail'; otherwise the write is not decided.
     """
     try:
-        decided_here = _persist(options, lambda: _decide(options, write, messages), GlideMQConnectionError)
+        decided_here = _persist(options, lambda: _decide(options, write, messages, replace), GlideMQConnectionError)
     except GlideMQConnectionError as error:
         raise StagedWriteError(write.id, write.home.name, "unknown", str(error)) from error
     pieces = sum(pieces for each in _winners(messages).values() for _, pieces in each)
@@ -378,12 +166,13 @@ def _end(options: WriteOptions, write: WriteId, messages: Sequence[Written | Non
     return published if decided_here else Published(0, 0)
 
 
-def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> bool:
+def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], replace: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
-        return run_blocking(transport, decide_write(write, _winners(messages), facts_of(messages)))
+        decide = staging.overwrite if replace else decide_write
+        return run_blocking(transport, decide(write, _winners(messages), facts_of(messages)))
     state = transport.call(staging.open_write(write, create=False)).state
-    if state not in _ENDED:
+    if state not in ENDED:
         raise StagedWriteError(write.id, write.home.name, state)
     return False
 
@@ -401,22 +190,40 @@ def _publish(options: WriteOptions, write: WriteId, pieces: int) -> Published:
 def _report_repetition(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
     """Report that another save of the same id, or an earlier try of the same micro-batch, decided the write."""
     error = StagedWriteError(write.id, write.home.name, "repeated")
+    _report_now(options, write, {}, facts_of(messages), repeated=True)
     if write.query:
         _log.info("%s", error)  # the batch of a restarted query
         return
-    _report_now(options, write, Published(0, 0), facts_of(messages, repeated=True))
     if options.write_id is not None and options.on_repeat == "fail":
         raise error
     if options.write_id is not None and options.on_repeat == "warn":
         _log.warning("%s", error)
 
 
-def _report_now(options: WriteOptions, write: WriteId, published: Published, facts: str) -> None:
+def _report_now(
+    options: WriteOptions, write: WriteId, counts: dict[str, tuple[int, int]], facts: str, *, repeated: bool = False
+) -> None:
     """Store a report; the save has succeeded, so a failure is only logged."""
     try:
-        transport_of(options.place).call(staging.add_report(write, published.jobs, published.others, facts))
+        transport_of(options.place).call(staging.add_report(write, counts, facts, repeated=repeated))
     except GlideMQError as error:
         _log.warning("write %r: its report could not be stored: %s", write.id, error)
+
+
+def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
+    """Report a write that added its jobs while its tasks ran."""
+    counts: dict[str, tuple[int, int]] = {}
+    found = [message for message in messages if message is not None]
+    for message in found:
+        for queue, (jobs, others) in message.counts.items():
+            before = counts.get(queue, (0, 0))
+            counts[queue] = before[0] + jobs, before[1] + others
+    published = Published(sum(jobs for jobs, _ in counts.values()), sum(others for _, others in counts.values()))
+    _log_published(options, published)
+    if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
+        _report_repetition(options, write, messages)
+    else:
+        _report_now(options, write, counts, facts_of(messages))
 
 
 def _abort(options: WriteOptions, write: WriteId) -> None:
@@ -469,8 +276,8 @@ class FrameWriter(DataSourceArrowWriter):
         _finish_others(options)
         if options.guarantee == "atomic":
             state = transport.call(staging.open_write(self._write, create=True)).state
-            if state in _ENDED and options.on_repeat == "fail":
-                _report_now(options, self._write, Published(0, 0), facts_of((), repeated=True))
+            if state in ENDED and options.on_repeat == "fail":
+                _report_now(options, self._write, {}, facts_of(()), repeated=True)
                 raise StagedWriteError(self._write.id, options.keys.name, "repeated")
 
     def write(self, iterator: Iterator[Any]) -> Written:
@@ -480,26 +287,14 @@ class FrameWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Written | None]) -> None:
         """Commit the write after all tasks succeeded."""
         if self._options.guarantee == "atomic":
-            if self._replace:
-                run_blocking(transport_of(self._options.place), drain_first(self._write, _winners(messages)))
-            _log_published(self._options, _end(self._options, self._write, messages))
+            _log_published(self._options, _end(self._options, self._write, messages, replace=self._replace))
         else:
-            self._report(messages)
+            _report_added(self._options, self._write, messages)
 
     def abort(self, messages: list[Written | None]) -> None:
         """Abort the write after a task or `commit` failed; a decided write is still published."""
         if self._options.guarantee == "atomic":
             _abort(self._options, self._write)
-
-    def _report(self, messages: list[Written | None]) -> None:
-        """Report a write that added its jobs while its tasks ran."""
-        options, found = self._options, [message for message in messages if message is not None]
-        published = Published(sum(each.added for each in found), sum(each.skipped for each in found))
-        _log_published(options, published)
-        if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
-            _report_repetition(options, self._write, messages)
-        else:
-            _report_now(options, self._write, published, facts_of(messages))
 
 
 def _finish_others(options: WriteOptions) -> None:
@@ -528,8 +323,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Commit the micro-batch after all its tasks succeeded."""
         write = self._write_of(messages)
-        if write is not None and self._options.guarantee == "atomic":
+        if write is None:
+            return
+        if self._options.guarantee == "atomic":
             _log_published(self._options, _end(self._options, write, messages))
+        else:
+            _report_added(self._options, write, messages)
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Abort a failed micro-batch; Spark retries it with its number. Staged rows without a message expire."""

@@ -200,11 +200,14 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "workers": none,
         "write_abort": packed(lambda s: [*write(s)[:1], "query", 1, s.name, 60_000, "driver", "0", -1, 1]),
         "write_claim": packed(lambda s: [write(s)[0], "query", 1, "token", 0, ""]),
-        "write_commit": packed(lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000, "1:token", "{}"]),
+        "write_commit": packed(
+            lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000, "1:token", "{}", -1]
+        ),
         "write_open": packed(lambda s: [*write(s), 60_000, 1, "", 60_000, "driver"]),
         "write_publish": packed(lambda s: [write(s)[0], "query", 1, 1, 60_000, "1:token"]),
+        "write_drain": packed(lambda s: [0, "", 10, 0]),
         "write_finished": packed(lambda s: [write(s)[0], "query", 1, s.name, 60_000, 1, 1]),
-        "write_report": packed(lambda s: ["w2", "", 1, 1, "{}"]),
+        "write_report": packed(lambda s: ["w2", "", 1, 1, "{}", [1, 1], [[s.name, 1, 1]], 1]),
         "write_reports": packed(lambda s: [0, 10]),
         "write_stage": lambda s: [pack([*write(s), "attempt", 1, 60_000, 1, 1, 60_000, ""]), pack([rows(s), False])],
         "writes": none,

@@ -432,6 +432,80 @@ def test_add_once_adds_each_number_once(place: Place) -> None:
     assert [add(0, write=batches[0]), add(1, write=batches[0])] == ["already", "already"]
 
 
+def test_overwrite_deletes_waiting_jobs(place: Place) -> None:
+    for name, queue in (("old", place.keys.name), ("older", place.beside_keys.name)):
+        write = WriteId(id=name, home=place.keys, ttl=TTL, keep=KEEP)
+        place.open(write, queue=place.beside_keys.name)
+        place.stage("a", 0, name, write=write, beside=queue == place.beside_keys.name)
+        place.steps(commit_write(write, {queue: [("a", 1)]}))
+    place.open(queue=place.beside_keys.name)
+    place.stage("a", 0, "new")
+    place.stage("b", 0, "newer", beside=True)
+    winners = {place.keys.name: [("a", 1)], place.beside_keys.name: [("b", 1)]}
+    assert place.steps(staging.overwrite(place.write, winners)) is True
+    assert (place.jobs(), place.jobs(place.beside)) == ([], [])
+    place.steps(publish_write(place.write))
+    assert (place.jobs(), place.jobs(place.beside)) == (["new"], ["newer"])
+    # A write that is decided deletes nothing.
+    assert place.steps(staging.overwrite(place.write, winners)) is False
+    assert (place.jobs(), place.jobs(place.beside)) == (["new"], ["newer"])
+
+
+def test_overwrite_publishes_committed_writes_first(place: Place) -> None:
+    """Otherwise their jobs would appear after the deletion."""
+    other = WriteId(id="other", home=place.keys, ttl=TTL, keep=KEEP)
+    place.open(other)
+    place.stage("a", 0, "1", write=other)
+    place.steps(staging.decide_write(other, {place.keys.name: [("a", 1)]}))
+    place.open()
+    place.stage("a", 0, "2")
+    place.steps(staging.overwrite(place.write, {place.keys.name: [("a", 1)]}))
+    place.steps(publish_write(place.write))
+    place.steps(publish_write(other))
+    assert place.jobs() == ["2"]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_commit_during_an_overwrite_starts_it_again(place: Place, beside: bool) -> None:
+    home = place.beside_keys if beside else place.keys
+    other = WriteId(id="other", home=home, ttl=TTL, keep=KEEP)
+    place.home.run(staging.open_write(other, create=True))
+    place.home.run(staging.stage(other, home, "a", 0, request([row("n", "1", "{}")], True), False))
+    place.open(queue=place.beside_keys.name)
+    place.stage("a", 0, "2")
+    place.stage("a", 0, "2", beside=True)
+    winners = {place.keys.name: [("a", 1)], place.beside_keys.name: [("a", 1)]}
+    steps, reply, restarts = staging.overwrite(place.write, winners), None, 0
+    while (call := next_step(steps, reply)) is not None:
+        if isinstance(call, staging.Pause):
+            restarts, reply = restarts + 1, None
+            continue
+        if call.function == "write_claim" and not restarts:
+            place.steps(commit_write(other, {home.name: [("a", 1)]}))
+        reply = place.run(call)
+    assert restarts == 1
+    place.steps(publish_write(place.write))
+    assert (place.jobs(), place.jobs(place.beside)) == (["2"], ["2"])
+
+
+def next_step(steps: Steps[Any], reply: Any) -> Any:
+    try:
+        return steps.send(reply)
+    except StopIteration:
+        return None
+
+
+def test_late_deletion_of_an_overwrite_is_rejected(place: Place) -> None:
+    before = place.run(staging.drain_queue(place.keys)).last_commit
+    place.open()
+    place.stage("a", 0, "1")
+    place.steps(commit_write(place.write, {place.keys.name: [("a", 1)]}))
+    assert place.run(staging.drain_queue(place.keys, before)).state == "changed"
+    assert place.jobs() == ["1"]
+    now = place.run(staging.drain_queue(place.keys)).last_commit
+    assert place.run(staging.drain_queue(place.keys, now)) == ("ok", 1, "", now)
+
+
 def test_obliterate_deletes_writes(place: Place) -> None:
     place.open()
     assert place.home.redis("EXISTS", "writes") == 1

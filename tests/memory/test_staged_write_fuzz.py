@@ -33,6 +33,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     StagedWriteError,
 )
+from glidemq_py.spark import sinks
 from glidemq_py.spark import writer as writing
 from glidemq_py.spark.api import TaskFacts, pa
 from glidemq_py.spark.options import WriteOptions
@@ -45,7 +46,9 @@ SEED = int(os.environ.get("GLIDEMQ_FUZZ_SEED", "0"))
 TTL = 60_000
 ATTEMPTS = 4
 FAULTS = ("before", "after", "twice", "full", "die before", "die after", "die and arrive late")
-ALLOWED_WHEN_FULL = ("write_claim", "write_commit", "write_abort", "write_finished", "writes", "write_report")
+ALLOWED_WHEN_FULL = (
+    "write_claim", "write_commit", "write_abort", "write_drain", "write_finished", "writes", "write_report",
+)  # fmt: skip
 PATIENCE = 60
 """Seconds after which a run is considered blocked."""
 
@@ -283,10 +286,10 @@ class Spark:
             writer.abort(messages, *batch)
             raise
 
-    def save(self, driver: str) -> None:
-        """Save a DataFrame."""
+    def save(self, driver: str, *, replace: bool = False) -> None:
+        """Save a DataFrame; ``replace``: in mode overwrite."""
         options = self.options(streaming=False)
-        writer = FrameWriter(options, plan_write(schema(), options))
+        writer = FrameWriter(options, plan_write(schema(), options), replace)
         messages = self.tasks(driver, writer, list(self.rows.items()), "", -1)
         self.finish(writer, messages)
 
@@ -327,7 +330,11 @@ def world(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         monkeypatch.setattr(writing, "forget", returning(None))
         monkeypatch.setattr(writing, "task_context", lambda: _local.actor.facts)
         monkeypatch.setattr(writing, "_MANY_PIECES", 10**9)
-        for module, name, value in ((staging, "_sleep", made.pause), (writing, "_monotonic", made.now)):
+        for module, name, value in (
+            (staging, "_sleep", made.pause),
+            (writing, "_monotonic", made.now),
+            (sinks, "_monotonic", made.now),
+        ):
             monkeypatch.setattr(module, name, value, raising=False)
         return made
 
@@ -487,3 +494,70 @@ def test_streams_survive_every_failure(world: Callable[..., World], faults: floa
             scene.fail(f"a restarted query failed: {last.error!r}")
         scene.clean()
         scene.check(True)
+
+
+class Savers:
+    """Several DataFrames of one run, saved at once in the modes append and overwrite."""
+
+    def __init__(self, world: World, scene: Scene) -> None:
+        self.world, self.scene = world, scene
+        self.rows: list[set[str]] = []
+        self.replaces: list[bool] = []
+        self.actors: list[list[Actor]] = []
+
+    def start(self, *, replace: bool, drivers: int, faultless: bool = False) -> None:
+        number, rng = len(self.rows), self.world.rng
+        rows = {f'"{number}.{n}"': queue for n, queue in enumerate(self.scene.queues * rng.randint(1, 4))}
+        spark = Spark(self.world, self.scene.home, rows, writeId=f"w{number}", overwrite="drain")
+        names = [self.world.process("driver") for _ in range(drivers)]
+        if faultless:
+            self.world.faultless.update(names)
+        self.rows.append(set(rows))
+        self.replaces.append(replace)
+        save = partial(spark.save, replace=replace)
+        self.actors.append([self.world.start(name, partial(save, name)) for name in names])
+
+    def saved(self, number: int) -> bool:
+        return any(actor.error is None and actor.process not in self.world.dead for actor in self.actors[number])
+
+    def check(self) -> None:
+        """Check that whole frames remain: of one overwrite and of some appends."""
+        found = Counter(data for queue in self.scene.queues for data in self.scene.jobs(queue))
+        kept = [found.keys() & rows for rows in self.rows]
+        if any(count > 1 for count in found.values()) or sum(map(len, kept)) != len(found):
+            self.scene.fail(f"jobs {found}")
+        overwrites = [n for n, replace in enumerate(self.replaces) if replace]
+        present = [n for n, here in enumerate(kept) if here]
+        if not all(map(self.saved, overwrites)):
+            return  # it may have deleted jobs without adding its own
+        parts = [n for n in present if kept[n] != self.rows[n]]
+        remaining = [n for n in present if n in overwrites]
+        lost = [n for n in range(len(self.rows)) if self.saved(n) and n not in present]
+        if parts or len(remaining) != min(1, len(overwrites)) or (lost and not overwrites):
+            self.scene.fail(f"overwrites {overwrites}; jobs of {present}, parts of {parts}, lost {lost}")
+
+
+@pytest.mark.parametrize("faults", [0.0, 0.03, 0.15])
+def test_overwrites_replace_whole_frames(world: Callable[..., World], faults: float) -> None:
+    """Overwrites and appends at once: the rows of one overwrite remain, and those of each append, or none of them."""
+    for seed in range(SEED, SEED + RUNS):
+        w = world(seed * 3 + int(faults * 100), faults=faults)
+        scene = Scene(w, f"over{int(faults * 100)}")
+        savers = Savers(w, scene)
+        for _ in range(w.rng.randint(2, 4)):
+            savers.start(replace=w.rng.random() < 0.6, drivers=w.rng.choice((1, 1, 2)))
+        sweeper(w, scene)
+        w.run()
+        for actor in w.actors:
+            if actor.error is not None and not isinstance(actor.error, Died | GlideMQError | RuntimeError):
+                scene.fail(f"{actor.name} failed: {actor.error!r}")
+        last = w.rng.random() < 0.5
+        if last:
+            savers.start(replace=True, drivers=1, faultless=True)
+            w.run()
+        scene.clean()
+        savers.check()
+        if last:
+            scene.rows = {data: queue for queue in scene.queues for data in scene.jobs(queue)}
+            if not savers.saved(-1) or set(scene.rows) != savers.rows[-1]:
+                scene.fail(f"after the last overwrite: {scene.rows}; {savers.actors[-1][0].error!r}")

@@ -71,16 +71,17 @@ def full_server(private_server: Callable[..., ServerProcess], monkeypatch: pytes
     return private_server("valkey-9.1")
 
 
-def frame_writer(url: str, queue: str, **options: str) -> Any:
+def frame_writer(url: str, queue: str, *, schema: Any = None, streaming: bool = False, **options: str) -> Any:
     from pyspark.sql.types import StringType, StructField, StructType
 
     from glidemq_py.spark.options import WriteOptions
     from glidemq_py.spark.write_schema import plan_write
-    from glidemq_py.spark.writer import FrameWriter
+    from glidemq_py.spark.writer import FrameWriter, StreamWriter
 
     given = {"url": url, "queue": queue, "jobName": "n", "batchSize": "10"} | options
-    chosen = WriteOptions.parse(given, streaming=False)
-    return FrameWriter(chosen, plan_write(StructType([StructField("data", StringType())]), chosen))
+    chosen = WriteOptions.parse(given, streaming=streaming)
+    plan = plan_write(schema or StructType([StructField("data", StringType())]), chosen)
+    return StreamWriter(chosen, plan) if streaming else FrameWriter(chosen, plan)
 
 
 def write_rows(writer: Any, rows: int) -> list[Any]:
@@ -170,30 +171,89 @@ def test_repeated_write(
         assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 10
 
 
-@pytest.mark.parametrize("guarantee", ["append", "task"])
-def test_report_of_a_write_without_staging(full_server: ServerProcess, queue_name: str, guarantee: str) -> None:
+ROWS = [("1", "a", None), ("2", "b", None), ("2", "b", None), (None, "c", None), ("3", "d", "-b"), ("3", "e", "-b")]
+"""Data, job id and the end of the queue's name: a duplicate in the home queue, and null data."""
+
+
+def write_report_rows(writer: Any, queue: str) -> list[Any]:
+    from glidemq_py.spark.api import pa
+
+    data, ids, ends = zip(*ROWS, strict=True)
+    queues = [None if end is None else queue + end for end in ends]
+    return [writer.write(iter([pa.RecordBatch.from_pydict({"data": data, "jobId": ids, "queue": queues})]))]
+
+
+def report_schema() -> Any:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField(name, StringType()) for name in ("data", "jobId", "queue")])
+
+
+@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
+def test_report_counts_every_row(full_server: ServerProcess, queue_name: str, guarantee: str) -> None:
+    """Jobs, duplicates, null data and bytes, in all and per queue, with every guarantee."""
     from glidemq_py.spark import last_report
 
-    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
-    writer.commit(write_rows(writer, 20))
+    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee, schema=report_schema())
+    (message,) = messages = write_report_rows(writer, queue_name)
+    writer.commit(messages)
     report = last_report(queue_name, url=full_server.url)
     assert report is not None
-    assert (report.jobs, report.rows, report.null_rows, report.repeated) == (20, 20, 1, False)
+    assert (report.jobs, report.skipped, report.rows, report.null_rows) == (5, 1, 6, 1)
+    assert report.bytes == message.bytes > 0
+    assert report.queues == {queue_name: (3, 1), queue_name + "-b": (2, 0)}
+    assert (report.repeated, report.repetitions, report.query) == (False, 0, "")
 
 
-def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
+@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
+def test_report_of_a_micro_batch(
+    full_server: ServerProcess, queue_name: str, guarantee: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that a restarted query repeats is reported as repeated, with the number of repetitions."""
+    from glidemq_py.spark import last_report, writer
+    from glidemq_py.spark.api import TaskFacts
+
+    monkeypatch.setattr(writer, "task_context", lambda: TaskFacts(0, 0, "query", 7))
+
+    def run() -> Any:
+        stream = frame_writer(full_server.url, queue_name, guarantee=guarantee, schema=report_schema(), streaming=True)
+        stream.commit(write_report_rows(stream, queue_name), 7)
+        report = last_report(queue_name, write_id="query.7", url=full_server.url)
+        assert report is not None
+        assert report.query == "query"
+        return report
+
+    first = run()
+    assert (first.jobs, first.skipped, first.rows, first.null_rows, first.repetitions) == (5, 1, 6, 1, 0)
+    assert first.queues == {queue_name: (3, 1), queue_name + "-b": (2, 0)}
+    if guarantee == "append":
+        return
+    for repetitions in (1, 2, 3):
+        again = run()
+        assert (again.jobs, again.skipped, again.repeated, again.repetitions) == (0, 0, True, repetitions)
+    rows = [row for row in view_of_writes(full_server.url, queue_name) if row["writeId"] == "query.7"]
+    assert [(row["state"], row["jobs"], row["repetitions"]) for row in rows] == [
+        *(("repeated", 0, count) for count in (3, 2, 1)), ("done", 5, 0),
+    ]  # fmt: skip
+
+
+def view_of_writes(url: str, queue: str) -> list[dict[str, Any]]:
     from glidemq_py.spark.columns import WRITE_COLUMNS
     from glidemq_py.spark.options import ReadOptions
     from glidemq_py.spark.reports import WritesReader
 
+    options = ReadOptions.parse({"url": url, "queue": queue, "view": "writes"}, streaming=False)
+    reader = WritesReader(options, tuple((name, kinds[0]) for name, kinds in WRITE_COLUMNS.items()))
+    (partition,) = reader.partitions()
+    return [row for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
     for _ in range(2):
         writer = frame_writer(full_server.url, queue_name, writeId="monday")
         writer.commit(write_rows(writer, 10))
     frame_writer(full_server.url, queue_name, writeId="tuesday")
-    options = ReadOptions.parse({"url": full_server.url, "queue": queue_name, "view": "writes"}, streaming=False)
-    reader = WritesReader(options, tuple((name, kinds[0]) for name, kinds in WRITE_COLUMNS.items()))
-    (partition,) = reader.partitions()
-    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    rows = view_of_writes(full_server.url, queue_name)
     assert [(row["writeId"], row["state"], row["jobs"], row["rows"]) for row in rows] == [
         ("tuesday", "open", None, None),
         ("monday", "repeated", 0, 0),

@@ -2,9 +2,9 @@
 
 Options: `fault` (raise, kill, exit, or hang until another attempt has read everything), `faultpartition`,
 `faultattempts` (how many attempts of it fail), `faultrow` (after so many rows), `folder` (files that say what
-happened), `commit` (crash after so many calls, or `before`), `how` (`kill` ends the whole driver instead, whose process
-id is in the file `driver`), `abort` (never), `wait` (the other partitions wait for
-that to be noted in `folder`).
+happened), `commit` (crash after so many calls, or `before`), `how` (SIGKILL instead of an error: `kill` and `all` end
+the driver program, the JVM and this process, `driver`, `jvm` and `python` one of them; their process ids are in the
+files `driver` and `jvm`), `abort` (never), `wait` (the other partitions wait for that to be noted in `folder`).
 """
 
 import os
@@ -28,9 +28,13 @@ def note(folder, name, text=""):
         (Path(folder) / f"{name}-{time.time_ns()}-{os.getpid()}").write_text(text)
 
 
-def kill_driver(folder):
-    """Kill the driver program and its JVM, which are a process group, and this process."""
-    os.killpg(int((Path(folder) / "driver").read_text()), signal.SIGKILL)
+def kill(folder, victim):
+    """Kill one process, or all: the driver program and its JVM, which are a process group, and this process."""
+    if victim in ("driver", "jvm"):
+        os.kill(int((Path(folder) / victim).read_text()), signal.SIGKILL)
+        return
+    if victim != "python":
+        os.killpg(int((Path(folder) / "driver").read_text()), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -118,9 +122,11 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
                 except StopIteration as end:
                     return end.value
                 if when != "after" and calls >= int(when):
-                    if self.faults.get("how") == "kill":
-                        kill_driver(folder)
-                    raise RuntimeError("commit crashed")
+                    if self.faults.get("how") is None:
+                        raise RuntimeError("commit crashed")
+                    if not list(Path(str(folder)).glob("killed-*")):
+                        note(folder, "killed")
+                        kill(folder, self.faults["how"])
                 if isinstance(call, writes.Pause):
                     writes.pause(call.seconds)
                     reply = None
@@ -134,7 +140,9 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
             super().commit(messages, *batch)
         finally:
             module.run_blocking = writes.run_blocking
-        raise RuntimeError("commit crashed after it was done")
+        if "how" not in self.faults:
+            raise RuntimeError("commit crashed after it was done")
+        return None
 
 
 class FaultyFrameWriter(Faulty, writer.FrameWriter):

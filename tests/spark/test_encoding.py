@@ -16,9 +16,9 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.sinks import Batches
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
-from glidemq_py.spark.writer import Batches
 
 IDS = (None, "a", "7", 'ünï-"x"', "z" * 200)
 DELAYS = (None, 0, 500)

@@ -226,8 +226,12 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       write = r[1], query = r[2], batch = r[3], winners = r[4], first = r[5], total = r[6], is_home = r[7],
-      keep = r[8], ballot = r[9], facts = r[10],
+      keep = r[8], ballot = r[9], facts = r[10], last_commit = r[11],
     }
+  end,
+  write_drain = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { last_commit = r[1], cursor = r[2], batch = r[3], total = r[4] }
   end,
   write_publish = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -253,7 +257,9 @@ G.calls = {
   end,
   write_report = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { write = r[1], query = r[2], jobs = r[3], others = r[4], facts = r[5] }
+    return {
+      write = r[1], query = r[2], jobs = r[3], others = r[4], facts = r[5], own = r[6], queues = r[7], repeated = r[8],
+    }
   end,
   broadcast_publish = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -414,6 +420,7 @@ G.replies = {
   write_claim = function(r) return cmsgpack.pack({ r.state, r.ballot }) end,
   write_stage = function(r) return cmsgpack.pack({ r.state, r.id }) end,
   write_commit = function(r) return cmsgpack.pack({ r.state, r.id }) end,
+  write_drain = function(r) return cmsgpack.pack({ r.state, r.deleted, r.cursor, r.last_commit }) end,
   write_publish = function(r) return cmsgpack.pack({ r.state, r.jobs, r.others, r.queues, r.ballot }) end,
   write_abort = function(r) return cmsgpack.pack({ r.state, r.queues, r.cursor }) end,
   broadcast_publish = function(r) return cmsgpack.pack({ r.now, r.results }) end,

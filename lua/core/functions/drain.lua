@@ -170,7 +170,8 @@ local function next_cursor(d, phase, position)
   return ORDER[d.number + 1] and ORDER[d.number + 1] .. ':' or ''
 end
 
-G.export('drain', { 'allow-oom' }, G.for_operators(function(q, r)
+-- Delete one batch; r as for `drain`. Return the number of deleted jobs, and the cursor.
+G.drain_some = function(q, r)
   local phase, position = string.match(r.cursor, '^(%l+):(.*)$')
   local d = { delayed = r.delayed, batch = r.batch, now = G.now(q), ids = {}, groups = {}, number = 1 }
   for i, name in ipairs(ORDER) do
@@ -193,5 +194,10 @@ G.export('drain', { 'allow-oom' }, G.for_operators(function(q, r)
   if not ok then error(failure, 0) end
   local total = r.total + #d.ids
   if cursor == '' and total > 0 then G.emit(q.events, 'drained', G.int(total)) end
-  return G.replies.drain({ deleted = #d.ids, cursor = cursor })
+  return #d.ids, cursor
+end
+
+G.export('drain', { 'allow-oom' }, G.for_operators(function(q, r)
+  local deleted, cursor = G.drain_some(q, r)
+  return G.replies.drain({ deleted = deleted, cursor = cursor })
 end))

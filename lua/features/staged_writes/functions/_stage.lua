@@ -11,6 +11,7 @@ S.LISTS_MAX = 100 -- lists deleted in one call
 S.QUEUES_MAX = 1000 -- queues of one write
 local REPORTS_MAX, DETAILS_MAX = 1000, 100 -- reports of a queue; queues of one report
 local DRIVERS_MAX = 1000
+local STAMP_KEEP = 86400000 -- an overwrite that takes longer starts again
 
 -- Return key names: manifest, attempts that have staged, winners by place, queues besides the home, drivers.
 S.write = function(q, id)
@@ -50,6 +51,13 @@ S.raise_ballot = function(q, w, token, floor)
   redis.call('HSET', w.manifest, 'ballot', ballot)
   redis.call('UNLINK', w.won)
   return ballot
+end
+
+-- Return the number of the last commit in this queue: it changes with each, before the first piece is published.
+S.last_commit = function(q) return G.count_of(redis.call('GET', q.last_write) or nil) end
+
+S.count_commit = function(q)
+  redis.call('SET', q.last_write, G.int(math.max(G.now(q), S.last_commit(q) + 1)), 'PX', STAMP_KEEP)
 end
 
 -- Count a change, so that a cleanup that was planned before it is rejected.
@@ -172,6 +180,7 @@ local function report(q, w)
   S.add_report(q, G.new.write_report({
     id = w.id, query = h.query or '', at = now, jobs = jobs + own, others = others + own_others, facts = h.facts or '',
     own = G.new.added_jobs({ jobs = own, others = own_others }), queues = queues,
+    repeats = 0,
   }))
 end
 

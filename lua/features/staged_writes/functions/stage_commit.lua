@@ -3,10 +3,12 @@
 --   The ballot is '<number>:<token>', its number above `floor`; of a write that is decided, the ballot that decided it.
 --   'aborted' also if the driver ('' = any) is not registered: the write expired, and another driver began it again.
 -- write_commit: name the winning attempts, verify that all their pieces are stored, and commit.
--- KEYS 1 meta   ARGV 1 packed {write, query, batch, winners, first, total, is home 0|1, keep ms, ballot, facts}
+-- KEYS 1 meta   ARGV 1 packed {write, query, batch, winners, first, total, is home 0|1, keep ms, ballot, facts,
+-- last commit}
 -- -> packed {state, text}; winner: {attempt, pieces}, `first` its place among `total`. The last chunk commits: at
 -- the home 'committed', in other queues 'prepared'. 'lost' = pieces are missing (text: of which attempt); 'fenced' = a later
 -- ballot exists (text: that ballot): nothing was committed.
+--   last commit: -1, or that of `write_drain`; 'changed' = another write was committed in this queue since.
 --   For a write that is already committed or done, its state is returned and nothing changes. keep: how long a stream's
 --   ledger is kept. facts: a text for the report of the write.
 -- Bound: the winners given.
@@ -31,6 +33,7 @@ end
 local function decide(q, w, r)
   local state = r.is_home == 1 and 'committed' or 'prepared'
   S.register(q, w, G.int(G.now(q)))
+  if r.is_home == 1 then S.count_commit(q) end
   if r.is_home == 1 and r.query ~= '' then S.record_batch(q, r.query, r.batch, r.keep) end
   redis.call('HSET', w.manifest, 'state', state, 'facts', r.facts)
   S.touch(q, w)
@@ -60,6 +63,9 @@ G.export('write_commit', { 'allow-oom' }, function(q, r)
   local w, winners, first, total = S.write(q, r.write), r.winners, r.first, r.total
   local problem, present = objection(q, w, r)
   if problem then return G.replies.write_commit({ state = problem, id = present }) end
+  if r.last_commit >= 0 and r.last_commit ~= S.last_commit(q) then
+    return G.replies.write_commit({ state = 'changed', id = '' })
+  end
   for i = 1, #winners do
     local attempt = winners[i][WINNER.attempt]
     if redis.call('LLEN', S.list(w, attempt)) ~= winners[i][WINNER.pieces] then

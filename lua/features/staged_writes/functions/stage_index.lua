@@ -6,13 +6,17 @@
 
 -- write_reports: return the reports of the last finished writes of this home, newest first.
 -- KEYS 1 meta   ARGV 1 packed {first, count}   -> packed rows
---   {write, query, epoch ms, jobs, others, facts, {jobs, others} in this queue, {queue, jobs, others} of others}
+--   {write, query, epoch ms, jobs, others, facts, {jobs, others} in this queue, {queue, jobs, others} of others,
+--   repeats}
 -- write_report: add the report of a save that staged nothing, or that repeated a write. KEYS 1 meta
---   ARGV 1 packed {write, query, jobs, others, facts}   -> its epoch ms
--- Bound: the count, at most REPORTS_SHOWN.
+--   ARGV 1 packed {write, query, jobs, others, facts, {jobs, others} in this queue, rows of others, repeated 0|1}
+--   -> its epoch ms. repeated: `repeats` of its row is the number of such reports of this write until now; an earlier one
+--   is found among the last SEARCHED.
+-- Bound: the count, at most REPORTS_SHOWN; SEARCHED reports.
 
 local S = G.staging
-local WRITES_MAX, QUEUES_SHOWN, REPORTS_SHOWN = 50, 100, 100
+local REPORT = G.rows.write_report
+local WRITES_MAX, QUEUES_SHOWN, REPORTS_SHOWN, SEARCHED = 50, 100, 100, 200
 
 G.export('writes', { 'allow-oom' }, function(q)
   local now, rows = G.now(q), {}
@@ -41,11 +45,21 @@ G.export('write_reports', { 'no-writes' }, function(q, r)
   return cmsgpack.pack(rows)
 end)
 
+-- Return how often the write was repeated before, as its last report states.
+local function repeats_before(q, id)
+  for _, member in ipairs(redis.call('LRANGE', q.write_reports, 0, SEARCHED - 1)) do
+    local ok, row = pcall(cmsgpack.unpack, string.find(member, id, 1, true) and member or '')
+    if ok and type(row) == 'table' and row[REPORT.id] == id then return G.count_of(row[REPORT.repeats]) end
+  end
+  return 0
+end
+
 G.export('write_report', { 'allow-oom' }, function(q, r)
   local now = G.now(q)
   S.add_report(q, G.new.write_report({
     id = r.write, query = r.query, at = now, jobs = r.jobs, others = r.others, facts = r.facts,
-    own = G.new.added_jobs({ jobs = r.jobs, others = r.others }), queues = {},
+    own = r.own, queues = r.queues,
+    repeats = r.repeated == 1 and repeats_before(q, r.write) + 1 or 0,
   }))
   return now
 end)

@@ -52,6 +52,7 @@ G.export('write_publish', {}, function(q, r)
   if r.decided == 1 and (state == 'prepared' or state == 'open' or state == 'aborted') then
     if state ~= 'prepared' or S.ballot(w) ~= r.ballot then redis.call('UNLINK', w.won) end
     redis.call('HSET', w.manifest, 'state', 'committed')
+    S.count_commit(q)
     state = 'committed'
   end
   local ballot = S.ballot(w)
