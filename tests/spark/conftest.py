@@ -118,7 +118,7 @@ class Written:
             found[key.removeprefix(self.base)] = self._resp.execute("HGET", key, "state") if kind == "hash" else kind
         return found
 
-    def check(self, expected: list[str], states: set[str] | None = None) -> None:
+    def check(self, expected: list[str], states: set[Any] | None = None) -> None:
         """Exactly these jobs, no orphans, nothing staged left but the final state that late tasks read."""
         data = self.data
         assert sorted(data) == sorted(expected)

@@ -52,7 +52,7 @@ def test_task_guarantee_adds_each_row_once(sink: Callable[..., Any], frame: Any,
     sink(frame, "faulty", fault="kill", guarantee="task", writeId="mine", faultattempts=2, folder=tmp_path).save()
     assert len(wait_for(tmp_path, "failed")) == 2
     sink(frame, guarantee="task", writeId="mine").save()
-    written.check(EXPECTED, {None})  # type: ignore[arg-type]  # its ledger is a hash without a state
+    written.check(EXPECTED, {None})  # its ledger is a hash without a state
 
 
 def test_failed_write_leaves_nothing(sink: Callable[..., Any], frame: Any, written: Written, tmp_path: Path):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from glidemq_py._client.embedded import free_port
+from glidemq_py.spark import last_report
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.spark.conftest import ROOT, Written, environment, missing
 
@@ -88,11 +89,17 @@ def test_retries_and_speculation(
 ) -> None:  # fmt: skip
     """A worker process that is killed and a task that hangs; on one server, and on a cluster of them."""
     place = private_server()
-    faults = (("kill", place.url), ("hang", place.url), ("kill", cluster_url))
+    faults = (
+        ("kill", place.url, "atomic"), ("hang", place.url, "atomic"), ("hang", place.url, "task"),
+        ("kill", cluster_url, "atomic"),
+    )  # fmt: skip
     runs = [
-        {"url": url, "fault": fault, "folder": str(tmp_path / str(n)), "queue": f"{queue_name}-{n}"}
-        for n, (fault, url) in enumerate(faults)
-    ]
+        {
+            "url": url, "fault": fault, "folder": str(tmp_path / str(n)), "queue": f"{queue_name}-{n}",
+            "guarantee": guarantee,
+        }
+        for n, (fault, url, guarantee) in enumerate(faults)
+    ]  # fmt: skip
     for run in runs:
         Path(run["folder"]).mkdir()
     done = subprocess.run(
@@ -103,11 +110,16 @@ def test_retries_and_speculation(
     assert done.stdout.count("read 1000\n") == len(runs), done.stdout
     for run in runs:
         assert list(Path(run["folder"]).glob("failed-*")), "nothing went wrong: this has tested nothing"
-    folder = Path(runs[1]["folder"])
-    assert list(folder.glob("copied-*")), "no copy of the attempt that hung"
-    assert not list(folder.glob("uncopied-*")), "the copy should have ended it, not the attempt that hung"
+    for folder in (Path(run["folder"]) for run in runs if run["fault"] == "hang"):
+        assert list(folder.glob("copied-*")), "no copy of the attempt that hung"
+        assert not list(folder.glob("uncopied-*")), "the copy should have ended it, not the attempt that hung"
     with place.client() as client:
         assert isinstance(client, RespClient)
-        for run, resp in zip(runs, (client, client, cluster_resp), strict=True):
+        for run, resp in zip(runs, (client, client, client, cluster_resp), strict=True):
+            states = None if run["guarantee"] == "atomic" else {None}  # the ledger of `task` is a hash without a state
             for n in range(3):
-                Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n])
+                Written(resp, f"{run['queue']}-{n}").check([str(i) for i in range(1_000) if i % 3 == n], states)
+            report = last_report(run["queue"], url=run["url"])
+            assert report is not None
+            assert (report.jobs, report.skipped, report.repeated) == (1_000, 0, False)
+            assert {report.queues[f"{run['queue']}-{n}"] for n in range(3)} == {(334, 0), (333, 0)}

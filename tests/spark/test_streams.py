@@ -8,7 +8,14 @@ import pytest
 
 from glidemq_py import UnsupportedOptionError
 from glidemq_py.testing import RespClient
-from tests.spark.conftest import Written
+from tests.spark.conftest import ROOT, Written
+
+
+def forget_commit(checkpoint: Path) -> None:
+    """Delete Spark's record of the last batch: as if the driver had died after the queue's commit."""
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
 
 class Stream:
@@ -18,7 +25,7 @@ class Stream:
         from tests.spark.faults import FaultySource
 
         spark.dataSource.register(FaultySource)
-        self._spark, self._folder, self.notes = spark, folder, folder / "notes"
+        self._spark, self.folder, self.notes = spark, folder, folder / "notes"
         self._options = {"url": url, "queue": queue, "jobName": "n"}
         for name in ("in", "notes"):
             (folder / name).mkdir()
@@ -28,22 +35,20 @@ class Stream:
         for _ in range(files):
             text = "".join(json.dumps({"data": str(n)}) + "\n" for n in range(self.rows, self.rows + 100))
             self.rows += 100
-            (self._folder / "in" / f"{self.rows:05}.json").write_text(text)
+            (self.folder / "in" / f"{self.rows:05}.json").write_text(text)
 
     def run(self, **options: Any) -> None:
         """Wait until all present rows are written."""
         source = self._spark.readStream.schema("data string").option("maxFilesPerTrigger", 2)
-        writer = source.json(str(self._folder / "in")).repartition(2).writeStream
+        writer = source.json(str(self.folder / "in")).repartition(2).writeStream
         writer = (
             writer.format("faulty").trigger(availableNow=True).options(folder=self.notes, **self._options, **options)
         )
-        writer.option("checkpointLocation", str(self._folder / "checkpoint")).start().awaitTermination()
+        writer.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
 
     def forget_commit(self) -> None:
         """As if the driver had died after the queue's commit and before Spark's."""
-        newest = max((self._folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        newest.unlink()
-        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+        forget_commit(self.folder / "checkpoint")
 
     @property
     def expected(self) -> list[str]:
@@ -157,6 +162,57 @@ def test_frames_of_a_stream(spark: Any, tmp_path: Path, url: str, queue_name: st
         if guarantee == "append":
             break
     assert sorted(written.data) == sorted(stream.expected)
+
+
+def test_documented_frames_survive_a_new_checkpoint(
+    spark: Any, tmp_path: Path, url: str, queue_name: str, written: Written
+):
+    """Run the example of docs/learn/spark.md: a repeated batch adds nothing, the same number of another query does."""
+    page = (ROOT / "docs" / "learn" / "spark.md").read_text(encoding="utf-8")
+    code = next(block for block in page.split("```python\n")[1:] if "foreachBatch" in block).split("```")[0]
+    code = code.replace('queue="orders"', f'url="{url}", queue="{queue_name}"')
+    code = code.replace("orders.writeStream", "query = orders.writeStream")
+
+    def run(number: int, checkpoint: str) -> None:
+        rows = [{"data": str(n), "paid": True} for n in range(number * 100, number * 100 + 100)]
+        folder = tmp_path / f"in-{number}"
+        folder.mkdir(exist_ok=True)
+        (folder / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        orders = spark.readStream.schema("data string, paid boolean").json(str(folder))
+        names: dict[str, Any] = {"orders": orders}
+        exec(code.replace("/data/checkpoints/ship", str(tmp_path / checkpoint)), names)
+        query = names["query"]
+        query.processAllAvailable()
+        query.stop()
+
+    run(0, "first")
+    forget_commit(tmp_path / "first")
+    run(0, "first")
+    assert sorted(written.data, key=int) == [str(n) for n in range(100)]
+    run(1, "second")
+    assert sorted(written.data, key=int) == [str(n) for n in range(200)]
+
+
+def test_reports_of_micro_batches(spark: Any, stream: Stream, url: str, queue_name: str):
+    """The documented listener reads the report of each batch; Spark's progress has the number of rows only."""
+    from pyspark.sql import functions
+
+    from glidemq_py.spark import last_report
+
+    stream.add(4)
+    source = spark.readStream.schema("data string").option("maxFilesPerTrigger", 2).json(str(stream.folder / "in"))
+    rows = source.observe("seen", functions.count("*").alias("rows"))
+    writer = rows.writeStream.format("glidemq").trigger(availableNow=True)
+    writer = writer.options(url=url, queue=queue_name, jobName="n")
+    query = writer.option("checkpointLocation", str(stream.folder / "checkpoint")).start()
+    query.awaitTermination()
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
+    reports = [last_report(queue_name, write_id=f"{query.id}.{each['batchId']}", url=url) for each in progress]
+    assert [(report.jobs, report.rows, report.query) for report in reports if report] == [(200, 200, str(query.id))] * 2
+    assert [each["observedMetrics"]["seen"]["rows"] for each in progress] == [200, 200]
+    assert [each["sink"].get("metrics") or {} for each in progress] == [{}, {}]
+    read = spark.read.format("glidemq").options(url=url, queue=queue_name, view="writes").load()
+    assert [(row.state, row.jobs, row.repetitions) for row in read.collect()] == [("done", 200, 0)] * 2
 
 
 def test_complete_output_mode_is_rejected(spark: Any, url: str, queue_name: str, tmp_path: Path):
