@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
@@ -45,6 +45,11 @@ __all__ = ["FrameWriter", "StreamWriter", "Written"]
 _log = get_logger(__name__)
 _monotonic = time.monotonic
 _LEFT_MS = 1_000
+_AFTER_AN_ERROR: Final = {
+    "atomic": "not committed; if the save fails, none of its rows becomes a job",
+    "task": "if the save fails, a part of its rows may be jobs; another save with this writeId adds the others",
+    "append": "if the save fails, a part of its rows may be jobs; another save adds these twice",
+}
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _MANY_PIECES = 20
 
@@ -108,8 +113,7 @@ def _run_task(
                 pass
     except GlideMQError as error:
         forget(options.place)
-        if options.guarantee == "atomic":
-            error.add_note(f"write {write.id!r}: not committed; if the save fails, none of its rows becomes a job")
+        error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR[options.guarantee]}")
         raise
     message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
     message.counts, message.pieces = sink.counts, sink.pieces
@@ -156,6 +160,10 @@ def _end(
         decided_here = _persist(options, lambda: _decide(options, write, messages, replace), GlideMQConnectionError)
     except GlideMQConnectionError as error:
         raise StagedWriteError(write.id, write.home.name, "unknown", str(error)) from error
+    except GlideMQError as error:
+        if not isinstance(error, StagedWriteError):
+            error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['atomic']}")
+        raise
     pieces = sum(pieces for each in _winners(messages).values() for _, pieces in each)
     try:
         published = _persist(options, lambda: _publish(options, write, pieces), GlideMQError)
@@ -216,8 +224,8 @@ def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Writ
     found = [message for message in messages if message is not None]
     for message in found:
         for queue, (jobs, others) in message.counts.items():
-            before = counts.get(queue, (0, 0))
-            counts[queue] = before[0] + jobs, before[1] + others
+            jobs_before, others_before = counts.get(queue, (0, 0))
+            counts[queue] = jobs_before + jobs, others_before + others
     published = Published(sum(jobs for jobs, _ in counts.values()), sum(others for _, others in counts.values()))
     _log_published(options, published)
     if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
@@ -275,7 +283,11 @@ class FrameWriter(DataSourceArrowWriter):
         transport = transport_of(options.place)
         _finish_others(options)
         if options.guarantee == "atomic":
-            state = transport.call(staging.open_write(self._write, create=True)).state
+            try:
+                state = transport.call(staging.open_write(self._write, create=True)).state
+            except GlideMQError as error:
+                error.add_note(f"write {self._write.id!r}: not started; none of its rows becomes a job")
+                raise
             if state in ENDED and options.on_repeat == "fail":
                 _report_now(options, self._write, {}, facts_of(()), repeated=True)
                 raise StagedWriteError(self._write.id, options.keys.name, "repeated")

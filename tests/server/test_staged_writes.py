@@ -143,6 +143,29 @@ def test_error_before_the_decision_names_the_write(full_server: ServerProcess, q
     assert "write 'monday': not committed" in "".join(error.value.__notes__)
 
 
+@pytest.mark.parametrize(("guarantee", "text"), [("append", "adds these twice"), ("task", "adds the others")])
+def test_error_of_a_write_without_staging_names_it(
+    full_server: ServerProcess, queue_name: str, guarantee: str, text: str
+) -> None:
+    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(ServerOutOfMemoryError) as error:
+            write_rows(writer, 100)
+    (note,) = error.value.__notes__
+    assert note.startswith("write '")
+    assert "may be jobs" in note
+    assert text in note
+
+
+def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess, queue_name: str) -> None:
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(ServerOutOfMemoryError) as error:
+            frame_writer(full_server.url, queue_name, writeId="monday")
+    assert error.value.__notes__ == ["write 'monday': not started; none of its rows becomes a job"]
+
+
 @pytest.mark.parametrize("on_repeat", ["skip", "warn", "fail"])
 def test_repeated_write(
     full_server: ServerProcess, queue_name: str, on_repeat: str, caplog: pytest.LogCaptureFixture
