@@ -104,8 +104,8 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "full": "writes to too many queues",
     "done": "already published",
     "committed": "already committed",
-    "decided": "decided, so every row becomes a job: a worker of the queue, or the next write, adds those that are "
-    "still missing; do not save again",
+    "decided": "the save is decided, so every row becomes a job: a worker of the queue, or the next write to it, adds "
+    "those that are still missing as soon as the server allows; do not save again",
     "unknown": "the connection was lost while it was committed, so it may be decided; to be sure, save again with this "
     "id as 'writeId': each row is added once",
     "repeated": "was saved before, so this save added nothing; to add these rows too, use another 'writeId'",

@@ -11,9 +11,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import (
@@ -26,7 +27,7 @@ from glidemq_py._features.staged_writes import (
     run_blocking,
     undo_write,
 )
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError, StagedWriteError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, ServerOutOfMemoryError, StagedWriteError
 from glidemq_py.spark.api import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -46,6 +47,7 @@ _log = get_logger(__name__)
 _monotonic = time.monotonic
 _LEFT_MS = 1_000
 _AFTER_AN_ERROR: Final = {
+    "decided": "already decided by another save or attempt, so every row becomes a job; do not save again",
     "atomic": "not committed; if the save fails, none of its rows becomes a job",
     "task": "if the save fails, a part of its rows may be jobs; another save with this writeId adds the others",
     "append": "if the save fails, a part of its rows may be jobs; another save adds these twice",
@@ -113,11 +115,26 @@ def _run_task(
                 pass
     except GlideMQError as error:
         forget(options.place)
-        error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR[options.guarantee]}")
+        decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
+        error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['decided' if decided else options.guarantee]}")
         raise
     message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
     message.counts, message.pieces = sink.counts, sink.pieces
     return message
+
+
+def _cause(error: GlideMQError) -> str:
+    """Return the text of an error after which a part of the write may have become jobs."""
+    return "the server is at its maxmemory" if isinstance(error, ServerOutOfMemoryError) else str(error)
+
+
+def _state_of(options: WriteOptions, write: WriteId) -> str:
+    """Return 'committed', 'done', or another state; '' if it cannot be read. A full server replies too."""
+    try:
+        # A ballot for a driver that is not registered changes nothing.
+        return transport_of(options.place).call(staging.claim(replace(write, driver="-"), "-", 0)).state
+    except GlideMQError:
+        return ""
 
 
 def _winners(messages: Sequence[Written | None]) -> dict[str, list[Winner]]:
@@ -141,23 +158,23 @@ def _persist(options: WriteOptions, work: Callable[[], _T], errors: type[GlideMQ
         except errors as error:
             if isinstance(error, StagedWriteError) or _monotonic() + pause > deadline:
                 raise
-            _log.warning("queue %r: retrying in %.1f s: %s", options.keys.name, pause, error)
+            _log.warning("queue %r: retrying in %.1f s: %s", options.keys.name, pause, _cause(error))
         forget(options.place)
         staging.pause(pause)
         pause = min(2 * pause, _PAUSE_MAX_S)
 
 
 def _end(
-    options: WriteOptions, write: WriteId, messages: Sequence[Written | None], *, replace: bool = False
+    options: WriteOptions, write: WriteId, messages: Sequence[Written | None], *, overwrite: bool = False
 ) -> Published:
-    """Commit a staged write; finish publishing it if it was already decided. ``replace``: delete the waiting jobs.
+    """Commit a staged write; finish publishing it if it was already decided. ``overwrite``: delete the waiting jobs.
 
     Raises:
         StagedWriteError: state 'unknown': it may be decided; 'decided': its jobs will be added; 'repeated': the option
             `onRepeat` is 'fail'; otherwise the write is not decided.
     """
     try:
-        decided_here = _persist(options, lambda: _decide(options, write, messages, replace), GlideMQConnectionError)
+        decided_here = _persist(options, lambda: _decide(options, write, messages, overwrite), GlideMQConnectionError)
     except GlideMQConnectionError as error:
         raise StagedWriteError(write.id, write.home.name, "unknown", str(error)) from error
     except GlideMQError as error:
@@ -168,16 +185,16 @@ def _end(
     try:
         published = _persist(options, lambda: _publish(options, write, pieces), GlideMQError)
     except GlideMQError as error:
-        raise StagedWriteError(write.id, write.home.name, "decided", str(error)) from error
+        raise StagedWriteError(write.id, write.home.name, "decided", _cause(error)) from error
     if not decided_here:
         _report_repetition(options, write, messages)
     return published if decided_here else Published(0, 0)
 
 
-def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], replace: bool) -> bool:
+def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], overwrite: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
-        decide = staging.overwrite if replace else decide_write
+        decide = staging.overwrite if overwrite else decide_write
         return run_blocking(transport, decide(write, _winners(messages), facts_of(messages)))
     state = transport.call(staging.open_write(write, create=False)).state
     if state not in ENDED:
@@ -242,7 +259,7 @@ def _abort(options: WriteOptions, write: WriteId) -> None:
     try:
         run_blocking(transport, publish_write(write))
     except GlideMQError as error:
-        _log.warning("%s", StagedWriteError(write.id, write.home.name, "decided", str(error)))
+        _log.warning("%s", StagedWriteError(write.id, write.home.name, "decided", _cause(error)))
 
 
 def _publish_beside(options: WriteOptions, write: WriteId) -> Published:
@@ -263,16 +280,16 @@ class FrameWriter(DataSourceArrowWriter):
     Args:
         options: options of the write.
         plan: assignment of the columns.
-        replace: whether to delete the waiting jobs first.
+        overwrite: whether to delete the waiting jobs first.
 
     Raises:
         GlideMQError: before any task starts, if the server cannot be reached or its configuration is rejected.
     """
 
-    def __init__(self, options: WriteOptions, plan: WritePlan, replace: bool = False) -> None:
+    def __init__(self, options: WriteOptions, plan: WritePlan, overwrite: bool = False) -> None:
         self._options = options
         self._plan = plan
-        self._replace = replace
+        self._overwrite = overwrite
         self._write = WriteId(
             id=options.write_id or secrets.token_hex(16),
             home=options.keys,
@@ -283,14 +300,22 @@ class FrameWriter(DataSourceArrowWriter):
         transport = transport_of(options.place)
         _finish_others(options)
         if options.guarantee == "atomic":
-            try:
-                state = transport.call(staging.open_write(self._write, create=True)).state
-            except GlideMQError as error:
-                error.add_note(f"write {self._write.id!r}: not started; none of its rows becomes a job")
-                raise
+            state = self._open(transport)
             if state in ENDED and options.on_repeat == "fail":
                 _report_now(options, self._write, {}, facts_of(()), repeated=True)
                 raise StagedWriteError(self._write.id, options.keys.name, "repeated")
+
+    def _open(self, transport: BlockingTransport) -> str:
+        write = self._write
+        try:
+            return transport.call(staging.open_write(write, create=True)).state
+        except GlideMQError as error:
+            # A full server begins no write, but the write may have been decided by an earlier save.
+            state = {"committed": "decided", "done": "repeated"}.get(_state_of(self._options, write), "")
+            if state:
+                raise StagedWriteError(write.id, write.home.name, state, _cause(error)) from error
+            error.add_note(f"write {write.id!r}: this save did not start, and added nothing")
+            raise
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task."""
@@ -299,7 +324,7 @@ class FrameWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Written | None]) -> None:
         """Commit the write after all tasks succeeded."""
         if self._options.guarantee == "atomic":
-            _log_published(self._options, _end(self._options, self._write, messages, replace=self._replace))
+            _log_published(self._options, _end(self._options, self._write, messages, overwrite=self._overwrite))
         else:
             _report_added(self._options, self._write, messages)
 
@@ -316,7 +341,7 @@ def _finish_others(options: WriteOptions) -> None:
     except GlideMQConnectionError:
         raise
     except GlideMQError as error:
-        _log.warning("queue %r: an abandoned write could not be finished: %s", options.keys.name, error)
+        _log.warning("queue %r: an abandoned write could not be finished: %s", options.keys.name, _cause(error))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

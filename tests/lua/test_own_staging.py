@@ -359,8 +359,8 @@ def test_report_counts_jobs_by_queue(place: Place) -> None:
     place.steps(publish_write(place.write))
     (report,) = place.home.run(staging.write_reports(place.keys))
     assert report[:2] == ("w", "")
-    assert report[3:] == (4, 1, '{"rows": 5}', {place.keys.name: (2, 1), place.beside_keys.name: (2, 0)})
-    place.home.run(staging.add_report(place.write, 0, 3, "{}"))
+    assert report[3:] == (4, 1, '{"rows": 5}', {place.keys.name: (2, 1), place.beside_keys.name: (2, 0)}, 0)
+    place.home.run(staging.add_report(place.write, {place.keys.name: (0, 3)}, "{}", repeated=False))
     assert [row.others for row in place.home.run(staging.write_reports(place.keys))] == [3, 1]
     assert place.home.run(staging.write_reports(place.keys, 1, 1))[0] == report
 

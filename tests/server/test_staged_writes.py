@@ -163,7 +163,32 @@ def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess,
         resp.execute("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(ServerOutOfMemoryError) as error:
             frame_writer(full_server.url, queue_name, writeId="monday")
-    assert error.value.__notes__ == ["write 'monday': not started; none of its rows becomes a job"]
+    assert error.value.__notes__ == ["write 'monday': this save did not start, and added nothing"]
+
+
+def test_repeated_save_on_a_full_server_tells_the_truth(full_server: ServerProcess, queue_name: str) -> None:
+    """The write is decided: no message may state that nothing was added, whatever fails first."""
+    writer = frame_writer(full_server.url, queue_name, writeId="monday", publishTimeout="0")
+    late = frame_writer(full_server.url, queue_name, writeId="monday")
+    messages = write_rows(writer, 100)
+    with full_server.client() as resp:
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StagedWriteError) as decided:
+            writer.commit(messages)
+        assert str(decided.value).endswith("(the server is at its maxmemory)")
+        with pytest.raises(StagedWriteError, match=r"'monday'.*do not save again \(the server is at its maxmemory\)"):
+            frame_writer(full_server.url, queue_name, writeId="monday")
+        with pytest.raises(ServerOutOfMemoryError) as error:
+            write_rows(late, 100)
+        (note,) = error.value.__notes__
+        assert "every row becomes a job; do not save again" in note
+        resp.execute("CONFIG", "SET", "maxmemory", 0)
+        again = frame_writer(full_server.url, queue_name, writeId="monday")
+        again.commit(write_rows(again, 100))
+        assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 100
+        resp.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StagedWriteError, match=r"'monday'.*was saved before"):
+            frame_writer(full_server.url, queue_name, writeId="monday")
 
 
 @pytest.mark.parametrize("on_repeat", ["skip", "warn", "fail"])

@@ -4,13 +4,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tests.spark.faults import FaultySource
 
 
-def main(folder: Path, given: dict) -> None:
+def main(folder: Path, given: dict[str, Any]) -> None:
     (folder / "driver").write_text(str(os.getpid()))
     builder = SparkSession.builder.master("local[2,4]")
     for name, value in {
@@ -19,7 +20,8 @@ def main(folder: Path, given: dict) -> None:
     }.items():  # fmt: skip
         builder = builder.config("spark." + name, value)
     spark = builder.getOrCreate()
-    (folder / "jvm").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
+    jvm: Any = spark._jvm
+    (folder / "jvm").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     spark.dataSource.register(FaultySource)
     options = {"url": given["url"], "queue": given["queues"][0], "jobName": "n", "batchSize": 10}
     if given["calls"] is not None:
@@ -27,7 +29,7 @@ def main(folder: Path, given: dict) -> None:
     if given["stream"]:
         rows = spark.readStream.schema("data string, queue string").option("maxFilesPerTrigger", 1)
         writer = rows.json(str(folder / "in")).repartition(4).writeStream.format("faulty").trigger(availableNow=True)
-        writer.options(**options, checkpointLocation=folder / "checkpoint").start().awaitTermination()
+        writer.options(**options, checkpointLocation=str(folder / "checkpoint")).start().awaitTermination()
         return
     frame = spark.read.schema("data string, queue string").json(str(folder / "in")).repartition(4)
     frame.write.format("faulty").mode("append").options(**options, writeId="w").save()
