@@ -30,7 +30,7 @@ class Sent:
     """Instead of a sink."""
 
     pieces: dict[str, int]
-    added = skipped = 0
+    counts: dict[str, tuple[int, int]]
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []

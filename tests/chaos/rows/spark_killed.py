@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 
 from glidemq_py.spark import environment
 from tests.chaos.run import ChaosRun
@@ -22,7 +23,7 @@ def missing(_: str) -> str:
 
 def play(run: ChaosRun) -> None:
     server = run.start_server()
-    kills = Kills(server.url, run.client, run.seed, run.folder, report=run.note)
+    kills = Kills(server.url, run.client, run.seed, run.folder, report=partial(print, flush=True))
     kills.run(KILLS, time.monotonic() + (run.seconds or 0))
     for problem in kills.problems:
         run.problem(problem)
