@@ -185,8 +185,10 @@ class AsyncTransport:
             self._loading.add_done_callback(self._loaded)
         await asyncio.shield(self._loading)
 
-    def _loaded(self, _: asyncio.Task[None]) -> None:
+    def _loaded(self, loading: asyncio.Task[None]) -> None:
         self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
 
     async def _load_now(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)

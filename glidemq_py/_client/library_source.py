@@ -26,6 +26,7 @@ from glide_shared.routes import AllPrimaries
 
 from glidemq_py._client.failures import translate
 from glidemq_py.errors import (
+    ClosedError,
     GlideMQConnectionError,
     GlideMQError,
     LibraryError,
@@ -196,6 +197,8 @@ def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
     if "already exists" in text:
         return None
     ours = translate(error, library)
+    if isinstance(ours, ClosedError):
+        return ours
     if isinstance(ours, ServerOutOfMemoryError):
         return ServerOutOfMemoryError(f"the function library cannot be loaded: the server is at its maxmemory: {text}")
     if isinstance(ours, GlideMQConnectionError):
