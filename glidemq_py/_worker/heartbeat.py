@@ -15,10 +15,11 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime, run_immediately
+from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
-from glidemq_py._core.forks import new_event
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import QueueSource
@@ -36,6 +37,8 @@ _JOBS_A_CALL = 200
 
 class Heartbeat:
     """The heartbeat thread of one worker.
+
+    The logic is a coroutine over a blocking connection (runtime.py); the simulation of the tests runs it in its loop.
 
     Args:
         connect: Opens the thread's connection.
@@ -70,18 +73,28 @@ class Heartbeat:
         self._unsupported = unsupported
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
-        self._transport: BlockingTransport | None = None
+        self._transport: Transport | None = None
         self._stopping = False
         self._closed = False
-        self._hurry = new_event()
+        self._hurry = self._runtime.signal()
         self._shortest = lock_duration
         self._first_beat = asyncio.Event()
-        self._thread = threading.Thread(target=self._beat_on, name=f"glidemq-heartbeat-{consumer}", daemon=True)
+        self._thread: threading.Thread | None = None
+
+    _runtime: Runtime = BLOCKING_RUNTIME
 
     async def start(self) -> None:
         """Start the thread and wait until its first heartbeat succeeds or fails."""
-        self._thread.start()
+        self._spawn()
         await self._first_beat.wait()
+
+    def _spawn(self) -> None:
+        name = f"glidemq-heartbeat-{self._consumer}"
+        self._thread = threading.Thread(target=run_immediately, args=(self._beat_on(),), name=name, daemon=True)
+        self._thread.start()
+
+    def _open(self) -> Transport:
+        return DrivenTransport(self._connect())
 
     def expect(self, lock_duration: int) -> None:
         """Send heartbeats at once, and often enough for a fetched job with this ``lock_duration`` (ms)."""
@@ -89,11 +102,11 @@ class Heartbeat:
             self._shortest = lock_duration
             self._hurry.set()
 
-    def _beat_on(self) -> None:
+    async def _beat_on(self) -> None:
         while not self._stopping:
             began, pause = time.monotonic(), None
             try:
-                self._beat()
+                await self._beat()
             except UnsupportedFeatureError as error:
                 self._call_in_loop(self._unsupported, error)
                 self._stopping = True
@@ -109,10 +122,10 @@ class Heartbeat:
                 self._transport.interruptions.record()  # other workers' heartbeats may not have arrived either
             if self._stopping:
                 break
-            self._hurry.wait(interval if pause is None else min(interval, pause))
+            await self._hurry.wait(interval if pause is None else min(interval, pause))
             self._hurry.clear()
         if self._transport is not None:
-            self._transport.close()
+            await self._transport.close()
 
     def _snapshot(self) -> list[Run]:
         while True:
@@ -121,9 +134,9 @@ class Heartbeat:
             except RuntimeError:
                 continue  # the loop changed the set during the iteration
 
-    def _beat(self) -> None:
+    async def _beat(self) -> None:
         if self._transport is None:
-            self._transport = self._connect()
+            self._transport = self._open()
         runs = self._snapshot()
         self._shortest = min((run.options.lock_duration or self._lock_duration for run in runs),
                              default=self._lock_duration)  # fmt: skip
@@ -132,7 +145,7 @@ class Heartbeat:
         for start in range(0, max(1, len(runs)), _JOBS_A_CALL):
             part = runs[start : start + _JOBS_A_CALL]
             jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
-            reply = self._transport.call(self._source.heartbeat(info, ttl, jobs))
+            reply = await self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
             for run, status in zip(part, reply.statuses, strict=True):
                 if status != AttemptStatus.OK and run in self._running:
@@ -160,5 +173,9 @@ class Heartbeat:
         waited, self._closed = self._closed, True
         self._stopping = True
         self._hurry.set()
-        if not waited and self._thread.is_alive():
+        if not waited:
+            await self._join(limit)
+
+    async def _join(self, limit: float) -> None:
+        if self._thread is not None and self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, limit)

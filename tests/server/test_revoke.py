@@ -71,9 +71,9 @@ class Beats:
         self.begun: list[str] = []
         beat, tell = Heartbeat._beat, Heartbeat._call_in_loop
 
-        def noted_beat(heartbeat: Heartbeat) -> None:
+        async def noted_beat(heartbeat: Heartbeat) -> None:
             self.begun.append("beat")
-            beat(heartbeat)
+            await beat(heartbeat)
 
         def recording_call(heartbeat: Heartbeat, function: Callable[..., Any], *args: Any) -> None:
             if function == heartbeat._lost:
