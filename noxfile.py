@@ -105,6 +105,12 @@ def chaos(session: "nox.Session") -> None:
     session.run("python", "-m", "tests.chaos", *session.posargs)
 
 
+def simulation(session: "nox.Session") -> None:
+    """Simulate fleets with faults under virtual time. Arguments: those of tests/simulation, such as `--minutes 60`."""
+    session.install("-q", "-e", ".[embedded,speed,test]")
+    session.run("python", "-m", "tests.simulation", *session.posargs)
+
+
 def bench(session: "nox.Session") -> None:
     """Measure against the peers, in the same run on the same server. Arguments: those of tests/bench.
 
@@ -202,7 +208,22 @@ def _report_long_files(session: "nox.Session") -> None:
 
 # ---------------------------------------------------------------- the two ways to be started
 
-SESSIONS = (demo, tests, coverage, lint, types, docs, lua, chaos, bench, bench_spark, spark, spark_demo, release)
+SESSIONS = (
+    demo,
+    tests,
+    coverage,
+    lint,
+    types,
+    docs,
+    lua,
+    chaos,
+    simulation,
+    bench,
+    bench_spark,
+    spark,
+    spark_demo,
+    release,
+)
 
 
 def _register() -> None:

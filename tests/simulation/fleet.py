@@ -1,0 +1,324 @@
+"""The simulated fleet: producers and workers as parties, the faults that meet them, and the end of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import traceback
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+from glidemq_py import FlowProducer, Job, Queue, Worker
+from glidemq_py._client.runtime import ASYNC_RUNTIME
+from glidemq_py._worker import components, heartbeat, opening
+from glidemq_py._worker.heartbeat import Heartbeat
+from glidemq_py.errors import GlideMQError, RateLimitError
+from tests.key_leaks import KeyLeaks
+from tests.memory_client import MemoryClient
+from tests.simulation.ledger import Ledger, Verdict
+from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.network import Network, Source
+from tests.simulation.producer import QUEUE, ExpectedError, Producer
+from tests.simulation.scenario import Act, Scenario, Work
+from tests.simulation.server import SimulatedServer
+from tests.simulation.substitutes import substituted
+
+__all__ = ["Fleet", "simulate"]
+
+LOCK_MS, STALLED_MS = 5_000, 2_000
+DRAIN_S: Final = 600.0
+"""Longest virtual time from the last fault until every job has ended."""
+
+
+class SimulatedHeartbeat(Heartbeat):
+    """The heartbeat, in the event loop instead of a thread."""
+
+    _runtime = ASYNC_RUNTIME
+    _task: asyncio.Task[None] | None = None
+
+    def _spawn(self) -> None:
+        self._task = asyncio.create_task(self._beat_on())
+
+    def _open(self) -> Any:
+        return self._connect()
+
+    async def _join(self, limit: float) -> None:
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=limit)
+
+
+class _Logs(logging.Handler):
+    """Collects what only a defect logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, (GlideMQError, ExpectedError)):
+            self.found.append(f"{record.getMessage()}: {''.join(traceback.format_exception(error))}")
+
+
+class Fleet:
+    """One run of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.loop = SimulatedLoop()
+        self.chance = random.Random(f"run {scenario.seed}")
+        mutate: Callable[[str], str] = MUTATIONS[scenario.mutation] if scenario.mutation else str
+        self.server = SimulatedServer(self.loop, mutate)
+        self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
+        self.ledger = Ledger()
+        self.server.on_event = self.ledger.log.append
+        self.workers: dict[int, tuple[Party, Worker]] = {}
+        self.producers: dict[int, Party] = {}
+        self.producing = 0
+        self.started_workers = 0
+        self._work = asyncio.Queue[Work]()
+        self._pending: dict[int, Party | None] = {}
+        """Steps that are not done, by number; with the producer that has begun."""
+        self.verdict = Verdict(scenario.seed)
+        self.idle_s = 1.0
+        """How long the fleet runs on after the last work and fault."""
+
+    def run(self) -> Verdict:
+        logs, logger = _Logs(), logging.getLogger("glidemq_py")
+        before = logger.handlers[:], logger.propagate, logger.level
+        logger.handlers, logger.propagate = [logs], False
+        verdict = self.verdict
+        try:
+            with substituted(self.loop, random.Random(f"package {self.scenario.seed}")), _own_process():
+                asyncio.set_event_loop(self.loop)
+                try:
+                    self.loop.run_until_complete(self._play())
+                except DeadlockError as error:
+                    verdict.problems.append(f"deadlock: {error}")
+                finally:
+                    self.loop.end()
+                    asyncio.set_event_loop(None)
+        finally:
+            logger.handlers, logger.propagate = before[0], before[1]
+            logger.setLevel(before[2])
+        verdict.problems += [f"logged: {text}" for text in logs.found]
+        verdict.problems += [f"unhandled: {text}" for text in self.loop.errors]
+        verdict.messages = self.network.messages
+        verdict.faults.update(fault.kind for fault in self.network.injected)
+        verdict.trace = f"{self.network.trace:08x}"
+        verdict.simulated_s = self.loop.now - 1_000
+        return verdict
+
+    # -- parties --------------------------------------------------------------------------------------------
+
+    def start_worker(self, place: int) -> None:
+        self.started_workers += 1
+        party = Party(f"worker {place}.{self.started_workers}")
+
+        def create() -> Worker:
+            worker = Worker(
+                QUEUE, self._handle, Source(self.network), concurrency=self.scenario.concurrency,
+                lock_duration=LOCK_MS, stalled_interval=STALLED_MS, max_stalled_count=1_000_000,
+            )  # fmt: skip
+            worker.consumer = f"py-host-{self.started_workers}"
+            return worker
+
+        worker = self.loop.run_in(party, create)
+        self.workers[place] = party, worker
+        self.loop.spawn(party, self._start(worker))
+
+    @staticmethod
+    async def _start(worker: Worker) -> None:
+        with contextlib.suppress(GlideMQError):  # closed while it started
+            await worker.start()
+
+    def start_producer(self, place: int) -> None:
+        party = self.producers[place] = Party(f"producer {place}")
+        self.loop.spawn(party, self._produce())
+
+    def kill(self, party: Party) -> None:
+        party.dead = True
+        self.network.leave(party)
+
+    # -- producers --------------------------------------------------------------------------------------------
+
+    async def _produce(self) -> None:
+        async with Queue(QUEUE, Source(self.network)) as queue, FlowProducer(Source(self.network)) as flows:
+            producer = Producer(queue, flows, self.ledger, self.loop, self.chance)
+            await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
+
+    async def _produce_one(self, producer: Producer) -> None:
+        while True:
+            work = await self._work.get()
+            self._pending[work.number] = PARTY.get()
+            await producer.do(work)
+            del self._pending[work.number]
+
+    # -- handlers -------------------------------------------------------------------------------------------
+
+    async def _handle(self, job: Job[Any, Any]) -> str:
+        ledger, name = self.ledger, job.name
+        ledger.runs += 1
+        ledger.names[job.id] = name
+        chance = self.chance.random()
+        if name == "timeout":
+            await asyncio.sleep(3_600)
+        await asyncio.sleep(0.001 + 0.05 * chance * chance * (20 if chance > 0.9 else 1))
+        if name == "failing" or (name == "retried" and job.attempts_made == 0):
+            raise ExpectedError(name)
+        if name == "stepped" and job.step is None:
+            job.move_to_delayed(20, next_step="second")
+        if name == "suspended" and not job.signals:
+            job.suspend(timeout=3_000)
+        if name == "pausing" and chance < 0.3:
+            raise RateLimitError(50)
+        assert job._attempt is not None
+        return str(job._attempt.token[0])
+
+    # -- the run --------------------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        scenario, loop = self.scenario, self.loop
+        for place in range(scenario.workers):
+            self.start_worker(place)
+        for place in range(2):
+            self.start_producer(place)
+        self._pending = {work.number: None for work in scenario.work}
+        begin = loop.now
+        for act in scenario.acts:
+            loop.call_at(begin + act.at, self._act, act)
+        for work in scenario.work:
+            if work.at > loop.now - begin:
+                await asyncio.sleep(begin + work.at - loop.now)
+            self._work.put_nowait(work)
+        last = max((act.at for act in scenario.acts), default=0.0)
+        if begin + last > loop.now:
+            await asyncio.sleep(begin + last - loop.now)
+        await asyncio.sleep(self.idle_s)
+        self._repair_world()
+        await self._drain()
+
+    def _repair_world(self) -> None:
+        """End all faults: the rest of the run must bring every job to its end."""
+        self.network.reliable, self.network.down_until = True, 0.0
+        for place, (party, _) in list(self.workers.items()):
+            if party.frozen:
+                self.loop.thaw(party)
+            if party.dead:
+                self.start_worker(place)
+
+    async def _drain(self) -> None:
+        loop, verdict = self.loop, self.verdict
+        async with Queue(QUEUE, Source(self.network)) as queue:
+            until = loop.now + DRAIN_S
+            while loop.now < until:
+                counts = await queue.get_job_counts()
+                left = (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
+                        counts.suspended)  # fmt: skip
+                if not any(left) and not self._pending and not await queue.get_job_schedulers():
+                    break
+                await asyncio.sleep(1.0)
+            else:
+                verdict.problems.append(f"not drained after {DRAIN_S} s: {counts}; adds pending: {len(self._pending)}")
+            report = await queue.check(recheck_after=0)
+            verdict.problems += [f"check: {finding}" for finding in report.findings]
+            present = {
+                job_id.decode() for index in ("scheduled", "suspended", "list-active-ids", "waiting-children")
+                for job_id in self.server.execute("ZRANGE", f"glide:{{{QUEUE}}}:{index}", 0, -1)
+            }  # fmt: skip
+        self.ledger.judge(verdict, present)
+        leaks = KeyLeaks(MemoryClient(self.server))
+        leaks._before = frozenset()
+        leaks.allow("*:group:*", "glidemq_py:*")
+        verdict.problems += [f"leaked key {key}" for key in leaks.found()]
+
+    # -- faults ---------------------------------------------------------------------------------------------
+
+    def _act(self, act: Act) -> None:
+        self.verdict.faults[act.kind] += 1
+        getattr(self, f"_{act.kind}")(act)
+
+    def _kill_worker(self, act: Act) -> None:
+        party, _ = self.workers[act.party]
+        if not party.dead:
+            self.kill(party)
+            self.loop.call_later(5 * act.amount, self._revive, act.party)
+
+    def _revive(self, place: int) -> None:
+        if self.workers[place][0].dead:
+            self.start_worker(place)
+
+    def _freeze_worker(self, act: Act) -> None:
+        party, _ = self.workers[act.party]
+        if not party.dead and not party.frozen:
+            party.frozen = True
+            self.loop.call_later(3 * LOCK_MS / 1000 * act.amount, self.loop.thaw, party)
+
+    def _close_worker(self, act: Act) -> None:
+        party, worker = self.workers[act.party]
+        if party.dead or party.frozen:
+            return
+
+        async def close() -> None:
+            with contextlib.suppress(GlideMQError):
+                await worker.close(None if act.amount < 0.5 else 100, force=act.amount > 0.8)
+            party.dead = True
+            self._revive(act.party)
+
+        self.loop.spawn(party, close())
+
+    def _kill_producer(self, act: Act) -> None:
+        """What a killed producer had begun is not repeated: only acknowledged adds count."""
+        place = act.party % len(self.producers)
+        party = self.producers[place]
+        self.kill(party)
+        self._pending = {number: by for number, by in self._pending.items() if by is not party}
+        self.loop.call_later(act.amount, self.start_producer, place)
+
+    def _failover(self, act: Act) -> None:
+        """The primary dies; a replica that lacks its last writes takes over."""
+        loop, first, state = self.loop, self.loop.now, self.server.copy_state()
+        length = len(self.ledger.log)
+
+        def fail() -> None:
+            self.server.restore_state(state)
+            del self.ledger.log[length:]
+            self.ledger.lost_since(first, loop.now + 0.1)
+            self.network.cut_all(2 * act.amount)
+
+        loop.call_later(act.amount**2, fail)
+
+    def _restart_server(self, act: Act) -> None:
+        self.network.cut_all(5 * act.amount)
+
+    def _lose_functions(self, _: Act) -> None:
+        self.server.lose_functions()
+
+    def _skew_clock(self, act: Act) -> None:
+        self.workers[act.party][0].skew = (act.amount - 0.5) * 7_200
+
+
+@contextlib.contextmanager
+def _own_process() -> Any:
+    """Run heartbeats in the loop, and hide the real process from consumer names."""
+    process = SimpleNamespace(getpid=lambda: 1)
+    replaced: list[tuple[Any, str, Any]] = [
+        (components, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
+    ]  # fmt: skip
+    kept = [getattr(module, name) for module, name, _ in replaced]
+    for module, name, value in replaced:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(replaced, kept, strict=True):
+            setattr(module, name, value)
+
+
+def simulate(scenario: Scenario) -> Verdict:
+    """Run a scenario."""
+    return Fleet(scenario).run()

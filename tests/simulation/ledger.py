@@ -1,0 +1,143 @@
+"""The ledger of a simulation: what was acknowledged, what ended, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+__all__ = ["Ledger", "Verdict"]
+
+ENDS = ("completed", "failed", "expired")
+MAY_FAIL = {"failing", "failing_flow", "ttl", "suspended", "timeout"}
+"""Kinds of jobs that may fail."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The result of a run. ``problems`` is empty if it is good."""
+
+    seed: int
+    jobs: int = 0
+    acknowledged: int = 0
+    completed: int = 0
+    failed: int = 0
+    runs: int = 0
+    excused: int = 0
+    """Acknowledged adds that a failover may have lost."""
+    messages: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    trace: str = ""
+    simulated_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+class Ledger:
+    """What the producers and handlers did, and the events that the server wrote.
+
+    The log of the server's events is cut back together with the server's state, so what a failover has lost does not
+    count as done.
+    """
+
+    def __init__(self) -> None:
+        self.attempted: dict[str, str] = {}
+        """Kind of each job whose add was attempted, by id."""
+        self.acknowledged: dict[str, float] = {}
+        self.excused: set[str] = set()
+        self.runs = 0
+        self.names: dict[str, str] = {}
+        """Names of the jobs that ran."""
+        self.groups: dict[str, str] = {}
+        """Ordering group of jobs that are added once, by id."""
+        self.log: list[dict[bytes, bytes]] = []
+        self.schedulers: dict[str, tuple[int, int]] = {}
+        """Least and greatest number of runs of each scheduler, by name."""
+        self.scheduled_at: dict[str, float] = {}
+        """When each scheduler was acknowledged."""
+        self.unsure: set[str] = set()
+        """Deduplicated jobs that need not exist: their add was repeated, or another one replaced them."""
+
+    def lost_since(self, first: float, last: float) -> None:
+        """A failover lost the writes of this time."""
+        for job_id, at in self.acknowledged.items():
+            if first <= at <= last:
+                self.excused.add(job_id)
+        for name, at in self.scheduled_at.items():
+            if first <= at <= last:
+                self.schedulers.pop(name, None)
+
+    def events(self) -> dict[str, list[str]]:
+        """Return the names of the events of each job, in order."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for event in self.log:
+            if b"jobId" in event:
+                found[event[b"jobId"].decode()].append(event[b"event"].decode())
+        return found
+
+    def judge(self, verdict: Verdict, present: set[str]) -> None:
+        """Fill in the verdict. ``present``: ids of the jobs that are stored and have not ended."""
+        problems = verdict.problems
+        events = self.events()
+        ends = {job_id: [each for each in names if each in ENDS] for job_id, names in events.items()}
+        verdict.jobs, verdict.acknowledged, verdict.runs = len(self.attempted), len(self.acknowledged), self.runs
+        verdict.completed = sum(names.count("completed") for names in ends.values())
+        verdict.failed = sum(names.count("failed") for names in ends.values())
+        verdict.excused = len(self.excused)
+        for job_id in self.acknowledged:
+            if not ends.get(job_id) and job_id not in self.excused and job_id not in self.unsure:
+                what = "is stuck" if job_id in present else "is lost"
+                problems.append(f"job {job_id} ({self.attempted[job_id]}) {what}: {events.get(job_id, [])}")
+        for job_id, found in ends.items():
+            kind = self.attempted.get(job_id)
+            if kind is None and not self.names.get(job_id, "").startswith("scheduler"):
+                problems.append(f"unexpected job {job_id}: {events[job_id]}")
+            if len(found) > max(1, events[job_id].count("added")):  # a removed job may be added again
+                problems.append(f"job {job_id} ({kind}) ended {len(found)} times: {events[job_id]}")
+            if set(found) - {"completed"} and kind not in MAY_FAIL:
+                problems.append(f"job {job_id} ({kind}) failed: {self.last(job_id)}")
+            if "completed" in found and kind == "failing":
+                problems.append(f"job {job_id} must fail, but completed")
+        self._judge_attempts(problems)
+        self._judge_groups(problems)
+        self._judge_schedulers(problems, ends)
+
+    def last(self, job_id: str) -> dict[bytes, bytes]:
+        """Return the last event of a job."""
+        return next(event for event in reversed(self.log) if event.get(b"jobId") == job_id.encode())
+
+    def _judge_attempts(self, problems: list[str]) -> None:
+        """A job must be completed by its last attempt; the handlers return the fencing token, which counts attempts."""
+        last: dict[bytes, bytes] = {}
+        for event in self.log:
+            job_id, name = event.get(b"jobId", b""), event[b"event"]
+            if name == b"activated":
+                last[job_id] = event[b"fence"]
+            elif name == b"completed" and event[b"returnvalue"] != b'"%s"' % last.get(job_id, b""):
+                result, token = event[b"returnvalue"].decode(), last.get(job_id, b"").decode()
+                problems.append(f"job {job_id.decode()} completed by attempt {result}, but its last one is {token}")
+
+    def _judge_groups(self, problems: list[str]) -> None:
+        """Jobs of a group must become active for the first time in the order in which they were added."""
+        added: dict[str, list[str]] = defaultdict(list)
+        active: dict[str, dict[str, None]] = defaultdict(dict)
+        for event in self.log:
+            job_id = event.get(b"jobId", b"").decode()
+            group = self.groups.get(job_id)
+            if group is not None and event[b"event"] == b"added":
+                added[group].append(job_id)
+            elif group is not None and event[b"event"] == b"activated":
+                active[group].setdefault(job_id)
+        for group, all_ids in added.items():
+            ids = [job_id for job_id, count in Counter(all_ids).items() if count == 1]  # not added again after removal
+            started = [job_id for job_id in active[group] if job_id in set(ids)]
+            expected = [job_id for job_id in ids if job_id in active[group]]
+            if started != expected:
+                at = next(n for n, (a, b) in enumerate(zip(started, expected, strict=True)) if a != b)
+                problems.append(f"group {group}: {started[at]} started before {expected[at]}, which was added earlier")
+
+    def _judge_schedulers(self, problems: list[str], ends: dict[str, list[str]]) -> None:
+        counts: Counter[str] = Counter(
+            name for job_id, name in self.names.items() if name.startswith("scheduler") and ends.get(job_id)
+        )
+        for name, (least, most) in self.schedulers.items():
+            if not least <= counts[name] <= most:
+                problems.append(f"{name} must add {least} to {most} jobs; {counts[name]} ended")

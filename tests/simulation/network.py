@@ -1,0 +1,396 @@
+"""The simulated network: what a GLIDE client does, with messages that are delayed, lost, repeated or cut off.
+
+`SimulatedTransport` is the package's `AsyncTransport` over a `SimulatedClient`, so retries, ambiguous results and the
+loading of the library are those of the package.
+
+A connection keeps the order of its messages, as TCP does; messages of different connections overtake each other. A
+repeated request is one that its sender may repeat itself (`Call.repeatable`): its second copy arrives later, on another
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from glide_shared.exceptions import ClosingError, GlideError, RequestError
+from glide_shared.exceptions import ConnectionError as GlideConnectionError
+from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.connect import glide
+from glidemq_py._client.library_source import assemble
+from glidemq_py._client.memory.store import CommandError
+from glidemq_py._client.memory.transport import Waiter, _Read
+from glidemq_py._core.calls import Call
+from tests.simulation.loop import PARTY, Party, SimulatedLoop
+from tests.simulation.server import SimulatedServer
+
+__all__ = ["MESSAGE_FAULTS", "MessageFault", "Network", "SimulatedTransport", "Source"]
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+_DETECTED_S: Final = 0.02
+"""Time after which a lost connection is noticed, about."""
+
+MESSAGE_FAULTS: Final = (
+    "lose_request", "lose_reply", "delay_request", "delay_reply", "repeat_request", "cut_connection", "late_request",
+)  # fmt: skip
+"""Kinds of `MessageFault`. `late_request`: it arrives after its sender has given up waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFault:
+    """A fault of the message with this number (messages are counted in the order in which they are sent)."""
+
+    number: int
+    kind: str
+    amount: float
+    """From 0 to 1: how late, or whether the loss is noticed soon."""
+
+
+class Network:
+    """Carries the messages of all clients to the server and back.
+
+    Args:
+        loop: time.
+        server: runs the commands.
+        chance: decides how long a message takes.
+        faults: the faults, by the number of the message.
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, server: SimulatedServer, chance: random.Random, faults: Sequence[MessageFault] = ()
+    ) -> None:
+        self.loop = loop
+        self.server = server
+        self._random = chance.random
+        self.faults = {fault.number: fault for fault in faults}
+        self.messages = 0
+        self.injected: list[MessageFault] = []
+        self.trace = 0
+        """Checksum of all messages so far."""
+        self.down_until = 0.0
+        self._clients: dict[SimulatedClient, None] = {}
+        self.config = glide.GlideClientConfiguration(
+            addresses=[glide.NodeAddress("simulated", 6379)], request_timeout=REQUEST_TIMEOUT_MS
+        )
+        self.listeners: list[Any] = []
+        self.reliable = False
+        """True once no more faults are injected."""
+
+    def latency(self) -> float:
+        chance = self._random()
+        return 0.0002 + 0.001 * chance * chance
+
+    def add(self, client: SimulatedClient) -> None:
+        self._clients[client] = None
+
+    def remove(self, client: SimulatedClient) -> None:
+        self._clients.pop(client, None)
+
+    def leave(self, party: Party) -> None:
+        """Close the connections of a killed party. What it has sent may still arrive."""
+        for client in [client for client in self._clients if client.party is party]:
+            client.cut()
+            self.remove(client)
+
+    def cut_all(self, down_s: float) -> None:
+        """Break all connections, and refuse new ones for some time."""
+        self.down_until = self.loop.now + down_s
+        for client in list(self._clients):
+            client.cut(executes=False)
+
+    def record(self, *what: object) -> None:
+        """Add to the checksum of the run."""
+        self.trace = zlib.crc32(repr((self.loop.now, what)).encode(), self.trace)
+
+
+class _Request:
+    __slots__ = ("commands", "future", "number", "over", "repeatable", "stop_waiting")
+
+    def __init__(self, number: int, commands: list[list[bytes]], future: asyncio.Future[Any], repeatable: bool) -> None:
+        self.number = number
+        self.commands = commands
+        self.future = future
+        self.repeatable = repeatable
+        self.over = False
+        """It will not be executed: its connection is gone."""
+        self.stop_waiting: Callable[[], None] | None = None
+        """Ends its blocking read, if it waits."""
+
+
+class SimulatedClient:
+    """What `AsyncTransport` uses of a GLIDE client: one connection."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._loop = network.loop
+        self.party = PARTY.get()
+        self.config = network.config
+        self._pending_futures: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, _Request] = {}
+        self._sent_until = self._replied_until = 0.0
+        self._blocked: list[_Request] | None = None
+        """Requests behind a blocking read."""
+        self._closed = False
+        network.add(self)
+
+    # -- the interface of a GLIDE client ----------------------------------------------------------------------
+
+    async def exec(self, batch: Any, raise_on_error: bool = False, options: Any = None) -> list[Any]:
+        assert not raise_on_error
+        timeout = getattr(options, "timeout", None) or REQUEST_TIMEOUT_MS
+        commands = [_command(kind, args) for kind, args in batch.commands]
+        return await self.send(commands, False, timeout / 1000)
+
+    async def custom_command(self, args: Sequence[str | bytes], _route: object = None) -> Any:
+        (reply,) = await self.send([[_bytes(arg) for arg in args]], False, REQUEST_TIMEOUT_MS / 1000)
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
+
+    async def scan(self, cursor: bytes, match: str, count: int) -> Any:
+        return await self.custom_command(["SCAN", cursor, "MATCH", match, "COUNT", str(count)])
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._network.remove(self)
+            for request in list(self._requests.values()):
+                self._end(request, ClosingError("the client was closed"))
+            self._requests.clear()
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def send(self, commands: list[list[bytes]], repeatable: bool, timeout: float) -> asyncio.Future[Any]:
+        network, loop = self._network, self._loop
+        future: asyncio.Future[Any] = loop.create_future()
+        if self._closed:
+            future.set_exception(ClosingError("the client was closed"))
+            return future
+        number = network.messages = network.messages + 1
+        now = loop.now
+        if now < network.down_until:
+            loop.call_at(now + _DETECTED_S, _fail, future, GlideConnectionError("connection refused"))
+            return future
+        request = self._requests[number] = _Request(number, commands, future, repeatable)
+        delay = network.latency()
+        fault = None if network.reliable or not network.faults else network.faults.get(number)
+        if fault is not None:
+            network.injected.append(fault)
+            delay = self._spoil(request, fault, delay, timeout)
+            if delay < 0:
+                return future
+        at = self._sent_until = max(self._sent_until, now + delay)
+        loop.call_at(at, self._arrive, request, fault, context=_NOBODY)
+        return future
+
+    def _spoil(self, request: _Request, fault: MessageFault, delay: float, timeout: float) -> float:
+        """Apply a fault of a request. Return its delay, or -1 if it never arrives."""
+        kind, loop = fault.kind, self._loop
+        if kind == "lose_request":
+            self._give_up(request, fault, timeout)
+            request.over = True
+            return -1
+        if kind == "lose_reply":
+            self._give_up(request, fault, timeout)
+        elif kind == "cut_connection":
+            loop.call_later(delay * 2 * fault.amount, self.cut, context=_NOBODY)
+        elif kind == "delay_request":
+            return delay + fault.amount * timeout * 0.9
+        elif kind == "late_request":
+            # (On a connection of its own, as the old one of a client that has connected again meanwhile.)
+            self._give_up(request, fault, timeout)
+            loop.call_later(timeout * (1 + 2 * fault.amount), self._execute, request, True, context=_NOBODY)
+            return -1
+        elif kind == "repeat_request" and request.repeatable:
+            loop.call_later(delay + 20 * fault.amount**4, self._execute_again, request, context=_NOBODY)
+        return delay
+
+    def _give_up(self, request: _Request, fault: MessageFault, timeout: float) -> None:
+        if fault.amount < 0.7:
+            after, error = _DETECTED_S * (1 + fault.amount), _lost()
+        else:
+            after, error = timeout, GlideTimeoutError("no reply")
+        self._loop.call_later(after, self._end, request, error, context=_NOBODY)
+
+    def _arrive(self, request: _Request, fault: MessageFault | None) -> None:
+        if request.over:
+            return
+        if self._blocked is not None:
+            self._blocked.append(request)
+            return
+        self._execute(request, False, fault)
+
+    def _execute_again(self, request: _Request) -> None:
+        if self._loop.now >= self._network.down_until:
+            for command in request.commands:
+                self._reply_of(command, None)
+
+    def _execute(self, request: _Request, late: bool, fault: MessageFault | None = None) -> None:
+        if self._loop.now < self._network.down_until:
+            return
+        read = _Read(request.commands[0]) if len(request.commands[0]) > 5 else None
+        if read is not None and read.block is not None and not late:
+            self._wait(request, read, fault)
+            return
+        self._reply(request, [self._reply_of(command, request) for command in request.commands], fault)
+
+    def _reply_of(self, command: list[bytes], request: _Request | None) -> Any:
+        network = self._network
+        try:
+            reply = network.server.run_command(command)
+        except CommandError as error:
+            reply = RequestError(f"An error was signalled by the server: - ResponseError: {error}")
+        network.trace = zlib.crc32(b"%r %r %r" % (self._loop.now, command, reply), network.trace)
+        for listener in network.listeners:
+            listener(self.party, command, reply, request is not None)
+        return reply
+
+    def _wait(self, request: _Request, read: _Read, fault: MessageFault | None) -> None:
+        """Run a blocking read, then the commands behind it."""
+        server, loop = self._network.server, self._loop
+        if self._read(request, read, fault, over=False):
+            return
+        self._blocked = []
+
+        def changed() -> None:  # called within a command
+            loop.call_soon(self._read_again, request, read, fault, False, context=_NOBODY)
+
+        waiter = Waiter(frozenset(read.keys), changed)
+        server._waiters[waiter] = None
+        assert read.block is not None
+        timer = loop.call_later(read.block, self._read_again, request, read, fault, True, context=_NOBODY)
+
+        def end() -> None:
+            request.stop_waiting = None
+            timer.cancel()
+            del server._waiters[waiter]
+
+        request.stop_waiting = end
+
+    def _read(self, request: _Request, read: _Read, fault: MessageFault | None, *, over: bool) -> bool:
+        first = None if over else self._reply_of(read.command, request)
+        if not first and not over:
+            return False
+        self._reply(request, [first, *(self._reply_of(each, request) for each in request.commands[1:])], fault)
+        return True
+
+    def _read_again(self, request: _Request, read: _Read, fault: MessageFault | None, over: bool) -> None:
+        if request.stop_waiting is not None and self._read(request, read, fault, over=over):
+            request.stop_waiting()
+            behind, self._blocked = self._blocked or [], None
+            for each in behind:
+                self._arrive(each, None)
+
+    def _reply(self, request: _Request, replies: list[Any], fault: MessageFault | None) -> None:
+        delay = self._network.latency()
+        if fault is not None:
+            if fault.kind == "lose_reply":
+                return
+            if fault.kind == "delay_reply":
+                delay += fault.amount * REQUEST_TIMEOUT_MS / 1000 * 0.9
+        at = self._replied_until = max(self._replied_until, self._loop.now + delay)
+        self._loop.call_at(at, self._deliver, request, replies, context=_NOBODY)
+
+    def _deliver(self, request: _Request, replies: list[Any]) -> None:
+        if self._requests.pop(request.number, None) is not None and not request.future.done():
+            request.future.set_result(replies)
+
+    def _end(self, request: _Request, error: Exception) -> None:
+        """Fail a request; if it has not arrived yet, it may still be executed."""
+        self._requests.pop(request.number, None)
+        if request.stop_waiting is not None:
+            request.stop_waiting()
+            request.over = True
+        _fail(request.future, error)
+
+    def cut(self, executes: bool = True) -> None:
+        """Break the connection. Requests under way may still arrive, if ``executes``."""
+        self._blocked = None
+        for request in list(self._requests.values()):
+            request.over = request.over or not executes
+            self._loop.call_later(_DETECTED_S, self._end, request, _lost(), context=_NOBODY)
+            if request.stop_waiting is not None:
+                request.stop_waiting()
+                request.over = True
+        self._requests.clear()
+
+
+class SimulatedTransport(AsyncTransport):
+    """A `Transport` over the simulated network."""
+
+    def __init__(self, network: Network, interruptions: Any = None) -> None:
+        self._network = network
+        client: Any = SimulatedClient(network)
+        super().__init__(
+            client, network.config, owned=False, library=assemble(), busy_poll=False,
+            interruptions=interruptions,
+        )  # fmt: skip
+        self._full_names = {name: self._names[name] for name in self._names}
+
+    async def _run(self, call: Call[Any]) -> Any:
+        keys = [key.encode("utf-8", "surrogateescape") for key in call.keys]
+        args = [arg if type(arg) is bytes else _bytes(arg) for arg in call.args]
+        command = [b"FCALL", self._full_names[call.function], b"%d" % len(keys), *keys, *args]
+        (reply,) = await self._client.send([command], call.repeatable, REQUEST_TIMEOUT_MS / 1000)
+        self._answered += 1
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
+
+    async def dedicated(self) -> SimulatedTransport:
+        return SimulatedTransport(self._network, self.interruptions)
+
+    def for_thread(self) -> Any:
+        return SimulatedTransport(self._network, self.interruptions)
+
+    async def _replace_client(self, key: str | bytes) -> None:
+        """A half-open connection is not simulated: lost messages are."""
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._client.close()
+
+
+class Source:
+    """A connection for queues and workers."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def open_transport(self) -> SimulatedTransport:
+        return SimulatedTransport(self._network)
+
+    def open_blocking_transport(self) -> Any:
+        raise NotImplementedError("the simulation has no blocking API")
+
+
+_NOBODY: Final = contextvars.Context()
+"""The context of the network, which belongs to no party."""
+
+
+def _command(kind: int, args: Sequence[str | bytes]) -> list[bytes]:
+    words = [_bytes(arg) for arg in args]
+    return words if not words or words[0].upper() in (b"XREADGROUP", b"XREAD", b"EXISTS") else [b"FCALL", *words]
+
+
+def _bytes(arg: str | bytes) -> bytes:
+    return arg if isinstance(arg, bytes) else arg.encode("utf-8", "surrogateescape")
+
+
+def _lost() -> Exception:
+    return GlideConnectionError("the connection was lost")
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

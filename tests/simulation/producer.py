@@ -1,0 +1,186 @@
+"""The producer of a simulated fleet: it adds jobs of every kind, and repeats an add until the server has replied."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from glidemq_py import FlowJob, FlowProducer, Queue
+from glidemq_py.errors import BulkAddError, DuplicateJobError, GlideMQConnectionError
+from tests.simulation.ledger import Ledger
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.scenario import Work
+
+__all__ = ["QUEUE", "ExpectedError", "Producer"]
+
+QUEUE: Final = "simulated"
+_KEEP: Final[tuple[dict[str, Any], ...]] = (
+    {}, {}, {"remove_on_complete": True}, {"remove_on_complete": 10}, {"remove_on_complete": {"age": 5}},
+)  # fmt: skip
+
+Send = Callable[[], Coroutine[Any, Any, None]]
+
+
+class ExpectedError(Exception):
+    """Raised by jobs that must fail."""
+
+
+class Producer:
+    """Adds jobs and records them.
+
+    Args:
+        queue: the queue.
+        flows: adds flows.
+        ledger: records attempts and acknowledgments.
+        loop: time.
+        chance: decides how long to wait before a repetition.
+    """
+
+    def __init__(
+        self, queue: Queue[Any, Any], flows: FlowProducer, ledger: Ledger, loop: SimulatedLoop, chance: random.Random
+    ) -> None:
+        self._queue = queue
+        self._flows = flows
+        self._ledger = ledger
+        self._loop = loop
+        self._chance = chance
+
+    async def do(self, work: Work) -> None:
+        """Do a step of the work."""
+        pick = random.Random(work.chance)
+        build = {"bulk": self._bulk, "flow": self._flow, "failing_flow": self._flow, "scheduler": self._scheduler}
+        for send in build.get(work.kind, self._one)(work, pick):
+            await self._repeat(send)
+
+    async def _repeat(self, send: Send) -> None:
+        """Send repeatedly until the server has replied, as a careful producer does."""
+        pause = 0.02
+        while True:
+            try:
+                await send()
+                return
+            except DuplicateJobError:  # the first try was accepted
+                return
+            except GlideMQConnectionError:
+                await asyncio.sleep(pause * (0.5 + self._chance.random()))
+                pause = min(pause * 2, 1.0)
+
+    def _attempt(self, job_id: str, kind: str) -> str:
+        self._ledger.attempted[job_id] = kind
+        return job_id
+
+    def _acknowledge(self, job_id: str) -> None:
+        self._ledger.acknowledged.setdefault(job_id, self._loop.now)
+
+    def _bulk(self, work: Work, pick: random.Random) -> list[Send]:
+        keep = pick.choice(_KEEP)
+        missing = [self._attempt(f"j{work.number}-{n}", "bulk") for n in range(5)]
+
+        async def send() -> None:
+            rows: list[Any] = [("bulk", {"of": job_id}, {"job_id": job_id, **keep}) for job_id in missing]
+            try:
+                results: list[Any] = list(await self._queue.add_bulk(rows))
+            except BulkAddError as error:
+                results = list(error.results)
+            failure = None
+            for job_id, result in zip(tuple(missing), results, strict=True):
+                if isinstance(result, Exception):
+                    failure = result
+                else:
+                    self._acknowledge(job_id)
+                    missing.remove(job_id)
+            if failure is not None:
+                raise failure
+
+        return [send]
+
+    def _flow(self, work: Work, pick: random.Random) -> list[Send]:
+        keep, last = pick.choice(_KEEP), "failing" if work.kind == "failing_flow" else "flow"
+        names, root = (work.kind, "flow", last), f"j{work.number}"
+        ids = [
+            self._attempt(job_id, name) for job_id, name in zip((root, f"{root}-a", f"{root}-b"), names, strict=True)
+        ]
+        if work.kind == "failing_flow":
+            self._attempt(ids[1], "flow")
+
+        async def send() -> None:
+            options = [{"job_id": job_id, **keep} for job_id in ids]
+            children = [FlowJob(names[n], QUEUE, {"of": ids[n]}, options[n]) for n in (1, 2)]
+            await self._flows.add(FlowJob(names[0], QUEUE, {"of": root}, options[0], children=children))
+            for job_id in ids:
+                self._acknowledge(job_id)
+
+        return [send]
+
+    def _scheduler(self, work: Work, pick: random.Random) -> list[Send]:
+        name, limit, every = f"scheduler-{work.number}", pick.randint(1, 5), pick.choice((100, 700, 1_500))
+        immediately, ledger, tries = pick.random() < 0.5, self._ledger, 0
+
+        async def send() -> None:
+            nonlocal tries
+            tries += 1
+            await self._queue.upsert_job_scheduler(
+                name, every=every, limit=limit, immediately=immediately, template=(name, {"of": name})
+            )
+            # A repetition creates a scheduler again whose first runs are over.
+            ledger.schedulers[name], ledger.scheduled_at[name] = (limit, limit * tries), self._loop.now
+
+        return [send]
+
+    def _one(self, work: Work, pick: random.Random) -> list[Send]:
+        kind, ledger, tries = work.kind, self._ledger, 0
+        job_id = self._attempt(f"j{work.number}", kind)
+        options = {**pick.choice(_KEEP), **_options(kind, pick)}
+        if "ordering" in options:
+            ledger.groups[job_id] = options["ordering"]["key"]
+
+        async def send() -> None:
+            nonlocal tries
+            tries += 1
+            job = await self._queue.add(kind, {"of": job_id}, job_id=job_id, **options)
+            if kind == "debounce" or (kind in ("simple", "throttle") and (tries > 1 or job.outcome != "added")):
+                ledger.unsure.add(job_id)
+            self._acknowledge(job_id)
+
+        async def signal() -> None:
+            await self._queue.signal(job_id, "go", work.number)
+
+        return [send, signal] if kind == "suspended" and work.chance < 0.8 else [send]
+
+
+def _options(kind: str, pick: random.Random) -> dict[str, Any]:
+    group = pick.randint(1, 4)
+    match kind:
+        case "priority":
+            return {"priority": pick.randint(1, 9)}
+        case "lifo":
+            return {"lifo": True}
+        case "delay":
+            return {"delay": pick.choice((1, 50, 300, 3_000))}
+        case "ordered":
+            return {"ordering": {"key": f"g{group}"}}
+        case "wide":
+            return {"ordering": {"key": f"w{group}", "concurrency": 3}}
+        case "limited":
+            return {"ordering": {"key": f"l{group}", "rate_limit": {"max": 20, "duration": 500}}}
+        case "bucket":
+            return {"ordering": {"key": f"b{group}", "token_bucket": {"capacity": 10, "refill_rate": 50}},
+                    "cost": pick.choice((1, 2.5))}  # fmt: skip
+        case "retried":
+            return {"attempts": 3, "backoff": pick.choice((10, 500))}
+        case "failing":
+            return {"attempts": 2, "backoff": 10}
+        case "simple":
+            return {"deduplication": {"id": f"s{group}"}}
+        case "throttle":
+            return {"deduplication": {"id": f"t{group}", "mode": "throttle", "ttl": 500}}
+        case "debounce":
+            return {"deduplication": {"id": f"d{group}", "mode": "debounce"}, "delay": 200}
+        case "ttl":
+            return {"ttl": pick.choice((50, 5_000))}
+        case "timeout":
+            return {"timeout": 100}
+        case _:
+            return {}

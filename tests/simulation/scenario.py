@@ -1,0 +1,139 @@
+"""What happens in a simulation: the work and the faults, drawn from a seed, as values that can be shrunk and stored."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tests.simulation.network import MESSAGE_FAULTS, MessageFault
+
+__all__ = ["KINDS", "Act", "Scenario", "Work", "draw"]
+
+KINDS: Final = (
+    "plain", "plain", "plain", "bulk", "priority", "lifo", "delay", "ordered", "ordered", "wide", "limited", "bucket",
+    "retried", "failing", "stepped", "flow", "failing_flow", "simple", "throttle", "debounce", "scheduler", "ttl",
+    "suspended", "pausing", "timeout",
+)  # fmt: skip
+ACTS: Final = ("kill_worker", "freeze_worker", "close_worker", "kill_producer", "failover", "restart_server",
+               "lose_functions", "skew_clock")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step of a producer: when, of what kind, and its number, which names the jobs."""
+
+    at: float
+    number: int
+    kind: str
+    chance: float
+    """From 0 to 1: selects the details of the kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A fault of a party or of the server."""
+
+    at: float
+    kind: str
+    party: int
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that decides a run.
+
+    Attributes:
+        seed: of the latencies, the handlers' durations and the package's own chance.
+        work: steps of the producers, by time.
+        messages: faults of messages.
+        acts: faults of parties, by time.
+        workers: number of workers.
+        concurrency: of each worker.
+        mutation: name of a fault built into the server functions; see `mutations`.
+    """
+
+    seed: int
+    work: tuple[Work, ...]
+    messages: tuple[MessageFault, ...] = ()
+    acts: tuple[Act, ...] = ()
+    workers: int = 4
+    concurrency: int = 5
+    mutation: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        given: dict[str, Any] = json.loads(text)
+        return cls(**{
+            **given,
+            "work": tuple(Work(**each) for each in given["work"]),
+            "messages": tuple(MessageFault(**each) for each in given["messages"]),
+            "acts": tuple(Act(**each) for each in given["acts"]),
+        })  # fmt: skip
+
+    def keep(self, work: Iterable[Work], messages: Iterable[MessageFault], acts: Iterable[Act]) -> Scenario:
+        return replace(self, work=tuple(work), messages=tuple(messages), acts=tuple(acts))
+
+
+def draw(
+    seed: int, jobs: int = 300, *, faults: bool = True, kinds: Iterable[str] = KINDS, mutation: str | None = None
+) -> Scenario:
+    """Return the scenario of a seed.
+
+    Args:
+        seed: any number.
+        jobs: about how many jobs.
+        faults: False: nothing goes wrong.
+        kinds: of the work.
+        mutation: see `Scenario`.
+    """
+    chance = random.Random(f"scenario {seed}")
+    among = list(kinds)
+    # Some seeds have few kinds, so that those meet more often.
+    if chance.random() < 0.3:
+        among = chance.sample(among, min(len(among), 3))
+    rate = chance.choice((30, 100, 300))
+    work: list[Work] = []
+    at, number = 0.0, 0
+    while number < jobs:
+        at += chance.expovariate(rate)
+        kind = chance.choice(among)
+        work.append(Work(round(at, 4), number, kind, chance.random()))
+        number += _WEIGHTS.get(kind, 1)
+    workers, concurrency = chance.randint(1, 5), chance.choice((1, 2, 5, 10, 20))
+    if not faults:
+        return Scenario(seed, tuple(work), workers=workers, concurrency=concurrency, mutation=mutation)
+    return Scenario(
+        seed, tuple(work), _messages(chance, 12 * jobs + 200), _acts(chance, at + 5, workers), workers, concurrency,
+        mutation,
+    )  # fmt: skip
+
+
+_WEIGHTS: Final = {"bulk": 5, "flow": 3, "failing_flow": 3, "scheduler": 3}
+
+
+def _messages(chance: random.Random, count: int) -> tuple[MessageFault, ...]:
+    often = chance.choice((0.0, 0.01, 0.05, 0.2))
+    faults: list[MessageFault] = []
+    number = 0
+    while often:
+        number += 1 + int(chance.expovariate(often))
+        if number > count:
+            break
+        faults.append(MessageFault(number, chance.choice(MESSAGE_FAULTS), round(chance.random(), 4)))
+    return tuple(faults)
+
+
+def _acts(chance: random.Random, seconds: float, workers: int) -> tuple[Act, ...]:
+    pick: Callable[[], str] = lambda: chance.choice(ACTS)  # noqa: E731
+    acts = [
+        Act(round(chance.uniform(0, seconds), 4), pick(), chance.randrange(workers), round(chance.random(), 4))
+        for _ in range(chance.choice((0, 2, 5, 12)))
+    ]
+    return tuple(sorted(acts, key=lambda act: act.at))

@@ -1,0 +1,114 @@
+"""The simulated server: the in-memory server with a virtual clock, which can lose its last writes and its functions."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, Final
+
+from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._client.memory.store import CommandError
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.substitutes import EPOCH_S
+
+__all__ = ["SimulatedServer"]
+
+FUNCTION_CALLS: Final = (b"FCALL", b"FCALL_RO")
+_ACTIVATION: Final = [b"state", b"active"]
+
+
+def fields_of(xadd: list[Any]) -> dict[bytes, bytes]:
+    """Return the fields of the entry that an XADD with these arguments adds."""
+    at = xadd.index(b"*") + 1
+    return dict(zip(xadd[at::2], xadd[at + 1 :: 2], strict=True))
+
+
+class _VirtualClock(Clock):
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__(0)
+        self._loop = loop
+        self.skew_us = 0
+
+    def micros(self) -> int:
+        return round((EPOCH_S + self._loop.now) * 1_000_000) + self.skew_us
+
+
+class SimulatedServer(MemoryServer):
+    """A server whose state can be copied and restored.
+
+    Args:
+        loop: its clock.
+        mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
+    """
+
+    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str) -> None:
+        self.virtual_clock = _VirtualClock(loop)
+        super().__init__(self.virtual_clock)
+        self._mutate = mutate
+        self._has_library = False
+        self._compiled: str | None = None
+        self.executed = 0
+        self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
+        """Called with the fields of every entry of an events stream, and with an event `activated` (with `fence`) when
+        a job becomes active."""
+        execute = self._store.execute
+
+        def tapped(name: bytes, args: list[bytes], *, script: bool) -> Any:
+            reply = execute(name, args, script=script)
+            if name == b"XADD" and args[0].endswith(b":events"):
+                self.on_event(fields_of(args))
+            elif name == b"HSET" and args[1:3] == _ACTIVATION:
+                fields = dict(zip(args[1::2], args[2::2], strict=True))
+                job_id = args[0].partition(b"}:job:")[2]
+                self.on_event({b"event": b"activated", b"jobId": job_id, b"fence": fields[b"fence"]})
+            return reply
+
+        self._store.execute = tapped  # type: ignore[method-assign]
+
+    def run_command(self, args: list[bytes]) -> Any:
+        """Run a command and return its reply in GLIDE's types. Raises CommandError."""
+        name = args[0].upper()
+        self.executed += 1
+        if name in FUNCTION_CALLS:
+            if not self._has_library:
+                raise CommandError("ERR Function not found")
+            count = int(args[2])
+            with self._acting():
+                return self._engine.call(args[1].decode(), args[3 : 3 + count], args[3 + count :])
+        if name == b"FUNCTION":
+            return self._function_command(args)
+        if name == b"INFO":
+            return b""
+        return self.command(args)
+
+    def _function_command(self, args: list[bytes]) -> Any:
+        verb = args[1].upper()
+        if verb == b"LOAD":
+            if self._has_library:
+                raise CommandError("ERR Library already exists")
+            code = args[-1].decode()
+            if self._compiled != code:
+                self._compiled = code
+                self._engine.load_code(self._mutate(code))
+            self._has_library = True
+            return "OK"
+        if verb == b"LIST":
+            return []
+        raise CommandError(f"ERR unknown subcommand {verb.decode()}")
+
+    def lose_functions(self) -> None:
+        """FUNCTION FLUSH, as at a node that never had the library."""
+        self._has_library = False
+
+    def copy_state(self) -> bytes:
+        """Return a copy of all keys."""
+        database = self._store._database
+        return pickle.dumps((database._dict, database._expiry_heap), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def restore_state(self, state: bytes) -> None:
+        """Replace all keys by those of an earlier `copy_state`: the writes since then are lost."""
+        database = self._store._database
+        kept, heap = pickle.loads(state)
+        database._dict.clear()
+        database._dict.update(kept)
+        database._expiry_heap[:] = heap

@@ -1,0 +1,98 @@
+"""Simulated fleets: the real library, queues and workers under virtual time, with faults of every kind.
+
+A failure prints the command that replays and shrinks it. `python -m tests.simulation --minutes 30` runs more seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.simulation.fleet import simulate
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.runs import Totals, run_seed, run_seeds
+from tests.simulation.scenario import KINDS, Scenario, Work, draw
+from tests.simulation.shrink import shrink, sort_of
+
+RUNS, JOBS = 60, 100
+MUTATION_SEEDS = 20
+"""A fault built into the server functions must be found within so many seeds."""
+
+FOUND: list[tuple[int, int, str]] = []
+"""Seeds that have found a fault: seed, jobs, and what it was."""
+
+
+def check(totals: Totals, options: Mapping[str, Any], problems: list[str]) -> None:
+    commands = "\n".join(totals.replay(seed, options) for seed in totals.failed)
+    assert not totals.failed, "\n".join([*problems, "replay:", commands])
+
+
+@pytest.mark.slow
+def test_fleets_lose_and_repeat_nothing() -> None:
+    options = {"jobs": JOBS}
+    totals, problems = Totals(), list[str]()
+    for verdict in run_seeds(range(RUNS), options, processes=2):
+        totals.add(verdict)
+        problems += verdict.problems[:5]
+    check(totals, options, problems)
+    assert totals.runs == RUNS
+    assert totals.jobs > RUNS * JOBS * 0.8
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS)))
+def test_jobs_of_each_kind_end_without_faults(kind: str) -> None:
+    scenario = Scenario(1, tuple(Work(0.05 * n, n, kind, n / 8) for n in range(8)), workers=2)
+    verdict = simulate(scenario)
+    assert verdict.problems == []
+    assert verdict.completed + verdict.failed > 0
+
+
+@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND)
+def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
+    verdict = run_seed(seed, {"jobs": jobs})
+    assert verdict.problems == [], fault
+
+
+def test_run_depends_on_its_seed_only() -> None:
+    """The checksum covers every command and reply with its time."""
+    outputs: list[str] = []
+    for hash_seed in ("0", "4711"):
+        command = [sys.executable, "-m", "tests.simulation", "--seed", "7", "--jobs", "60", "--shrink", "0"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert outputs[0] == outputs[1]
+    assert "trace" in outputs[0]
+    assert simulate(draw(7, 60)).trace == simulate(draw(7, 60)).trace != simulate(draw(8, 60)).trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_fault_built_into_the_functions_is_found_and_shrunk(mutation: str) -> None:
+    for seed in range(MUTATION_SEEDS):
+        scenario = draw(seed, JOBS, mutation=mutation)
+        verdict = simulate(scenario)
+        if verdict.problems:
+            break
+    else:
+        pytest.fail(f"{mutation} was not found within {MUTATION_SEEDS} seeds")
+    smaller = shrink(scenario, verdict, seconds=20)
+    assert len(smaller.work) < len(scenario.work)
+    again = simulate(Scenario.from_json(smaller.to_json()))
+    assert {sort_of(problem) for problem in again.problems} & {sort_of(problem) for problem in verdict.problems}
+
+
+def test_idle_fleet_uses_little() -> None:
+    """An hour without jobs is simulated: every worker polls, sends heartbeats, and looks for stalled jobs."""
+    from tests.simulation.fleet import Fleet
+
+    fleet = Fleet(Scenario(1, (), workers=1))
+    fleet.idle_s = 3_600
+    verdict = fleet.run()
+    assert verdict.problems == []
+    assert verdict.simulated_s > 3_600
+    assert verdict.messages < 3_600 * 6
