@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from glidemq_py import FlowProducer, Job, Queue, Worker
 from glidemq_py._client.runtime import ASYNC_RUNTIME
+from glidemq_py._maintenance import libraries
 from glidemq_py._worker import components, heartbeat, opening
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import GlideMQError, RateLimitError
@@ -304,10 +305,11 @@ class Fleet:
 
 @contextlib.contextmanager
 def _own_process() -> Any:
-    """Run heartbeats in the loop, and hide the real process from consumer names."""
+    """Run heartbeats in the loop, hide the real process from consumer names, and start without its history."""
     process = SimpleNamespace(getpid=lambda: 1)
     replaced: list[tuple[Any, str, Any]] = [
         (components, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
+        (libraries, "_registered", {}),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]
     for module, name, value in replaced:
