@@ -17,7 +17,9 @@ from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
 from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
+from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
+from glidemq_py.spark.opts_column import MOVED, move_options
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
@@ -173,8 +175,14 @@ class RowEncoder:
         self._columns = plan.options
         self._known_names: set[str] = set()
         self._known_queues: set[str] = {options.keys.name}
-        self._packer = TemplatePacker(self._columns, self._options, packed_texts)
-        self._known_options: dict[tuple[Any, ...], tuple[_Tail, _Named]] = {}
+        self._json = JsonColumns(options.non_finite)
+        self._spread = (
+            *self._columns,
+            *(name for name in MOVED if "opts" in plan.columns and name not in plan.columns),
+        )
+        """The columns of options, and those that options in the column `opts` are moved into."""
+        self._packer = TemplatePacker(self._spread, lambda values: self._options(self._spread, values), packed_texts)
+        self._known_options: dict[tuple[Any, ...], _Tail | _Named] = {}
         self._row = 0
         self.nulls = 0
         self._name = None if options.job_name is None else pack(options.job_name)
@@ -191,6 +199,10 @@ class RowEncoder:
         step = max(1, min(most, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
             part = batch.slice(first, step)
+            try:
+                part.validate(full=True)
+            except pa.ArrowInvalid:
+                raise self._not_utf8(part) from None
             yield from self._encode(part)
             self._row += part.num_rows
 
@@ -210,24 +222,22 @@ class RowEncoder:
     # -- data ---------------------------------------------------------------------------------------------------
 
     def _texts(self, batch: Any) -> Any:
-        plan, write = self._plan, self._write
+        plan = self._plan
         if plan.data_kind == "none":
             return pa.array(["null"] * batch.num_rows)
-        where = plan.data_columns[0][1] if plan.data_kind != "object" else "data"
+        names = [name for _, name in plan.data_columns]
+        columns = [batch.column(position) for position, _ in plan.data_columns]
         if plan.data_kind == "json":
-            return self._json_texts(batch.column(plan.data_columns[0][0]), where)
-        if plan.data_kind == "object":
-            positions = [position for position, _ in plan.data_columns]
-            values = batch.select(positions).to_pylist(maps_as_pydicts="strict")
-        else:
-            values = batch.column(plan.data_columns[0][0]).to_pylist(maps_as_pydicts="strict")
-        return self._each(
-            values, where, lambda value: encode_text(json.dumps(value, where), write.compression, option=where)
-        )
+            return self._json_texts(columns[0].fill_null("null"), names[0])
+        try:
+            if plan.data_kind != "object":
+                return self._stored(self._json.texts(columns[0]), names[0])
+            return self._stored(self._json.objects(names, columns, batch.num_rows), "data")
+        except NonFiniteError:
+            raise self._not_finite(names, columns) from None
 
-    def _json_texts(self, column: Any, where: str) -> Any:
+    def _json_texts(self, texts: Any, where: str) -> Any:
         """Return validated JSON strings: checked all at once, and one by one only if that fails."""
-        texts = column.fill_null("null")
         compression = self._write.compression
         plain = compression == "none" and longest(texts) <= _SURELY_SMALL
         if plain and json.are_texts(len(texts), lambda separator: join_texts(texts, separator)):
@@ -238,6 +248,13 @@ class RowEncoder:
             return encode_text(text, compression, option=where)
 
         return self._each(texts.to_pylist(), where, check)
+
+    def _stored(self, texts: Any, where: str) -> Any:
+        """Return valid JSON texts as stored."""
+        compression = self._write.compression
+        if compression == "none" and longest(texts) <= PAYLOAD_LIMIT:
+            return texts
+        return self._each(texts.to_pylist(), where, lambda text: encode_text(text, compression, option=where))
 
     def _each(self, values: list[Any], where: str, encode: Callable[[Any], str]) -> Any:
         texts: list[str] = []
@@ -285,7 +302,11 @@ class RowEncoder:
 
     def _tails(self, batch: Any) -> tuple[Any, Any]:
         arrays = [batch.column(self._plan.columns[name]) for name in self._columns]
-        packed = self._packer.pack(arrays)
+        spread: list[Any] | None = arrays
+        if "opts" in self._columns:
+            absent = [pa.nulls(batch.num_rows, pa.null())] * (len(self._spread) - len(arrays))
+            spread = move_options(self._spread, [*arrays, *absent])
+        packed = None if spread is None else self._packer.pack(spread)
         if packed is not None:
             return packed
         columns = [array.to_pylist() for array in arrays]
@@ -295,32 +316,34 @@ class RowEncoder:
     def _tail_of(self, values: Sequence[Any], i: int) -> _Tail:
         """Return the parts before the name and after the data; cached by the values of all columns except the id."""
         job_id: str | None = None
-        key = tuple(values)
+        others = tuple(values)
         if "jobId" in self._plan.columns:
             at = self._columns.index("jobId")
             job_id = values[at]
-            key = (*key[:at], None, *key[at + 1 :])
+            others = (*others[:at], None, *others[at + 1 :])
+        key = (job_id is None, *others)
         found = self._known_options.get(key)
         try:
             if found is None:
-                options = self._options(key)
-                found = (self._tail(options), _Named.of(options))
+                options = self._options(self._columns, others)
+                found = self._tail(options) if job_id is None else _Named.of(options)
                 if len(self._known_options) < _CACHE_SIZE:
                     self._known_options[key] = found
-            return found[0] if job_id is None else found[1].tail(job_id)
+            return found.tail(job_id) if isinstance(found, _Named) and job_id is not None else cast("_Tail", found)
         except GlideMQValidationError as error:
             raise self._at(renamed(error, ""), "", i) from None
 
-    def _options(self, values: Sequence[Any]) -> JobOptions:
+    def _options(self, columns: Sequence[str], values: Sequence[Any]) -> JobOptions:
         chosen: dict[str, Any] = {}
-        for column, value in zip(self._columns, values, strict=True):
-            if value is not None and column != "opts":
+        text = None
+        for column, value in zip(columns, values, strict=True):
+            if column == "opts":
+                text = value
+            elif value is not None:
                 chosen[_OPTION_OF.get(column, column)] = value
         options = job_options(chosen, "") if chosen else NO_OPTIONS
-        if "opts" in self._columns:
-            text = values[self._columns.index("opts")]
-            if text is not None:
-                options = JobOptions.merge(_read_opts(text), options)
+        if text is not None:
+            options = JobOptions.merge(_read_opts(text), options)
         return JobOptions.of_job(self._write.defaults, options)
 
     def _tail(self, options: JobOptions) -> _Tail:
@@ -331,6 +354,28 @@ class RowEncoder:
 
     def _at(self, error: GlideMQValidationError, column: str, i: int) -> ColumnError:
         return ColumnError(column or error.option, error.value, error.problem, self._row + i + 1)
+
+    def _not_finite(self, names: Sequence[str], columns: Sequence[Any]) -> ColumnError:
+        """Return the error of the first number that is not finite."""
+        for i in range(len(columns[0])):
+            for name, column in zip(names, columns, strict=True):
+                try:
+                    self._json.texts(column.slice(i, 1))
+                except NonFiniteError:
+                    problem = "NaN and infinities are rejected by the option nonFinite=reject"
+                    return ColumnError(name, column[i].as_py(), problem, self._row + i + 1)
+        raise AssertionError(names)
+
+    def _not_utf8(self, batch: Any) -> ColumnError:
+        """Return the error of the first string that is not valid UTF-8; Spark does not check its strings."""
+        for i in range(batch.num_rows):
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    pa.concat_arrays([column.slice(i, 1)]).validate(full=True)
+                except pa.ArrowInvalid:
+                    problem = "is not valid UTF-8; write bytes as binary, not as string"
+                    return ColumnError(name, "<bytes>", problem, self._row + i + 1)
+        raise AssertionError(batch.schema)
 
 
 def _read_opts(text: str) -> JobOptions:

@@ -123,8 +123,8 @@ NAMES: Final = (
     "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
     "database", "requestTimeout",
     # writing
-    "jobName", "dataColumn", "dataFormat", "compression", "guarantee", "writeId", "batchSize", "maxBatchBytes",
-    "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
+    "jobName", "dataColumn", "dataFormat", "nonFinite", "compression", "guarantee", "writeId", "batchSize",
+    "maxBatchBytes", "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
     # defaults of jobs
     "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
     "removeOnFail",
@@ -390,6 +390,7 @@ class WriteOptions:
     job_name: str | None
     data_column: str
     data_format: Literal["auto", "json", "text"]
+    non_finite: Literal["null", "string", "reject"]
     compression: Compression
     guarantee: Guarantee
     write_id: str | None
@@ -414,6 +415,7 @@ class WriteOptions:
         given = Given(options)
         guarantee: Any = given.choice("guarantee", "atomic", ("atomic", "task", "append"))
         data_format: Any = given.choice("dataFormat", "auto", ("auto", "json", "text"))
+        non_finite: Any = given.choice("nonFinite", "null", ("null", "string", "reject"))
         compression: Any = given.choice("compression", "none", ("none", "gzip"))
         unique = given.choice("duplicates", "skip", ("skip", "fail")) == "fail"
         write_id = given.checked("writeId", lambda text: validate_queue_name(text, "writeId"))
@@ -440,6 +442,7 @@ class WriteOptions:
             job_name=given.checked("jobName", lambda text: validate_job_name(text, "jobName")),
             data_column=given.text("dataColumn", "data"),
             data_format=data_format,
+            non_finite=non_finite,
             compression=compression,
             guarantee=guarantee,
             write_id=write_id,

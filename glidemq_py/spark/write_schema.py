@@ -28,11 +28,15 @@ COLUMNS: Final = {
 """Columns that are job options, with their allowed types. All other columns are data."""
 _BY_LOWER: Final = {name.lower(): name for name in COLUMNS}
 _NO_JSON: Final = {
-    "binary": "has no JSON form; convert it with base64()",
     "variant": "has no JSON form; convert it with to_json()",
     "void": "is always null; give it a type with cast()",
     "interval": "has no JSON form; cast it to a number",
 }
+_JSON: Final = (
+    *_WHOLE, "boolean", "float", "double", "decimal", "string", "char", "varchar", "binary", "date", "timestamp",
+    "timestamp_ntz", "time", "struct", "array", "map",
+)  # fmt: skip
+"""Types that have a JSON form: stems of their names, which may have a length or a collation."""
 
 DataKind = Literal["none", "json", "text", "value", "object"]
 
@@ -135,18 +139,29 @@ def _check_type(field: Any, allowed: tuple[str, ...]) -> None:
 
 def _check_json(kind: Any, where: str) -> None:
     """Reject types that have no JSON form, at any depth."""
+    if hasattr(kind, "sqlType"):
+        kind = kind.sqlType()  # a user-defined type
     name = kind.typeName()
     for stem, problem in _NO_JSON.items():
         if name.startswith(stem) or (stem == "interval" and "interval" in name):
             raise ColumnError(where, None, f"is {kind.simpleString()}, which {problem}")
+    if not name.startswith(_JSON):
+        raise ColumnError(where, None, f"is {kind.simpleString()}, which has no JSON form; cast it to a string")
     if name == "struct":
+        names = [each.name for each in kind.fields]
+        repeated = next((each for each in names if names.count(each) > 1), None)
+        if repeated is not None:
+            raise ColumnError(f"{where}.{repeated}", None, "is duplicated: a JSON object has each name once")
         for each in kind.fields:
             _check_json(each.dataType, f"{where}.{each.name}")
     elif name == "array":
         _check_json(kind.elementType, f"{where}[]")
     elif name == "map":
         if kind.keyType.typeName() != "string":
-            problem = f"has keys of type {kind.keyType.simpleString()}; those of a JSON object are strings"
+            problem = (
+                f"has keys of type {kind.keyType.simpleString()}; those of a JSON object are strings: "
+                "cast them with transform_keys()"
+            )
             raise ColumnError(where, None, problem)
         _check_json(kind.valueType, f"{where}{{}}")
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E402  # what comes with an extra is looked for first
 import itertools
+import json
 import random
 from typing import Any
 
@@ -182,6 +183,66 @@ def test_rows_packed_by_column_equal_rows_packed_one_by_one(
     assert packed == [True]
     monkeypatch.setattr(TemplatePacker, "pack", lambda self, arrays: None)
     assert by_column == sent(plan, write, batch).rows("q")
+
+
+def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
+    """Options of a row, in one of the forms that the column accepts."""
+    every = {
+        "delay": n, "priority": 1 + n, "ttl": n + 1, "jobId": f"j{n}", "attempts": 3, "removeOnFail": True,
+        "timeout": 5, "ordering": {"key": f"k{n}"},
+    }  # fmt: skip
+    given: dict[str, Any] = {name: every[name] for name in names if rng.random() < 0.6}
+    if "jobId" in given and rng.random() < 0.5:
+        given["job_id"] = given.pop("jobId")
+    if "ordering" in given and rng.random() < 0.5:
+        given["ordering"] = given["ordering"]["key"]
+    return json.dumps(given) if given else None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_distinct_opts_are_packed_by_column(seed: int, monkeypatch: pytest.MonkeyPatch):
+    rng = random.Random(seed)
+    count, names = 150, rng.sample(["delay", "priority", "ttl", "jobId", "attempts", "timeout", "ordering"], 3)
+    columns: dict[str, Any] = {
+        "data": pa.array(["1"] * count),
+        "opts": pa.array([some_opts(rng, n, names) for n in range(count)]),
+        "delay": pa.array([rng.choice((None, 5, 0)) for _ in range(count)], pa.int32()),
+        "jobId": pa.array([rng.choice((None, f"own-{n}")) for n in range(count)]),
+    }
+    for name in rng.sample(("delay", "jobId"), seed % 3):
+        del columns[name]
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    places = {name: n for n, name in enumerate(columns) if n}
+    plan = WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),))
+    write = options(jobName="n", backoff="7")
+    found: list[bool] = []
+    pack = TemplatePacker.pack
+
+    def watched(self: TemplatePacker, arrays: Any) -> Any:
+        result = pack(self, arrays)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(TemplatePacker, "pack", watched)
+    by_column = sent(plan, write, batch).rows("q")
+    assert found == [True]
+    monkeypatch.setattr(TemplatePacker, "pack", lambda self, arrays: None)
+    assert by_column == sent(plan, write, batch).rows("q")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"delay": -1}', '{"delay": 1.5}', '{"delay": true}', '{"delay": 36893488147419103232}', '{"jobId": 7}', "[]", "x",
+     '{"jobId": "a", "job_id": "b:c"}', '{"ordering": {"key": ""}}', '{"nope": 1}', '{"orderingKey": "a"}'],
+)  # fmt: skip
+def test_invalid_opts_name_their_row(text: str):
+    given = [f'{{"delay": {n}}}' for n in range(60)]
+    given[40] = text
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 60), pa.array(given)], ["data", "opts"])
+    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
+    with pytest.raises(ColumnError) as error:
+        sent(plan, options(jobName="n"), batch)
+    assert error.value.row == 41
 
 
 @pytest.mark.parametrize(
