@@ -36,7 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(item.fspath).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.timeout(1_000))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(1_000))
             item.add_marker(pytest.mark.slow)
             # One Spark session is enough: with pytest-xdist its tests run in the same process. Files that start
             # Spark processes of their own may run in another one meanwhile.
