@@ -1,7 +1,9 @@
 """Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write options ...]`.
 
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
-interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts.
+interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts. The rate of a
+save is over the time of its tasks and its commit; the rest of the save, Spark's planning, is printed beside it. All
+bars, and whether they are met, are printed at the end.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,14 +27,21 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.calls.adding import add
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
+from tests.bench import spark_times
 from tests.bench.contention import Alone
 
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200
 PEER_BATCH = 500
 RAW, PEER = "raw calls, one plain process", "foreachPartition, redis-py pipeline"
-TOGETHER = ((RAW, "append", "atomic"), ("task",), (PEER,))
-"""Measurements that run in turns."""
+SIZES = (10_000, 100_000)
+"""Rows of frames that are measured besides those of the argument."""
+SHORT = 5
+"""Rounds of short measurements, at least."""
+QUEUES = 500
+MEMORY = (100_000, 1_000_000, 3_000_000)
+GROWTH_MIB = 32
+"""Growth of a process that counts as none."""
 
 
 def session() -> Any:
@@ -63,8 +73,14 @@ class Bench:
     def __init__(self, rows: int, rounds: int, others: float) -> None:
         self.rows, self.rounds = rows, rounds
         self.alone = Alone(others)
+        self.bars: list[tuple[bool, str]] = []
+        self.times = Path(tempfile.mkdtemp()) / "times"
+        os.environ[spark_times.FILE] = str(self.times)
         self.place = ServerProcess(server_binary("valkey-9.1")).start()
+        began = time.perf_counter()
         self.spark = session()
+        self.spark.dataSource.register(spark_times.TimedSource)
+        print(f"start of Spark: {time.perf_counter() - began:.1f} s")
         self.frame = frame_of(self.spark, rows)
         self.resp = RespClient.from_url(self.place.url)
 
@@ -73,22 +89,37 @@ class Bench:
         self.spark.stop()
         self.place.close()
 
-    def save(self, frame: Any, queue: str, **options: Any) -> None:
-        writer = frame.write.format("glidemq").mode("append").options(url=self.place.url, queue=queue, **options)
+    def save(self, frame: Any, queue: str, name: str = "glidemq", **options: Any) -> None:
+        writer = frame.write.format(name).mode("append").options(url=self.place.url, queue=queue, **options)
         writer.save()
+
+    def timed(self, frame: Any, **options: Any) -> None:
+        """Save a frame; the time is that of tasks and commit."""
+        began = time.perf_counter()
+        self.save(frame, "q", "glidemq_timed", **options)
+        whole = time.perf_counter() - began
+        self._seconds = sum(json.loads(self.times.read_text()).values())
+        self._beside = whole - self._seconds
 
     def empty(self) -> None:
         self.resp.execute("FLUSHDB", "SYNC")  # so that it does not affect the next measurement
 
+    def bar(self, what: str, found: float, limit: float, *, least: bool = True) -> None:
+        """Print a bar, and remember it for the end."""
+        met = found >= limit if least else found <= limit
+        text = f"{what}: {found:.2f} ({'at least' if least else 'at most'} {limit:g}): {'met' if met else 'MISSED'}"
+        print(f"  {text}")
+        self.bars.append((met, text))
+
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def raw(self) -> None:
+    def raw(self, rows: int) -> None:
         """One plain process, data ready: the same calls."""
-        code = f"from tests.bench.spark import raw_adds; raw_adds({self.place.url!r}, {self.rows})"
+        code = f"from tests.bench.spark import raw_adds; raw_adds({self.place.url!r}, {rows})"
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
         self._seconds = float(done.stdout)
 
-    def peer(self) -> None:
+    def foreach(self) -> None:
         """foreachPartition and a pipeline of redis-py: a hash and a stream entry a row, no ids, no events."""
         host, port = self.place.url.removeprefix("valkey://").split(":")
 
@@ -116,45 +147,101 @@ class Bench:
         self.frame.foreachPartition(write)
 
     def write(self) -> None:
-        """Rates of all ways to write."""
+        """Rates of `append` and `atomic` against a plain process, from small frames on."""
+        for rows in (*(size for size in SIZES if size < self.rows), self.rows):
+            frame = self.frame if rows == self.rows else frame_of(self.spark, rows)
+            ways: dict[str, Callable[[], None]] = {
+                RAW: partial(self.raw, rows),
+                "append": partial(self.timed, frame, guarantee="append"),
+                "atomic": partial(self.timed, frame),
+            }
+            rates = self.in_turns(ways, rows, self.rounds if rows == self.rows else max(SHORT, self.rounds))
+            self.ratio(rates, "append", RAW, 0.9, f"{rows:,} rows")
+            self.ratio(rates, "atomic", "append", 0.85, f"{rows:,} rows")
+
+    def peer(self) -> None:
+        """Rates of `append`, `task` and foreachPartition with a pipeline, over whole saves."""
         ways: dict[str, Callable[[], None]] = {
-            RAW: self.raw,
             "append": lambda: self.save(self.frame, "q", guarantee="append"),
-            "atomic": lambda: self.save(self.frame, "q"),
             "task": lambda: self.save(self.frame, "q", guarantee="task"),
-            PEER: self.peer,
+            PEER: self.foreach,
         }
+        self.ratio(self.in_turns(ways, self.rows, self.rounds), "append", PEER, 2.0, "whole saves")
+
+    def queues(self) -> None:
+        """Rates with a column `queue` of many queues."""
+        frame = self.frame.selectExpr("name", "data", f"concat('q', pmod(hash(data), {QUEUES})) as queue").cache()
+        assert frame.count() == self.rows
+        ways: dict[str, Callable[[], None]] = {
+            "append": partial(self.timed, frame, guarantee="append"),
+            "atomic": partial(self.timed, frame),
+        }
+        rates = self.in_turns(ways, self.rows, self.rounds)
+        self.ratio(rates, "atomic", "append", 0.7, f"{QUEUES} queues")
+        frame.unpersist()
+
+    def data(self) -> None:
+        """Rates of plain columns, and of the same columns converted by Spark's `to_json`."""
+        plain = self.frame.selectExpr(
+            "name", "monotonically_increasing_id() as id", "timestamp_micros(monotonically_increasing_id()) as at",
+            "cast(monotonically_increasing_id() / 7 as decimal(20,4)) as price", "repeat('x', 60) as text",
+            "named_struct('street', 'a street', 'number', 7) as address", "array('a', 'b') as tags", "0.5D as ratio",
+        ).cache()  # fmt: skip
+        assert plain.count() == self.rows
+        texts = plain.selectExpr("name", "to_json(struct(id, at, price, text, address, tags, ratio)) as data")
+        ways: dict[str, Callable[[], None]] = {
+            "plain columns": partial(self.timed, plain, guarantee="append"),
+            "to_json": partial(self.timed, texts, guarantee="append"),
+        }
+        self.ratio(self.in_turns(ways, self.rows, self.rounds), "plain columns", "to_json", None, "")
+        plain.unpersist()
+
+    def in_turns(self, ways: dict[str, Callable[[], None]], rows: int, rounds: int) -> dict[str, list[float]]:
+        """Print and return the rates of several ways, measured in turns."""
         rates: dict[str, list[float]] = {name: [] for name in ways}
+        beside: dict[str, list[float]] = {name: [] for name in ways}
 
-        def run(names: Sequence[str]) -> list[float]:
-            return [self.rate(ways[name]) for name in names]
+        def run() -> list[tuple[float, float]]:
+            return [self.rate(way, rows) for way in ways.values()]
 
-        run(list(ways))  # the compilers of Java, the first imports, the function library
-        for _ in range(self.rounds):
-            for names in TOGETHER:
-                for name, rate in zip(names, self.alone.measure(partial(run, names)), strict=True):
-                    rates[name].append(rate)
+        run()  # the compilers of Java, the first imports, the function library
+        for _ in range(rounds):
+            for name, (rate, rest) in zip(ways, self.alone.measure(run), strict=True):
+                rates[name].append(rate)
+                beside[name].append(rest)
         for name, found in rates.items():
-            print(f"  {name:<38} {statistics.median(found):>9,.0f} rows/s   of {min(found):,.0f} to {max(found):,.0f}")
-        for one, other, least in (("append", RAW, 0.9), ("append", PEER, 2.0), ("atomic", "append", 0.85)):
-            ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
-            text = " ".join(f"{ratio:.3f}" for ratio in ratios)
-            print(f"  {one} / {other}: {statistics.median(ratios):.2f} (at least {least}); the rounds: {text}")
+            rest = statistics.median(beside[name])
+            text = f"; planning and start {rest:.2f} s" if rest else ""
+            print(
+                f"  {rows:>9,} rows, {name:<36} {statistics.median(found):>9,.0f} rows/s of "
+                f"{min(found):,.0f} to {max(found):,.0f}{text}"
+            )
+        return rates
+
+    def ratio(self, rates: dict[str, list[float]], one: str, other: str, least: float | None, what: str) -> None:
+        """Print the ratio of two ways."""
+        ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
+        text = " ".join(f"{ratio:.3f}" for ratio in ratios)
+        print(f"  {one} / {other}: {statistics.median(ratios):.2f}; the rounds: {text}")
+        if least is not None:
+            self.bar(f"{one} / {other}, {what}", statistics.median(ratios), least)
 
     def options(self) -> None:
         """CPU time of a task to pack a row, by its columns of options, all of whose values differ."""
-        for names in ((), *((name,) for name in VARIED), tuple(VARIED)):
+        for names in ((), *((name,) for name in VARIED), tuple(name for name in VARIED if name != "opts")):
             for rows in (10_000, self.rows):
-                found = [packing_cost(names, rows) for _ in range(self.rounds)]
-                print(f"  {', '.join(names) or 'none':<46} {rows:>9,} rows {statistics.median(found):>7.2f} us a row")
+                found = statistics.median(packing_cost(names, rows) for _ in range(self.rounds))
+                print(f"  {', '.join(names) or 'none':<46} {rows:>9,} rows {found:>7.2f} us a row")
+                if "opts" not in names:
+                    self.bar(f"packing {', '.join(names) or 'no options'}, {rows:,} rows, us", found, 5, least=False)
 
-    def rate(self, way: Callable[[], None]) -> float:
-        """Rows a second of one way, into an empty server."""
+    def rate(self, way: Callable[[], None], rows: int) -> tuple[float, float]:
+        """Rows a second of one way, into an empty server, and seconds besides."""
         self.empty()
         began = time.perf_counter()
-        self._seconds = 0.0
+        self._seconds = self._beside = 0.0
         way()
-        return self.rows / (self._seconds or time.perf_counter() - began)
+        return rows / (self._seconds or time.perf_counter() - began), self._beside
 
     # -- other clients ------------------------------------------------------------------------------------------
 
@@ -166,6 +253,8 @@ class Bench:
             for name in ("p50", "p99", "max", "longest call"):
                 ms = [run[name] for run in runs]
                 text = " ".join(f"{each:.2f}" for each in ms)
+                if name == "p99" and guarantee != "none":
+                    self.bar(f"p99 of another client beside {guarantee}, ms", statistics.median(ms), 10, least=False)
                 print(f"  beside {guarantee:<8} {name:<12} {statistics.median(ms):6.2f} ms; the rounds: {text}")
 
     def beside(self, guarantee: str) -> dict[str, float]:
@@ -198,17 +287,23 @@ class Bench:
 
     def memory(self) -> None:
         """Memory of the JVM and its Python processes after frames of growing size."""
-        for rows in (100_000, 1_000_000):
-            self.empty()
-            frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
-            self.save(frame, "q", dataFormat="text", guarantee="append")
-            found = processes(os.getpid())
-            largest = {
-                kind: max((rss for name, rss in found if name.startswith(kind)), default=0)
-                for kind in ("python", "java")
-            }
-            text = ", ".join(f"{kind} {rss / 2**20:.0f} MiB" for kind, rss in largest.items())
-            print(f"  {rows:>9,} rows   largest process: {text}")
+        for guarantee in ("append", "atomic"):
+            python: list[float] = []
+            for rows in MEMORY:
+                self.empty()
+                frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
+                self.save(frame, "q", dataFormat="text", guarantee=guarantee)
+                found = processes(os.getpid())
+                largest = {
+                    kind: max((rss for name, rss in found if name.startswith(kind)), default=0) / 2**20
+                    for kind in ("python", "java")
+                }
+                python.append(largest["python"])
+                text = ", ".join(f"{kind} {rss:.0f} MiB" for kind, rss in largest.items())
+                print(f"  {guarantee} {rows:>9,} rows   largest process: {text}")
+            growth = python[-1] - python[0]
+            self.bar(f"{guarantee}: growth of the largest Python process, MiB", growth, GROWTH_MIB, least=False)
+        self.empty()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -222,6 +317,7 @@ class Bench:
             rates = [self.alone.measure(partial(self.read_rate, schema)) for _ in range(self.rounds)]
             name = "all fifteen columns" if schema is None else schema
             text = " ".join(f"{rate:,.0f}" for rate in rates)
+            self.bar(f"read, {name}, jobs/s", statistics.median(rates), 80_000)
             print(f"  read, {name:<22} {statistics.median(rates):>9,.0f} jobs/s; the rounds: {text}")
 
     def read_rate(self, schema: str | None) -> float:
@@ -242,6 +338,7 @@ VARIED: dict[str, Callable[[int], Any]] = {
     "jobId": lambda n: f"order-{n}",
     "priority": lambda n: n % 2_048,
     "ttl": lambda n: 60_000 + n,
+    "opts": lambda n: f'{{"delay": {n + 1}, "timeout": 5000}}',
 }
 
 
@@ -329,9 +426,12 @@ def processes(parent: int) -> list[tuple[str, int]]:
     return found
 
 
+MEASURES = ["write", "peer", "queues", "data", "options", "latency", "memory", "read"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["write", "options", "latency", "memory", "read"])
+    parser.add_argument("what", nargs="*", default=MEASURES)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--others", type=float, default=0.08, help="what others may take of a core; more: again")
@@ -341,9 +441,13 @@ def main() -> None:
         for what in given.what:
             print(f"{what} ({given.rows:,} rows)")
             getattr(bench, what)()
-            print(f"  {bench.alone}")
+            print(f"  {bench.alone}", flush=True)
+        print("bars")
+        for _, text in bench.bars:
+            print(f"  {text}")
     finally:
         bench.close()
+    sys.exit(0 if all(met for met, _ in bench.bars) else 1)
 
 
 if __name__ == "__main__":

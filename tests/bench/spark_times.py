@@ -1,0 +1,49 @@
+"""The data source with a clock: notes when its tasks and its commit run. Spark's processes import this module."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from glidemq_py.spark.options import WriteOptions
+from glidemq_py.spark.write_schema import plan_write
+from glidemq_py.spark.writer import FrameWriter
+from pyspark_glidemq import DefaultSource
+
+FILE = "GLIDEMQ_BENCH_TIMES"
+"""Environment variable with the path of the file that a save's times are written to."""
+
+
+class TimedWriter(FrameWriter):
+    """Notes the times of a save."""
+
+    def write(self, iterator: Any) -> Any:
+        """Write the rows of one task."""
+        began = time.time()
+        message = super().write(iterator)
+        message.span = (began, time.time())  # type: ignore[attr-defined]  # a message is pickled with its attributes
+        return message
+
+    def commit(self, messages: list[Any]) -> None:
+        """Commit, and write the times: seconds from the first to the last moment of the tasks, and of the commit."""
+        began = time.time()
+        super().commit(messages)
+        ended = time.time()
+        spans = [message.span for message in messages]
+        tasks = max(end for _, end in spans) - min(start for start, _ in spans)
+        Path(os.environ[FILE]).write_text(json.dumps({"tasks": tasks, "commit": ended - began}))
+
+
+class TimedSource(DefaultSource):
+    """The format `glidemq_timed`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return its name."""
+        return "glidemq_timed"
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """Return a writer that notes its times."""
+        options = WriteOptions.parse(self.options, streaming=False)
+        return TimedWriter(options, plan_write(schema, options), overwrite)
