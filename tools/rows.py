@@ -276,7 +276,9 @@ CALLS: tuple[CallLayout, ...] = (
         reply="state id",
     ),
     _call(
-        "write_commit", "write query batch winners first total is_home keep ballot facts last_commit", reply="state id"
+        "write_commit",
+        "write query batch winners first total is_home keep ballot facts last_commit queues",
+        reply="state id",
     ),
     _call("write_drain", "last_commit cursor batch total", reply="state deleted cursor last_commit"),
     _call("write_publish", "write query batch decided keep ballot", reply="state jobs others queues ballot"),

@@ -531,9 +531,10 @@ def write_commit(
     ballot: object,
     facts: object,
     last_commit: object,
+    queues: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``write_commit``."""
-    return (pack((write, query, batch, winners, first, total, is_home, keep, ballot, facts, last_commit)),)
+    return (pack((write, query, batch, winners, first, total, is_home, keep, ballot, facts, last_commit, queues)),)
 
 
 def write_drain(*, last_commit: object, cursor: object, batch: object, total: object) -> tuple[bytes]:

@@ -215,6 +215,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "ballot",
         "facts",
         "last_commit",
+        "queues",
     ),
     "write_drain_request": ("last_commit", "cursor", "batch", "total"),
     "write_publish_request": ("write", "query", "batch", "decided", "keep", "ballot"),

@@ -11,8 +11,9 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport, Transport
@@ -228,16 +229,17 @@ def stage(write: WriteId, keys: QueueKeys, attempt: str, seq: int, blob: bytes, 
 
 def commit(
     write: WriteId, keys: QueueKeys, winners: Sequence[Winner], first: int, total: int, ballot: str, facts: str = "",
-    last_commit: int = -1,
+    last_commit: int = -1, queues: Sequence[str] = (),
 ) -> Call[StageReply]:  # fmt: skip
     """Verify some of the ``total`` winning attempts; the last call commits (home queue) or prepares (other queues).
 
-    With the ``last_commit`` of `drain_queue`, state 'changed' if another write was committed in the queue since.
+    ``queues``: for the home, all other queues with winners. With the ``last_commit`` of `drain_queue`, state 'changed'
+    if another write was committed in the queue since.
     """
     arguments = requests.write_commit(
         write=write.id, query=write.query, batch=write.batch, winners=winners, first=first, total=total,
         is_home=int(keys == write.home), keep=write.keep, ballot=ballot, facts=facts,
-        last_commit=last_commit,
+        last_commit=last_commit, queues=list(queues),
     )  # fmt: skip
     return Call("write_commit", keys.meta, arguments, reader(StageReply), repeatable=True)
 
@@ -432,7 +434,9 @@ def decide_write(
         for queue in (*sorted(winners.keys() - {write.home.name}), write.home.name):
             keys = _beside(write.home, queue)
             last_commit = -1 if last_commits is None else last_commits[queue]
-            reply = yield from _name_winners(write, keys, winners.get(queue, ()), ballot, facts, last_commit)
+            queues = sorted(winners.keys() - {queue}) if keys == write.home else ()
+            step = partial(commit, write, keys, ballot=ballot, facts=facts, last_commit=last_commit, queues=queues)
+            reply = yield from _name_winners(step, winners.get(queue, ()))
             if reply.state == "fenced":
                 floor = max(floor, _number_of(reply.id))
                 break
@@ -454,13 +458,11 @@ def _number_of(ballot: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _name_winners(
-    write: WriteId, keys: QueueKeys, winners: Sequence[Winner], ballot: str, facts: str, last_commit: int
-) -> Steps[StageReply]:
+def _name_winners(step: Callable[..., Call[StageReply]], winners: Sequence[Winner]) -> Steps[StageReply]:
     first, total = 0, len(winners)
     while True:
         chunk = winners[first : first + WINNERS_A_CALL]
-        reply: StageReply = yield commit(write, keys, chunk, first, total, ballot, facts, last_commit)
+        reply: StageReply = yield step(chunk, first, total)
         if reply.state != "open":
             return reply
         first += len(chunk)

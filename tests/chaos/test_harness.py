@@ -89,7 +89,9 @@ def test_only_a_job_added_later_proves_a_later_fetch(tmp_path: Path) -> None:
 
 def test_a_result_replaces_the_line_of_its_row(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    head = [line for line in report.PAGE.read_text(encoding="utf-8").splitlines() if line.endswith("| seed | verdict |")]
+    head = [
+        line for line in report.PAGE.read_text(encoding="utf-8").splitlines() if line.endswith("| seed | verdict |")
+    ]
     page.write_text("\n".join(["before", *head, "| --- |", "", "after"]) + "\n", encoding="utf-8")
     for row, seed in ((Row(2, "b", "two", _play), 1), (Row(1, "a", "one", _play), 2), (Row(2, "b", "two", _play), 3)):
         report.write(row, seed, Verdict(acknowledged=5), page)

@@ -201,7 +201,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "write_abort": packed(lambda s: [*write(s)[:1], "query", 1, s.name, 60_000, "driver", "0", -1, 1]),
         "write_claim": packed(lambda s: [write(s)[0], "query", 1, "token", 0, ""]),
         "write_commit": packed(
-            lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000, "1:token", "{}", -1]
+            lambda s: [write(s)[0], "query", 1, [["attempt", 1]], 1, 1, 1, 60_000, "1:token", "{}", -1, [s.name]]
         ),
         "write_open": packed(lambda s: [*write(s), 60_000, 1, "", 60_000, "driver"]),
         "write_publish": packed(lambda s: [write(s)[0], "query", 1, 1, 60_000, "1:token"]),

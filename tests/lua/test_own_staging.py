@@ -432,6 +432,17 @@ def test_add_once_adds_each_number_once(place: Place) -> None:
     assert [add(0, write=batches[0]), add(1, write=batches[0])] == ["already", "already"]
 
 
+def test_queue_registered_before_an_expiry_is_published(place: Place) -> None:
+    """Another task may begin the write again between the registration of a queue and the first piece in it."""
+    place.open(queue=place.beside_keys.name)
+    place.home.redis("DEL", "write:w", "write:w:queues", "writes")
+    place.open()
+    place.stage("a", 0, "1")
+    place.stage("b", 0, "2", beside=True)
+    place.steps(commit_write(place.write, {place.keys.name: [("a", 1)], place.beside_keys.name: [("b", 1)]}))
+    assert (place.jobs(), place.jobs(place.beside)) == (["1"], ["2"])
+
+
 def test_overwrite_deletes_waiting_jobs(place: Place) -> None:
     for name, queue in (("old", place.keys.name), ("older", place.beside_keys.name)):
         write = WriteId(id=name, home=place.keys, ttl=TTL, keep=KEEP)

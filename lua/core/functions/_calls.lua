@@ -226,7 +226,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       write = r[1], query = r[2], batch = r[3], winners = r[4], first = r[5], total = r[6], is_home = r[7],
-      keep = r[8], ballot = r[9], facts = r[10], last_commit = r[11],
+      keep = r[8], ballot = r[9], facts = r[10], last_commit = r[11], queues = r[12],
     }
   end,
   write_drain = function(args)

@@ -4,14 +4,16 @@
 --   'aborted' also if the driver ('' = any) is not registered: the write expired, and another driver began it again.
 -- write_commit: name the winning attempts, verify that all their pieces are stored, and commit.
 -- KEYS 1 meta   ARGV 1 packed {write, query, batch, winners, first, total, is home 0|1, keep ms, ballot, facts,
--- last commit}
+-- last commit, queues}
 -- -> packed {state, text}; winner: {attempt, pieces}, `first` its place among `total`. The last chunk commits: at
 -- the home 'committed', in other queues 'prepared'. 'lost' = pieces are missing (text: of which attempt); 'fenced' = a later
 -- ballot exists (text: that ballot): nothing was committed.
+--   queues: at the home, the other queues with winners. They are registered again: the home's list may have expired
+--   between `write_open` and `write_stage`.
 --   last commit: -1, or that of `write_drain`; 'changed' = another write was committed in this queue since.
 --   For a write that is already committed or done, its state is returned and nothing changes. keep: how long a stream's
 --   ledger is kept. facts: a text for the report of the write.
--- Bound: the winners given.
+-- Bound: the winners and queues given.
 
 local WINNER = G.rows.winner
 local S = G.staging
@@ -77,6 +79,7 @@ G.export('write_commit', { 'allow-oom' }, function(q, r)
     redis.call('PEXPIRE', S.list(w, attempt), S.KEEP)
     redis.call('ZADD', w.won, first + i, attempt)
   end
+  for i = 1, #r.queues do redis.call('SADD', w.queues, r.queues[i]) end
   keep_all(w)
   if first + #winners < total then
     S.touch(q, w)
