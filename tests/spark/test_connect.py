@@ -53,7 +53,7 @@ print(spark.table("seen").count(), "events")
 """
 
 
-CONNECTED_TOO_LATE = "Timed out while waiting for the Python worker to connect back"
+CONNECTED_TOO_LATE = "Python worker failed to connect back"
 """Spark's error if the Python process of a streaming query has not connected within ten seconds.
 
 The limit is a constant of Spark (`PythonWorkerFactory.createSimpleWorker`) without an option:
