@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
@@ -11,7 +12,7 @@ RELATIVE_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
 class ReadmeHook(MetadataHookInterface):
     """Sets the readme to README.md with links into the repository, at the tag of this version."""
 
-    def update(self, metadata: dict) -> None:
+    def update(self, metadata: dict[str, Any]) -> None:
         """Set the readme; the address of the repository is the homepage in pyproject.toml."""
         base = f"{metadata['urls']['Homepage']}/blob/v{metadata['version']}"
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
