@@ -52,7 +52,7 @@ def play(run: ChaosRun, variant: str) -> None:
     newer = other_build(run.folder / "newer", newer=True)
     steps = (upgrade.workers, upgrade.producers)
     rounds = 0
-    for number in run.faults(2, every=2, progress=20):
+    for number in run.faults(2, every=2, progress=20, least=2):
         for replace in steps if variant == "workers_first" else steps[::-1]:
             replace((newer, None)[number % 2])
         rounds += 1
