@@ -38,7 +38,7 @@ class DefaultSource(DataSource):  # type: ignore[misc, unused-ignore]  # PySpark
         return make_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802  # PySpark's name
-        """Return a reader of the events of a queue."""
+        """Return a reader of the finished jobs or the events of a queue."""
         from glidemq_py.spark.source import make_stream_reader
 
         return make_stream_reader(self.options, schema)

@@ -43,6 +43,7 @@ PERMANENT = frozenset(
             "remote-children",
             "group-watch",
             "remote-parents",
+            "results",
             "flows",
         ),
     }

@@ -91,6 +91,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         # -- reading
         "record": "id values",
         "listed": "id position values",
+        "numbered_result": "number id state values",
         "event": "id fields",
         # -- limits
         "rate": "max duration",
@@ -135,7 +136,8 @@ ROWS: dict[str, tuple[str, ...]] = {
 """Rows within requests and replies, by name."""
 
 BUILT = (
-    "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed", "event", "child",
+    "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed", "numbered_result",
+    "event", "child",
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
@@ -208,6 +210,11 @@ CALLS: tuple[CallLayout, ...] = (
     _call("page", "state cursor count fields name", reply="rows cursor"),
     _call("records", "ids fields"),
     _call("event_slice", "after count ids_only", reply="added kept last entries"),
+    _call("set_result_retention", "count token only_if_off"),
+    _call("results_find", "cursor count", reply="cursor found"),
+    _call("results_range", "start most target", reply="id first last start_job stop stop_job"),
+    _call("results_page", "after stop count states fields", reply="rows scanned last removed"),
+    _call("results_since", "at after count", reply="number done"),
     _call("gauges", reply="counts oldest workers outbox"),
     # -- managing
     _call("pause"),

@@ -6,7 +6,8 @@
    and packs what is left into parcels: one for each airport, carrier and day.
 2. One `df.write.format("glidemq")` adds a job for each parcel to the queue of its airport: all of them, or none.
 3. Three processes of `python -m glidemq_py.worker` work on the three queues.
-4. Spark reads the results back, joins them with the names of the airlines, and summarises; a plot is saved as PNG.
+4. Meanwhile a Spark stream reads the results of the jobs as they finish. They are joined with the names of the
+   airlines, and summarized; a plot is saved as PNG.
 
 Without GLIDEMQ_URL a private Valkey is started, and ended with this program. Needs Java 17 or later.
 """
@@ -18,6 +19,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -120,33 +123,59 @@ async def counts(url: str) -> tuple[int, int, int]:
     return total[0], total[1], total[2]
 
 
-async def until_done(url: str) -> tuple[int, int]:
-    """Wait until all jobs are finished."""
-    while True:
-        completed, failed, left = await counts(url)
-        if left == 0:
-            return completed, failed
-        await asyncio.sleep(0.2)
+class Results:
+    """Collects the results of all parcels: one stream over the queues of the airports, started before the workers.
+
+    Args:
+        spark: the session.
+        url: the server.
+        folder: for the checkpoint and the results.
+        parcels: number of jobs to wait for.
+    """
+
+    def __init__(self, spark: Any, url: str, folder: Path, parcels: int) -> None:
+        from pyspark.sql import functions as F  # noqa: N812  # the usual name
+
+        self._spark, self._folder, self._left = spark, folder / "results", parcels
+        self._complete = threading.Event()
+        streams = [
+            spark.readStream.format("glidemq").options(url=url, queue=f"flights-{airport}", startingOffsets="earliest")
+            .schema("id string, state string, returnvalue string").load().withColumn("origin", F.lit(airport))
+            for airport in AIRPORTS
+        ]  # fmt: skip
+        every = streams[0].union(streams[1]).union(streams[2])
+        writer = every.writeStream.foreachBatch(self._save).option("checkpointLocation", str(folder / "checkpoint"))
+        self._query = writer.start()
+
+    def _save(self, batch: Any, number: int) -> None:
+        """Save one micro-batch; a repeated one replaces its files."""
+        path = str(self._folder / f"batch={number}")
+        batch.write.mode("overwrite").parquet(path)
+        self._left -= self._spark.read.parquet(path).count()
+        if self._left <= 0:
+            self._complete.set()
+
+    def wait(self) -> None:
+        """Wait until the results of all parcels are here."""
+        while not self._complete.wait(1):
+            if not self._query.isActive:
+                raise RuntimeError("the stream of results has ended") from self._query.exception()
+        self._query.stop()
+
+    def joined(self, airlines: Any) -> Any:
+        """Return the results of the completed parcels, with the names of the airlines."""
+        from pyspark.sql import functions as F  # noqa: N812  # the usual name
+
+        return (
+            self._spark.read.parquet(str(self._folder))
+            .where("state = 'completed'")
+            .select("origin", F.from_json("returnvalue", PARCEL).alias("r"))
+            .select("origin", "r.*")
+            .join(airlines, "carrier")
+        )
 
 
-def results(spark: Any, url: str, airlines: Any) -> Any:
-    """Return the results of all parcels, with the names of the airlines."""
-    from pyspark.sql import functions as F  # noqa: N812  # the usual name
-
-    frames = [
-        spark.read.format("glidemq").options(url=url, queue=f"flights-{airport}", state="completed")
-        .schema("id string, returnvalue string").load().withColumn("origin", F.lit(airport))
-        for airport in AIRPORTS
-    ]  # fmt: skip
-    every = frames[0].union(frames[1]).union(frames[2])
-    return (
-        every.select("origin", F.from_json("returnvalue", PARCEL).alias("r"))
-        .select("origin", "r.*")
-        .join(airlines, "carrier")
-    )
-
-
-def summarise(done: Any) -> tuple[list[Any], list[Any]]:
+def summarize(done: Any) -> tuple[list[Any], list[Any]]:
     """Summarize by airline, and by airport and month."""
     from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
@@ -186,8 +215,8 @@ def plot(by_airline: list[Any], by_month: list[Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def run(url: str, given: argparse.Namespace) -> None:
-    """Run the whole pipeline on one server."""
+def run(url: str, given: argparse.Namespace, folder: Path) -> None:
+    """Run the whole pipeline on one server; ``folder`` is for temporary files."""
     spark = session(2)
     try:
         flights, airlines = read_flights(spark, given.flights)
@@ -199,10 +228,13 @@ def run(url: str, given: argparse.Namespace) -> None:
         write(frame, url)
         say(f"saved again: {sum(asyncio.run(counts(url))):,} jobs, as before")
         began = time.perf_counter()
+        results = Results(spark, url, folder, frame.count())
         with workers(url):
-            completed, failed = asyncio.run(until_done(url))
-        say(f"{completed:,} jobs completed, {failed} failed, in {time.perf_counter() - began:.1f} s")
-        by_airline, by_month = summarise(results(spark, url, airlines))
+            results.wait()
+        completed, failed, _ = asyncio.run(counts(url))
+        took = time.perf_counter() - began
+        say(f"{completed:,} jobs completed, {failed} failed, and their results streamed, in {took:.1f} s")
+        by_airline, by_month = summarize(results.joined(airlines))
     finally:
         spark.stop()
     say(f"\n{'airline':<30}{'flights':>9}{'late':>8}{'made up in the air':>20}")
@@ -220,11 +252,8 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # from Spark itself
     url = os.environ.get("GLIDEMQ_URL")
-    if url:
-        run(url, given)
-        return
-    with start_embedded() as server:
-        run(server.url, given)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        run(url or stack.enter_context(start_embedded()).url, given, Path(folder))
 
 
 if __name__ == "__main__":

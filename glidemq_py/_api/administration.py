@@ -13,7 +13,7 @@ from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities
+from glidemq_py._features import delays, priorities, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job import ConnectedQueue, QueueLink
@@ -26,6 +26,7 @@ __all__ = [
     "drain",
     "get_event_retention",
     "get_features",
+    "get_result_retention",
     "is_paused",
     "obliterate",
     "obliterate_queue",
@@ -36,11 +37,13 @@ __all__ = [
     "retry_jobs",
     "revoke",
     "set_event_retention",
+    "set_result_retention",
 ]
 
 _BATCH: Final = 250
 _EVENTS_KEPT: Final = 1_000
 _MOST_EVENTS: Final = 100_000_000
+_MOST_RESULTS: Final = 1_000_000_000
 _PIECE: Final = 100
 """Jobs per call: one or two milliseconds of server time."""
 
@@ -88,6 +91,31 @@ async def get_event_retention(self: ConnectedQueue) -> int:
     link = await self._connected()
     found = await link.transport.command("HGET", link.keys.meta, "maxLenEvents")
     return int(found) if found and found.isdigit() else _EVENTS_KEPT
+
+
+async def set_result_retention(self: ConnectedQueue, count: int) -> None:
+    """Set how many finished jobs the result sequence keeps, for readers that fall further behind.
+
+    The sequence numbers finished jobs for readers such as Spark streams. The first reader turns it on, with a
+    retention of 1,000,000 jobs. The number is approximate; an entry takes about 30 bytes. The jobs themselves are
+    kept or deleted by their own retention.
+
+    Args:
+        count: 1 to 1,000,000,000; 0 turns the sequence off and deletes it, so readers must start again.
+
+    Raises:
+        GlideMQValidationError: If ``count`` is invalid.
+    """
+    number = check_int("count", count, 0, _MOST_RESULTS)
+    link = await self._connected()
+    await link.transport.call(results.set_retention(link.keys.meta, number))
+
+
+async def get_result_retention(self: ConnectedQueue) -> int:
+    """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
+    link = await self._connected()
+    found = await link.transport.command("HGET", link.keys.meta, "resultsKept")
+    return int(found) if found and found.isdigit() else 0
 
 
 async def get_features(self: ConnectedQueue) -> dict[str, str]:

@@ -522,6 +522,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     obliterate = administration.obliterate
     set_event_retention = administration.set_event_retention
     get_event_retention = administration.get_event_retention
+    set_result_retention = administration.set_result_retention
+    get_result_retention = administration.get_result_retention
     get_features = administration.get_features
 
     remove = administration.remove

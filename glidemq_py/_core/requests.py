@@ -80,12 +80,17 @@ __all__ = [
     "report_usage",
     "requeue_job",
     "requeue_jobs",
+    "results_find",
+    "results_page",
+    "results_range",
+    "results_since",
     "revoke",
     "schedulers_due",
     "schedulers_fire",
     "schedulers_put",
     "schedulers_read",
     "set_event_retention",
+    "set_result_retention",
     "signal",
     "store_vector",
     "stream_chunk",
@@ -265,6 +270,31 @@ def records(*, ids: object, fields: object) -> tuple[bytes]:
 def event_slice(*, after: object, count: object, ids_only: object) -> tuple[bytes]:
     """Return the arguments of ``event_slice``."""
     return (pack((after, count, ids_only)),)
+
+
+def set_result_retention(*, count: object, token: object, only_if_off: object) -> tuple[bytes]:
+    """Return the arguments of ``set_result_retention``."""
+    return (pack((count, token, only_if_off)),)
+
+
+def results_find(*, cursor: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``results_find``."""
+    return (pack((cursor, count)),)
+
+
+def results_range(*, start: object, most: object, target: object) -> tuple[bytes]:
+    """Return the arguments of ``results_range``."""
+    return (pack((start, most, target)),)
+
+
+def results_page(*, after: object, stop: object, count: object, states: object, fields: object) -> tuple[bytes]:
+    """Return the arguments of ``results_page``."""
+    return (pack((after, stop, count, states, fields)),)
+
+
+def results_since(*, at: object, after: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``results_since``."""
+    return (pack((at, after, count)),)
 
 
 def set_event_retention(*, count: object) -> tuple[bytes]:

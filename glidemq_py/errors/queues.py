@@ -12,6 +12,7 @@ __all__ = [
     "DuplicateJobError",
     "EventsLostError",
     "JobCostError",
+    "ResultsLostError",
     "SchedulerBusyError",
     "StagedWriteError",
     "UnsupportedFeatureError",
@@ -192,3 +193,28 @@ class EventsLostError(GlideMQError):
     def __str__(self) -> str:
         what = "the queue was deleted" if self.count is None else f"{self.count} events were trimmed"
         return f"queue {self.queue!r}: {what} before all events were read; set failOnDataLoss=false to continue"
+
+
+class ResultsLostError(GlideMQError):
+    """Results of finished jobs were deleted before a reader of the queue's result sequence read them.
+
+    Attributes:
+        queue: name of the queue.
+        count: number of lost results, or None if it is unknown: the queue or its sequence was deleted and created
+            again, or a failover has lost results that were read before.
+    """
+
+    queue: str
+    count: int | None
+
+    def __init__(self, queue: str, count: int | None) -> None:
+        super().__init__(queue, count)
+        self.queue = queue
+        self.count = count
+
+    def __str__(self) -> str:
+        if self.count is None:
+            what = "the result sequence was deleted, or a failover has lost part of it, before all results were read"
+        else:
+            what = f"{self.count} results were deleted before they were read; keep finished jobs longer"
+        return f"queue {self.queue!r}: {what}; set failOnDataLoss=false to continue without them"

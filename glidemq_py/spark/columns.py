@@ -10,9 +10,10 @@ from glidemq_py._core.payload import stored_text
 from glidemq_py._core.record import whole_number
 from glidemq_py.errors import ColumnError, SerializationError
 from glidemq_py.spark.api import arrow_types, pa
-from glidemq_py.spark.options import VIEWS, Given
+from glidemq_py.spark.options import Given
+from glidemq_py.spark.read_options import VIEWS
 
-__all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "read_columns", "schema_of"]
+__all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "job_batch", "read_columns", "schema_of"]
 
 Columns = tuple[tuple[str, str], ...]
 """Name of each column as in the user's schema, and its Spark type."""
@@ -154,6 +155,28 @@ def _text(value: str) -> str:
 
 def _clean(pair: tuple[str, str]) -> tuple[str, str]:
     return _text(pair[0]), _text(pair[1])
+
+
+def job_batch(frame: Frame, fields: Sequence[str], rows: Sequence[tuple[str, str, list[Any]]]) -> Any:
+    """Return jobs as an Arrow batch.
+
+    Args:
+        frame: builder of the batch.
+        fields: canonical names of all columns, in order.
+        rows: id, state, and values of the other columns, of each job.
+    """
+    ids, states, values = zip(*rows, strict=True)
+    columns = iter(zip(*values, strict=True)) if values[0] else iter(())
+    found: list[Any] = []
+    for field in fields:
+        if field == "id":
+            found.append(ids)
+        elif field == "state":
+            found.append(states)
+        else:
+            column = next(columns)
+            found.append(plain_data(list(column)) if field == "data" else column)
+    return frame.batch(found, len(rows))
 
 
 def plain_data(column: list[Any]) -> list[Any]:

@@ -22,7 +22,8 @@ from glidemq_py.spark.api import (
     SupportsTriggerAvailableNow,
 )
 from glidemq_py.spark.columns import Columns, Frame, ours
-from glidemq_py.spark.options import ReadOptions, transport_of
+from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["EventsReader", "Slice"]
 
@@ -30,6 +31,8 @@ _log = get_logger(__name__)
 
 _PAGE: Final = 500
 _BEGINNING: Final = "0-0"
+_LAST: Final = 2**64 - 1
+"""The last event of a millisecond."""
 
 Offset = dict[str, Any]
 
@@ -70,11 +73,14 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start(self) -> Offset:
         transport, starting = transport_of(self._options.place), self._options.starting
         now = self._page(transport, _BEGINNING, 0)
-        if starting == "latest":
+        if starting == "latest" and self._options.starting_at is None:
             return _offset(now.last, now.added)
         if starting == "earliest":
             return _offset(_BEGINNING, now.added - now.kept)
-        after = starting if "-" in starting else f"{starting}-0"
+        if self._options.starting_at is not None:
+            after = f"{self._options.starting_at - 1}-{_LAST}" if self._options.starting_at else _BEGINNING
+        else:
+            after = starting if "-" in starting else f"{starting}-0"
         # The number of an event follows from the number of later events.
         behind, at, page = 0, after, self._page(transport, after, _PAGE)
         while page.entries:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -27,17 +26,14 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_job_name, validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import ClosedError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.errors.base import SECRET
 
 __all__ = [
     "NAMES",
-    "STATES",
-    "VIEWS",
     "Given",
     "Guarantee",
     "Place",
-    "ReadOptions",
     "WriteOptions",
     "job_options",
     "renamed",
@@ -129,12 +125,26 @@ NAMES: Final = (
     "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
     "removeOnFail",
     # reading
-    "view", "state", "numPartitions", "fetchSize", "startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss",
+    "view", "state", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp", "maxOffsetsPerTrigger",
+    "failOnDataLoss",
 )  # fmt: skip
 """Every option, as spelled in the documentation."""
 
 _SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """Options that Spark adds. `path` is the argument of `save("name")` and `load("name")`: the queue."""
+_INSTEAD: Final = {
+    "topic": 'use .option("queue", "name")',
+    "subscribe": 'use .option("queue", "name")',
+    "subscribePattern": 'use .option("queue", "name"), one read per queue, and union',
+    "assign": 'use .option("queue", "name")',
+    "endingOffsets": "use .trigger(availableNow=True), which stops at the end of what exists now",
+    "endingTimestamp": "use .trigger(availableNow=True) and a filter on the time",
+    "includeHeaders": "jobs have no headers; their options are the column 'opts'",
+    "minPartitions": 'use .option("numPartitions", n), the largest number of partitions',
+    "kafka.bootstrap.servers": 'use .option("url", ...) or .option("addresses", ...)',
+}
+"""Options of other data sources, with what to use instead."""
+_OTHERS: Final = {name.lower(): name for name in _INSTEAD}
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 _URL_PARTS: Final = (
     "addresses",
@@ -158,6 +168,7 @@ class Given:
 
     Raises:
         UnknownOptionError: if an option does not exist.
+        UnsupportedOptionError: if it is an option of another data source.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -168,6 +179,10 @@ class Given:
                 self._texts[_KNOWN[lower]] = text
             elif lower == "path":
                 self._texts.setdefault("path", text)
+            elif lower in _OTHERS or lower.startswith("kafka."):
+                spelled = _OTHERS.get(lower, name)
+                problem = _INSTEAD.get(spelled, "options of Kafka have no effect here; remove it")
+                raise UnsupportedOptionError(spelled, text, f"is not supported: {problem}")
             elif lower not in _SPARK:
                 reject_unknown(name, text, NAMES)
 
@@ -290,66 +305,6 @@ def _named(where: str, parse: Callable[[str], _T], given: str) -> _T:
         error.option = name
         error.args = (name, *error.args[1:])
         raise
-
-
-STATES: Final = (
-    "completed", "failed", "waiting", "active", "delayed", "prioritized", "group-waiting", "suspended",
-    "waiting-children",
-)  # fmt: skip
-"""States that have an index."""
-VIEWS: Final = ("jobs", "events", "writes")
-_STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of a read; see ``docs/reference/spark.md``."""
-
-    keys: QueueKeys
-    place: Place
-    view: Literal["jobs", "events", "writes"]
-    states: tuple[str, ...]
-    partitions: int
-    fetch_size: int
-    starting: str
-    max_offsets: int | None
-    fail_on_loss: bool
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-        """Parse Spark's options.
-
-        Raises:
-            GlideMQValidationError: if an option is invalid.
-        """
-        given = Given(options)
-        view: Any = given.choice("view", "jobs", VIEWS)
-        if view != "events" and streaming:
-            raise GlideMQValidationError("view", view, 'cannot be read as a stream; .option("view", "events") can')
-        if view == "events" and not streaming:
-            raise GlideMQValidationError(
-                "view", view, "is read as a stream (readStream, with availableNow for the existing entries)"
-            )
-        starting = given.text("startingOffsets", "latest").strip().lower()
-        if starting not in ("earliest", "latest") and _STREAM_ID.fullmatch(starting) is None:
-            raise GlideMQValidationError("startingOffsets", starting, "must be earliest, latest or an event's id")
-        return cls(
-            keys=QueueKeys(given.prefix, given.queue),
-            place=given.place,
-            view=view,
-            states=_states(given.text("state")),
-            partitions=given.whole("numPartitions", 4, 1, 1_000),
-            fetch_size=given.whole("fetchSize", 500, 1, 5_000),
-            starting=starting,
-            max_offsets=given.whole("maxOffsetsPerTrigger", 0, 1, 2**31) if "maxOffsetsPerTrigger" in given else None,
-            fail_on_loss=given.flag("failOnDataLoss", True),
-        )
-
-
-def _states(text: str) -> tuple[str, ...]:
-    if not text.strip():
-        return STATES
-    return tuple(dict.fromkeys(check_choice("state", part.strip().lower(), STATES) for part in text.split(",")))
 
 
 Guarantee = Literal["atomic", "task", "append"]

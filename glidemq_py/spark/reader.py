@@ -21,8 +21,9 @@ from typing import Any, Final
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls import reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
-from glidemq_py.spark.columns import Columns, Frame, ours, plain_data
-from glidemq_py.spark.options import ReadOptions, transport_of
+from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
+from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["JobsReader", "Range", "Wanted", "offer_filters", "read_filters"]
 
@@ -244,10 +245,10 @@ class JobsReader(DataSourceReader):
         for page in pages:
             rows += page
             if len(rows) >= _BATCH_ROWS:
-                yield self._batch(frame, fields, rows)
+                yield job_batch(frame, fields, rows)
                 rows = []
         if rows:
-            yield self._batch(frame, fields, rows)
+            yield job_batch(frame, fields, rows)
 
     def _by_ids(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options = self._options
@@ -278,20 +279,6 @@ class JobsReader(DataSourceReader):
             cursor = page.cursor
             if not cursor or bounds.ended or bounds.past(cursor):
                 return
-
-    def _batch(self, frame: Frame, fields: list[str], rows: list[tuple[str, str, list[Any]]]) -> Any:
-        ids, states, values = zip(*rows, strict=True)
-        columns = iter(zip(*values, strict=True)) if values[0] else iter(())
-        found: list[Any] = []
-        for field in fields:
-            if field == "id":
-                found.append(ids)
-            elif field == "state":
-                found.append(states)
-            else:
-                column = next(columns)
-                found.append(plain_data(list(column)) if field == "data" else column)
-        return frame.batch(found, len(rows))
 
 
 def _ranges(

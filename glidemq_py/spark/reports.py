@@ -13,7 +13,8 @@ from glidemq_py._features import staged_writes as staging
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
-from glidemq_py.spark.options import Given, ReadOptions, transport_of
+from glidemq_py.spark.options import Given, transport_of
+from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["WriteReport", "WritesReader", "facts_of", "last_report", "report_of"]
 

@@ -44,7 +44,7 @@ def default_schema(options: Options) -> str:
 def make_reader(options: Options, schema: Any) -> Any:
     """Return the reader of jobs, or of reports of saves."""
     from glidemq_py.spark.columns import read_columns
-    from glidemq_py.spark.options import ReadOptions
+    from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
     from glidemq_py.spark.reports import WritesReader
 
@@ -55,14 +55,17 @@ def make_reader(options: Options, schema: Any) -> Any:
 
 
 def make_stream_reader(options: Options, schema: Any) -> Any:
-    """Return the reader of events."""
+    """Return the reader of finished jobs, or of events."""
     from glidemq_py.spark import api
     from glidemq_py.spark.columns import read_columns
     from glidemq_py.spark.events_reader import EventsReader
-    from glidemq_py.spark.options import ReadOptions
+    from glidemq_py.spark.read_options import ReadOptions
+    from glidemq_py.spark.results_reader import ResultsReader
 
     chosen = ReadOptions.parse(options, streaming=True)
     if chosen.max_offsets is not None and not api.ADMISSION:
         # Older versions do not pass the start offset of a restarted query, and run availableNow as one batch.
         raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
+    if chosen.view == "jobs":
+        return ResultsReader(chosen, read_columns(schema, "jobs"))
     return EventsReader(chosen, read_columns(schema, "events"))

@@ -433,6 +433,25 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Return the approximate number of events that the queue keeps; the default is 1000."""
         return run_immediately(self._core.get_event_retention())
 
+    def set_result_retention(self, count: int) -> None:
+        """Set how many finished jobs the result sequence keeps, for readers that fall further behind.
+
+        The sequence numbers finished jobs for readers such as Spark streams. The first reader turns it on, with a
+        retention of 1,000,000 jobs. The number is approximate; an entry takes about 30 bytes. The jobs themselves are
+        kept or deleted by their own retention.
+
+        Args:
+            count: 1 to 1,000,000,000; 0 turns the sequence off and deletes it, so readers must start again.
+
+        Raises:
+            GlideMQValidationError: If ``count`` is invalid.
+        """
+        run_immediately(self._core.set_result_retention(count))
+
+    def get_result_retention(self) -> int:
+        """Return the approximate number of finished jobs that the result sequence keeps; 0 = it is off."""
+        return run_immediately(self._core.get_result_retention())
+
     def get_features(self) -> dict[str, str]:
         """Return the features in use that older versions of this package would mishandle.
 

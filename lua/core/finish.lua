@@ -30,6 +30,7 @@ local function batch(q, fetching, quiet)
     q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
+    results = G.results.settings(q, not G.numbers_results(fetching.settings)),
   }
 end
 
@@ -87,6 +88,7 @@ local function complete(b, row)
   index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
   if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
   if not DELETED[keep] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text) end
+  if b.results then G.results.append(b.q, b.results, row[ID], G.results.COMPLETED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
   leave_group(b, row[ID], group, true)
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
@@ -113,6 +115,7 @@ local function fail_at_once(b, row, group, reason, kind, keep, ...)
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
   end
+  if b.results then G.results.append(b.q, b.results, row[ID], G.results.FAILED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
   leave_group(b, row[ID], group, DELETED[keep])
   b.failed_n = b.failed_n + 1

@@ -10,7 +10,7 @@ local STATIC = {
   ratelimited = 'ratelimited', invalidated = 'invalidated',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',
   parents_left = 'parents-left', search_cursors = 'search-cursors', outbox = 'outbox', writes = 'writes',
-  write_reports = 'write-reports', last_write = 'last-write',
+  write_reports = 'write-reports', last_write = 'last-write', results = 'results',
   waiting_children = 'waiting-children', remote_parents = 'remote-parents',
   remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
   suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses',

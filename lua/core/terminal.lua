@@ -7,6 +7,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
   if G.dead_letter then G.dead_letter(q, id, event, reason) end
   redis.call('ZADD', q.failed, now_text, id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
+  G.results.failed(q, id, now_text)
   if event == 'failed' then
     G.emit(q.events, 'failed', id, 'failedReason', reason)
   else

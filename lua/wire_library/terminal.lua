@@ -61,6 +61,7 @@ end
 W.retain = function(q, zset, id, rule, now)
   if rule.mode == 'true' then
     redis.call('ZREM', zset, id)
+    G.results.before_delete(q, { id })
     G.purge(q, { id })
   elseif rule.mode == 'count' and rule.count > 0 then
     G.retain(q, zset, { rule.count, 0 }, now)

@@ -147,6 +147,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "heartbeat": packed(lambda s: ["py-1", '{"lockDuration":30000}', 60_000, list(s.fetched)]),
         "rate_limit_group": packed(lambda _: ["g", 100, 0]),
         "set_event_retention": packed(lambda _: [100]),
+        "set_result_retention": packed(lambda s: [s.random.choice((0, 100)), "token", 0]),
         "leave": lambda _: ["py-1"],
         "limit_group": packed(lambda _: ["g", 2, [2, 1000], [5000, 1000]]),
         "limit_queue": packed(lambda _: [5, [5, 1000]]),
@@ -180,6 +181,10 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "invalidate": lambda _: ["token"],
         "requeue_job": an_id,
         "requeue_jobs": packed(lambda _: [50, 0, -1, 0]),
+        "results_find": packed(lambda s: [s.random.choice(("", "c:1@1", "f:")), 20]),
+        "results_page": packed(lambda _: [0, 50, 20, ["completed", "failed"], ["name"]]),
+        "results_range": packed(lambda s: [s.random.choice((0, 2)), 5, 0]),
+        "results_since": packed(lambda s: [s.now, 0, 20]),
         "revoke": an_id,
         "schedulers_due": packed(lambda _: ["h"]),
         "schedulers_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True]],  # noqa: E501

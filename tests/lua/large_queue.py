@@ -54,8 +54,8 @@ KEYS = (
     Large("depvals:1", "hash", "glide:{large}:#", "v1"), Large("write-once:w1", "hash", "p#", "1"),
     Large(f"usage:{START - START % 60_000 - 60_000}", "hash", "tokens:#", "1"),
     Large("job:1", "hash", "depdone:glide:{large}:#", "1"), Large("job:1:sub:sub", "hash", "f#", "1"),
-    Large("events", "stream", "#"), Large("outbox", "stream", "#"), Large("wake", "stream", "#"),
-    Large("jstream:1", "stream", "#"), Large("stream", "stream", "#"),
+    Large("events", "stream", "#"), Large("results", "stream", "#"), Large("outbox", "stream", "#"),
+    Large("wake", "stream", "#"), Large("jstream:1", "stream", "#"), Large("stream", "stream", "#"),
 )  # fmt: skip
 
 _FILL = """

@@ -47,6 +47,22 @@ async def test_event_retention(url: str, queue_name: str, raw: Raw):
         assert await queue.get_event_retention() == 1_000
 
 
+async def test_result_retention(url: str, queue_name: str, raw: Raw):
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_result_retention() == 0
+        for count in (-1, 1_000_000_001, 1.5, True):
+            with pytest.raises(GlideMQValidationError, match="count"):
+                await queue.set_result_retention(count)  # type: ignore[arg-type]
+        await queue.set_result_retention(5_000)
+        assert await queue.get_result_retention() == 5_000
+        async with Worker(queue_name, noop, url):
+            await (await queue.add("n", 1)).wait_until_finished(60_000)
+        assert raw.run("XLEN", "results") == 1
+        await queue.set_result_retention(0)
+        assert await queue.get_result_retention() == 0
+        assert raw.run("EXISTS", "results") == 0
+
+
 # -- pause ------------------------------------------------------------------------------------------------
 
 

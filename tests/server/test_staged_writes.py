@@ -287,7 +287,7 @@ def test_report_of_a_micro_batch(
 
 def view_of_writes(url: str, queue: str) -> list[dict[str, Any]]:
     from glidemq_py.spark.columns import WRITE_COLUMNS
-    from glidemq_py.spark.options import ReadOptions
+    from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reports import WritesReader
 
     options = ReadOptions.parse({"url": url, "queue": queue, "view": "writes"}, streaming=False)

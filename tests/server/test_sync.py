@@ -110,6 +110,9 @@ def test_steering(url: str, queue_name: str, key_leaks: KeyLeaks) -> None:
         assert late.get_state() == "delayed"
         assert queue.revoke(late.id) == "revoked"
         assert queue.retry_jobs() == 1
+        queue.set_result_retention(5_000)
+        assert queue.get_result_retention() == 5_000
+        queue.set_result_retention(0)
         queue.set_event_retention(5_000)
         assert queue.get_event_retention() == 5_000
         queue.set_global_concurrency(3)

@@ -138,7 +138,7 @@ async def test_jobs_removed_during_a_read_are_skipped(queue: Queue[Any, Any], ur
     """Whole partitions are planned, jobs at their boundaries are removed, and all others are read."""
     for module in ("pyarrow", "pyspark"):
         pytest.importorskip(module)
-    from glidemq_py.spark.options import ReadOptions
+    from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
 
     options = ReadOptions.parse(

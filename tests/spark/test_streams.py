@@ -378,9 +378,3 @@ def test_the_latest_offset_is_that_of_the_start(spark: Any, events: Events):
     assert events.run(startingOffsets="latest") == []
     events.emit(7)
     assert events.run(startingOffsets="latest") == [7]
-
-
-def test_streaming_jobs_is_rejected(spark: Any, url: str, queue_name: str):
-    reader = spark.readStream.format("glidemq").options(url=url, queue=queue_name).load()
-    with pytest.raises(Exception, match=r"'view' = 'jobs': cannot be read as a stream; \.option"):
-        reader.writeStream.format("memory").queryName("none").start().awaitTermination(600)

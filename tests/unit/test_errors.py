@@ -138,6 +138,7 @@ SAMPLES = [
     errors.ColumnError("priority", 5000, "must be an integer from 0 to 2,047", 3),
     errors.EventLoopError("queue 'q'", "it belongs to another event loop", "use it there"),
     errors.EventsLostError("q", 5),
+    errors.ResultsLostError("q", 5),
     errors.MissingAwaitError("log"),
     errors.ContextManagerError("<Queue 'q'>", "async with", "with"),
     ScriptError("x", "lua/core/functions/add.lua:12"),

@@ -25,7 +25,7 @@ EXPORTED = {
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError", "ContextManagerError",
-    "EmbeddedServerError", "EventLoopError", "EventsLostError",
+    "EmbeddedServerError", "EventLoopError", "EventsLostError", "ResultsLostError",
     "AuthenticationError", "ConnectionRejectedError", "ServerConfigurationError", "ServerModeError", "TlsError",
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",

@@ -82,6 +82,26 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { after = r[1], count = r[2], ids_only = r[3] }
   end,
+  set_result_retention = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { count = r[1], token = r[2], only_if_off = r[3] }
+  end,
+  results_find = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { cursor = r[1], count = r[2] }
+  end,
+  results_range = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { start = r[1], most = r[2], target = r[3] }
+  end,
+  results_page = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { after = r[1], stop = r[2], count = r[3], states = r[4], fields = r[5] }
+  end,
+  results_since = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { at = r[1], after = r[2], count = r[3] }
+  end,
   gauges = function() end,
   pause = function() end,
   resume = function() end,
@@ -392,6 +412,10 @@ G.replies = {
   count_delayed = function(r) return { r.late, r.band } end,
   page = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   event_slice = function(r) return cmsgpack.pack({ r.added, r.kept, r.last, r.entries }) end,
+  results_find = function(r) return cmsgpack.pack({ r.cursor, r.found }) end,
+  results_range = function(r) return cmsgpack.pack({ r.id, r.first, r.last, r.start_job, r.stop, r.stop_job }) end,
+  results_page = function(r) return cmsgpack.pack({ r.rows, r.scanned, r.last, r.removed }) end,
+  results_since = function(r) return cmsgpack.pack({ r.number, r.done }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox }) end,
   requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,

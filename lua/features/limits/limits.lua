@@ -2,10 +2,10 @@
 -- fetched, in the same call.
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
-  'sideKeys' }
+  'sideKeys', 'resultsKept' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
-local REVISION, SIDE_KEYS = AT.schedulesRev, AT.sideKeys
+local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
 local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
 -- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
@@ -22,6 +22,9 @@ end
 
 -- Return whether jobs of the queue may have keys besides their record (G.mark_side_keys).
 G.may_have_side_keys = function(settings) return settings.err or settings[SIDE_KEYS] end
+
+-- Return whether finished jobs get numbers (features/results).
+G.numbers_results = function(settings) return settings[RESULTS_KEPT] and true or false end
 
 G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and true or false end
 

@@ -45,6 +45,7 @@ local function purge_from(q, zset, ids)
     local state = G.pcall('HGET', q.J .. id, 'state')
     if type(state) ~= 'string' or G.TERMINAL[state] then ended[#ended + 1] = id end
   end
+  G.results.before_delete(q, ended)
   G.purge(q, ended)
   redis.call('ZREM', zset, unpack(ids))
 end

@@ -24,6 +24,7 @@ G.export('clean', { 'allow-oom' }, G.for_operators(function(q, r)
       G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', G.now(q))
     end
   end
+  G.results.before_delete(q, ids)
   G.purge(q, ids)
   local removed = 0
   if #found > 0 then removed = redis.call('ZREM', zset, unpack(found)) end

@@ -1,0 +1,80 @@
+-- Number finished jobs in the order in which the server learns of them, for readers that must not miss one
+-- (docs/design/results.md). Off until a reader turns it on.
+-- P:results is a stream with the ids 0-1, 0-2, …: one entry per finish, with the fields `job`, `at` (the record's
+-- finishedOn) and `state` (c = completed, f = failed). The field `resultSeq` of a record is
+-- `<id of the sequence>:<number>@<finishedOn>`: the finish with that time has that number.
+
+local R = G.results
+local AT_MAX = 20 -- digits of a time; a longer text of a foreign client is cut
+
+R.COMPLETED, R.FAILED = 'c', 'f'
+R.STATES = { completed = R.COMPLETED, failed = R.FAILED }
+
+local function read_settings(q)
+  local found = G.pcall('HMGET', q.meta, 'resultsId', 'resultsKept')
+  if found.err then return false end
+  local id, kept = unpack(found)
+  return id and kept and { id = id, kept = G.int(math.max(1, G.count_of(kept, 1))) }
+end
+
+-- Return the settings of the sequence {id, kept}, or false if it is off; read once per call. kept: about how many
+-- entries are kept. known_off: the caller has read that it is off.
+R.settings = function(q, known_off)
+  local settings = rawget(q, 'results_settings')
+  if settings == nil then
+    settings = not known_off and read_settings(q)
+    rawset(q, 'results_settings', settings)
+  end
+  return settings
+end
+
+R.time_of = function(finished_on) return string.sub(finished_on, 1, AT_MAX) end
+
+-- Return the number of the finish at the time `at` that the record's field `resultSeq` names, or nil.
+R.number_of = function(settings, mark, at)
+  local start = settings.id .. ':'
+  if not mark or string.sub(mark, 1, #start) ~= start then return nil end
+  local number, marked_at = string.match(mark, '^(%d+)@(.*)$', #start + 1)
+  return marked_at == at and number or nil
+end
+
+-- Give a finish the next number. has_record: write the number to the job's record.
+-- Without `must`, a key of a foreign type is ignored: the job stays without a number, and the search of a reader finds it.
+R.append = function(q, settings, id, state, at, has_record, must)
+  local call = must and redis.call or G.pcall
+  local entry = call('XADD', q.results, 'MAXLEN', '~', settings.kept, '0-*', 'job', id, 'at', at, 'state', state)
+  if type(entry) ~= 'string' or not has_record then return end
+  redis.call('HSET', q.J .. id, 'resultSeq', settings.id .. ':' .. string.sub(entry, 3) .. '@' .. at)
+end
+
+-- A job has failed outside of a worker's report.
+R.failed = function(q, id, at)
+  local settings = R.settings(q)
+  if settings then R.append(q, settings, id, R.FAILED, at, true) end
+end
+
+-- Finished jobs are about to be deleted.
+R.before_delete = function(q, ids)
+  local settings = #ids > 0 and R.settings(q)
+  if not settings then return end
+  R.number_missing(q, settings, ids, 'completed')
+  R.number_missing(q, settings, ids, 'failed')
+end
+
+-- Number those of the jobs that have finished in `state` and have no number: clients in other languages wrote no
+-- number. Return how many.
+R.number_missing = function(q, settings, ids, state)
+  local found, letter = 0, R.STATES[state]
+  for i = 1, #ids do
+    local h = G.pcall('HMGET', q.J .. ids[i], 'state', 'finishedOn', 'resultSeq')
+    local is_in, finished_on, mark = unpack(h)
+    if not h.err and is_in == state then
+      local at = R.time_of(finished_on or '')
+      if not R.number_of(settings, mark, at) then
+        R.append(q, settings, ids[i], letter, at, true, true)
+        found = found + 1
+      end
+    end
+  end
+  return found
+end
