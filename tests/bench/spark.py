@@ -73,6 +73,8 @@ class Bench:
     def __init__(self, rows: int, rounds: int, others: float) -> None:
         self.rows, self.rounds = rows, rounds
         self.alone = Alone(others)
+        self._seconds = 0.0
+        self._beside: dict[str, float] = {}
         self.bars: list[tuple[bool, str]] = []
         self.times = Path(tempfile.mkdtemp()) / "times"
         os.environ[spark_times.FILE] = str(self.times)
@@ -98,8 +100,9 @@ class Bench:
         began = time.perf_counter()
         self.save(frame, "q", "glidemq_timed", **options)
         whole = time.perf_counter() - began
-        self._seconds = sum(json.loads(self.times.read_text()).values())
-        self._beside = whole - self._seconds
+        found: dict[str, float] = json.loads(self.times.read_text())
+        self._seconds = sum(found.values())
+        self._beside = {"commit": found["commit"], "planning and start": whole - self._seconds}
 
     def empty(self) -> None:
         self.resp.execute("FLUSHDB", "SYNC")  # so that it does not affect the next measurement
@@ -199,9 +202,9 @@ class Bench:
     def in_turns(self, ways: dict[str, Callable[[], None]], rows: int, rounds: int) -> dict[str, list[float]]:
         """Print and return the rates of several ways, measured in turns."""
         rates: dict[str, list[float]] = {name: [] for name in ways}
-        beside: dict[str, list[float]] = {name: [] for name in ways}
+        beside: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
 
-        def run() -> list[tuple[float, float]]:
+        def run() -> list[tuple[float, dict[str, float]]]:
             return [self.rate(way, rows) for way in ways.values()]
 
         run()  # the compilers of Java, the first imports, the function library
@@ -210,8 +213,9 @@ class Bench:
                 rates[name].append(rate)
                 beside[name].append(rest)
         for name, found in rates.items():
-            rest = statistics.median(beside[name])
-            text = f"; planning and start {rest:.2f} s" if rest else ""
+            text = "".join(
+                f"; {part} {statistics.median(each[part] for each in beside[name]):.3f} s" for part in beside[name][0]
+            )
             print(
                 f"  {rows:>9,} rows, {name:<36} {statistics.median(found):>9,.0f} rows/s of "
                 f"{min(found):,.0f} to {max(found):,.0f}{text}"
@@ -235,11 +239,12 @@ class Bench:
                 if "opts" not in names:
                     self.bar(f"packing {', '.join(names) or 'no options'}, {rows:,} rows, us", found, 5, least=False)
 
-    def rate(self, way: Callable[[], None], rows: int) -> tuple[float, float]:
-        """Rows a second of one way, into an empty server, and seconds besides."""
+    def rate(self, way: Callable[[], None], rows: int) -> tuple[float, dict[str, float]]:
+        """Rows a second of one way, into an empty server, and seconds of its parts and besides."""
         self.empty()
         began = time.perf_counter()
-        self._seconds = self._beside = 0.0
+        self._seconds = 0.0
+        self._beside = {}
         way()
         return rows / (self._seconds or time.perf_counter() - began), self._beside
 
