@@ -133,7 +133,7 @@ class Producer:
         kind, ledger, tries = work.kind, self._ledger, 0
         job_id = self._attempt(f"j{work.number}", kind)
         options = {**pick.choice(_KEEP), **_options(kind, pick)}
-        if "ordering" in options:
+        if "ordering" in options and kind != "debounce":  # delayed jobs join their group when they are due
             ledger.groups[job_id] = options["ordering"]["key"]
 
         async def send() -> None:
@@ -177,7 +177,8 @@ def _options(kind: str, pick: random.Random) -> dict[str, Any]:
         case "throttle":
             return {"deduplication": {"id": f"t{group}", "mode": "throttle", "ttl": 500}}
         case "debounce":
-            return {"deduplication": {"id": f"d{group}", "mode": "debounce"}, "delay": 200}
+            ordering = {"ordering": {"key": f"d{group}"}} if pick.random() < 0.5 else {}
+            return {"deduplication": {"id": f"d{group}", "mode": "debounce"}, "delay": 200, **ordering}
         case "ttl":
             return {"ttl": pick.choice((50, 5_000))}
         case "timeout":

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._client.memory.store import CommandError
+from tests.simulation.commands import shortcut
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.substitutes import EPOCH_S
 
@@ -39,9 +40,10 @@ class SimulatedServer(MemoryServer):
     Args:
         loop: its clock.
         mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
+        short: run commands by `commands.shortcut`.
     """
 
-    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str) -> None:
+    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, short: bool = True) -> None:
         self.virtual_clock = _VirtualClock(loop)
         super().__init__(self.virtual_clock)
         self._mutate = mutate
@@ -51,7 +53,7 @@ class SimulatedServer(MemoryServer):
         self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
         """Called with the fields of every entry of an events stream, and with an event `activated` (with `fence`) when
         a job becomes active."""
-        execute = self._store.execute
+        execute = shortcut(self._store) if short else self._store.execute
 
         def tapped(name: bytes, args: list[bytes], *, script: bool) -> Any:
             reply = execute(name, args, script=script)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.fleet import simulate
+from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runs import Totals, run_seed, run_seeds
 from tests.simulation.scenario import KINDS, Scenario, Work, draw
@@ -88,10 +88,14 @@ def test_fault_built_into_the_functions_is_found_and_shrunk(mutation: str) -> No
     assert {sort_of(problem) for problem in again.problems} & {sort_of(problem) for problem in verdict.problems}
 
 
+@pytest.mark.parametrize("seed", [3, 7])
+def test_shortcut_into_the_commands_changes_nothing(seed: int) -> None:
+    scenario = draw(seed, 60)
+    assert simulate(scenario).trace == simulate(scenario, short=False).trace
+
+
 def test_idle_fleet_uses_little() -> None:
     """An hour without jobs is simulated: every worker polls, sends heartbeats, and looks for stalled jobs."""
-    from tests.simulation.fleet import Fleet
-
     fleet = Fleet(Scenario(1, (), workers=1))
     fleet.idle_s = 3_600
     verdict = fleet.run()
