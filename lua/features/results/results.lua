@@ -30,13 +30,14 @@ end
 
 R.time_of = function(finished_on) return string.sub(finished_on, 1, AT_MAX) end
 
--- Return the number of the finish at the time `at` that the record's field `resultSeq` names, or nil.
-R.number_of = function(settings, mark, at)
+-- Return whether the record's field `resultSeq` is a number of the finish at the time `at`.
+R.is_numbered = function(settings, mark, at)
   local start = settings.id .. ':'
-  if not mark or string.sub(mark, 1, #start) ~= start then return nil end
-  local number, marked_at = string.match(mark, '^(%d+)@(.*)$', #start + 1)
-  return marked_at == at and number or nil
+  return mark and string.sub(mark, 1, #start) == start and string.sub(mark, -#at - 1) == '@' .. at
 end
+
+-- Return the value of `resultSeq` of a finish.
+R.mark = function(settings, number, at) return settings.id .. ':' .. number .. '@' .. at end
 
 -- Give a finish the next number. has_record: write the number to the job's record.
 -- Without `must`, a key of a foreign type is ignored: the job stays without a number, and the search of a reader finds it.
@@ -44,7 +45,7 @@ R.append = function(q, settings, id, state, at, has_record, must)
   local call = must and redis.call or G.pcall
   local entry = call('XADD', q.results, 'MAXLEN', '~', settings.kept, '0-*', 'job', id, 'at', at, 'state', state)
   if type(entry) ~= 'string' or not has_record then return end
-  redis.call('HSET', q.J .. id, 'resultSeq', settings.id .. ':' .. string.sub(entry, 3) .. '@' .. at)
+  redis.call('HSET', q.J .. id, 'resultSeq', R.mark(settings, string.sub(entry, 3), at))
 end
 
 -- A job has failed outside of a worker's report.
@@ -70,7 +71,7 @@ R.number_missing = function(q, settings, ids, state)
     local is_in, finished_on, mark = unpack(h)
     if not h.err and is_in == state then
       local at = R.time_of(finished_on or '')
-      if not R.number_of(settings, mark, at) then
+      if not R.is_numbered(settings, mark, at) then
         R.append(q, settings, ids[i], letter, at, true, true)
         found = found + 1
       end

@@ -117,7 +117,7 @@ G.export('results_page', { 'no-writes' }, function(q, r)
     if state then
       local h = G.pcall('HMGET', q.J .. id, unpack(fields))
       local is_in, mark = unpack(h, 1, 2)
-      if not h.err and is_in == state and R.number_of(settings, mark, entry[AT]) == number then
+      if not h.err and is_in == state and mark == R.mark(settings, number, entry[AT]) then
         rows[#rows + 1] = G.new.numbered_result({ number = tonumber(number), id = id, state = state,
           values = { unpack(h, 3) } })
       elseif h.err or not is_in or state == 'completed' then
