@@ -169,7 +169,8 @@ def test_documented_frames_survive_a_new_checkpoint(
 ):
     """Run the example of docs/learn/spark.md: a repeated batch adds nothing, the same number of another query does."""
     page = (ROOT / "docs" / "learn" / "spark.md").read_text(encoding="utf-8")
-    code = next(block for block in page.split("```python\n")[1:] if "foreachBatch" in block).split("```")[0]
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    (code,) = (block for block in blocks if "foreachBatch" in block)
     code = code.replace('queue="orders"', f'url="{url}", queue="{queue_name}"')
     code = code.replace("orders.writeStream", "query = orders.writeStream")
 
