@@ -28,7 +28,7 @@ from glidemq_py.errors import (
     AmbiguousResultError,
     ClosedError,
     GlideMQError,
-    LibraryError,
+    PermissionDeniedError,
     ScriptError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
@@ -98,7 +98,7 @@ _SCRIPT = Failure("script", CallOutcome.PERMANENT, False, ScriptError, "")
 _OUT_OF_MEMORY = _permanent(
     "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
 )
-_DENIED = _permanent("denied", LibraryError, "permission denied")
+_DENIED = _permanent("denied", PermissionDeniedError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)
 _FEATURE = _permanent("feature", UnsupportedFeatureError)
 _CLOSED = _permanent("closed", ClosedError, "the connection is closed")
@@ -135,6 +135,11 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "IOERROR": _LOST,
     "FATALSENDERROR": _LOST,
     "FATALRECEIVEERROR": _LOST,
+    # GLIDE's cluster client reports these if the node of a call dies.
+    "BROKENPIPE": _LOST,
+    "CONNECTIONABORTED": _LOST,
+    "CONNECTIONRESET": _LOST,
+    "UNEXPECTEDEOF": _LOST,
 }
 
 _CODE = re.compile(r"[A-Za-z]+")
@@ -146,6 +151,7 @@ _NO_PERMISSION = re.compile(
     r"(?:run|access) the '(?P<what>[^']*)' (?P<kind>command|key|channel).*",
     re.DOTALL,
 )
+_DENIED_TO = re.compile(r"User (?:(?P<user>.*) )?has no permissions to (?:run|access) the '(?P<what>[^']*)' ")
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
 _UNKNOWN_FEATURE: Final = "unknown feature "
@@ -204,14 +210,22 @@ def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:
-        found = _NO_PERMISSION.fullmatch(bare)
-        cause = bare if found is None else f"user {found['user']!r}, {found['kind']} {found['what']!r}"
-        return LibraryError(f"{failure.text}: {cause} (docs/operate/permissions.md lists the required permissions)")
+        return _denied(bare)
     if failure.outcome is CallOutcome.NOT_EXECUTED:
         return failure.error(f"{failure.text}; the call was not executed ({bare})")
     if failure.outcome is CallOutcome.AMBIGUOUS:
         return failure.error(f"{failure.text}; the call may have been executed ({bare})")
     return failure.error(f"{failure.text} ({bare})")
+
+
+def _denied(text: str) -> PermissionDeniedError:
+    whole = _NO_PERMISSION.fullmatch(text)
+    cause = text if whole is None else f"user {whole['user']!r}, {whole['kind']} {whole['what']!r}"
+    message = f"{_DENIED.text}: {cause} (docs/operate/permissions.md lists the required permissions)"
+    found = whole or _DENIED_TO.search(text)
+    return PermissionDeniedError(message) if found is None else PermissionDeniedError(
+        message, found["user"] or "", found["what"]
+    )  # fmt: skip
 
 
 _log = get_logger(__name__)

@@ -13,6 +13,7 @@ __all__ = [
     "EventLoopError",
     "GlideMQConnectionError",
     "LibraryError",
+    "PermissionDeniedError",
     "ScriptError",
     "SearchIndexError",
     "SearchUnavailableError",
@@ -54,6 +55,23 @@ class ServerOutOfMemoryError(GlideMQError):
 
 class LibraryError(GlideMQError):
     """The function library cannot be loaded, or the server rejects it."""
+
+
+class PermissionDeniedError(LibraryError):
+    """The server's access rules (ACL) deny this user a command or a key; the message names it.
+
+    Attributes:
+        user: name of the user, or "" if the server does not report it.
+        permission: the denied command, such as "xadd", or the denied key; "" if the server does not report it.
+    """
+
+    user: str
+    permission: str
+
+    def __init__(self, message: str = "", user: str = "", permission: str = "") -> None:
+        super().__init__(message or _message_of(type(self)))
+        self.user = user
+        self.permission = permission
 
 
 class ScriptError(LibraryError):

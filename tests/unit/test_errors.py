@@ -47,6 +47,7 @@ def test_the_tree_is_exported_whole():
         ("AmbiguousResultError", errors.GlideMQConnectionError),
         ("WaitTimeoutError", TimeoutError),
         ("JobTimeoutError", TimeoutError),
+        ("PermissionDeniedError", errors.LibraryError),
         ("ScriptError", errors.LibraryError),
         ("JobDataError", errors.UnrecoverableError),
     ],

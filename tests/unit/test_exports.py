@@ -32,6 +32,7 @@ EXPORTED = {
     "JobNotLoadedError",
     "JobRevokedError", "MissingAwaitError",
     "JobStateError", "JobTimeoutError", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
+    "PermissionDeniedError",
     "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
     "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError",

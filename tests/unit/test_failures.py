@@ -21,7 +21,7 @@ from glidemq_py.errors import (
     ClosedError,
     GlideMQConnectionError,
     GlideMQError,
-    LibraryError,
+    PermissionDeniedError,
     ScriptError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
@@ -53,9 +53,13 @@ NOT_EXECUTED = [
 PERMANENT = [
     ("OOM: command not allowed when used memory > 'maxmemory'.", "out-of-memory", ServerOutOfMemoryError),
     ("OOM command not allowed when used memory > 'maxmemory'. script: x", "out-of-memory", ServerOutOfMemoryError),
-    (SIGNALLED + "PermissionDenied: User app has no permissions to run the 'fcall' command", "denied", LibraryError),
-    ("NOPERM User app has no permissions", "denied", LibraryError),
-    (SIGNALLED + "ResponseError: ACL failure in script: User app has no permissions", "denied", LibraryError),
+    (
+        SIGNALLED + "PermissionDenied: User app has no permissions to run the 'fcall' command",
+        "denied",
+        PermissionDeniedError,
+    ),
+    ("NOPERM User app has no permissions", "denied", PermissionDeniedError),
+    (SIGNALLED + "ResponseError: ACL failure in script: User app has no permissions", "denied", PermissionDeniedError),
     ("READONLY You can't write script: x, on @user_function:3.", "script", ScriptError),
     (SIGNALLED + "ResponseError: Wrong number of args script: on @user_function:4.", "script", ScriptError),
     (SIGNALLED + "CrossSlot: Keys in request don't hash to the same slot", "other", GlideMQError),
@@ -103,6 +107,11 @@ def test_missing_permission_is_named_once(reply: str, shown: str):
         (GlideConnectionError("broken pipe"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
         (RequestError("FatalReceiveError: connection reset"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
         (RequestError("IoError: broken pipe"), CallOutcome.AMBIGUOUS, AmbiguousResultError),
+        (
+            RequestError("BrokenPipe: Cluster: Failed to receive command response from internal sender. RecvError(())"),
+            CallOutcome.AMBIGUOUS,
+            AmbiguousResultError,
+        ),
         (ClosingError("the client is closed"), CallOutcome.PERMANENT, ClosedError),
     ],
 )
@@ -157,3 +166,23 @@ def test_interruptions_are_noted_and_a_missing_library_is_none():
     assert seen.age_s("q") == float("inf")
     one.after(RequestError("TryAgain: x"))
     assert seen.age_s("q") < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "user", "permission"),
+    [
+        (SIGNALLED + "PermissionDenied: User app has no permissions to run the 'fcall' command", "app", "fcall"),
+        ("NOPERM User app has no permissions to access the 'glide:{q}:id' key", "app", "glide:{q}:id"),
+        (
+            "ERR ACL failure in script: User app has no permissions to run the 'xgroup|destroy' command",
+            "",
+            "xgroup|destroy",
+        ),
+        ("ERR The user executing the script can't run this command or subcommand", "", ""),
+    ],
+)
+def test_a_denied_permission_is_named(text: str, user: str, permission: str) -> None:
+    error = translate(RequestError(text))
+    assert isinstance(error, PermissionDeniedError)
+    assert (error.user, error.permission) == (user, permission)
+    assert permission in str(error)

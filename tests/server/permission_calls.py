@@ -1,0 +1,825 @@
+"""One call of every public method and program: what a user of a role does, with all that it needs prepared.
+
+`CALLS` has the names of `tools.permissions.METHODS`. A call prepares its queue with `place.admin`, who may do
+everything; the method, and what cannot be separated from it, uses the role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    FlowJob,
+    FlowProducer,
+    Job,
+    Message,
+    PermissionDeniedError,
+    Producer,
+    Queue,
+    QueueEvents,
+    Scheduler,
+    ServerlessPool,
+    WaitTimeoutError,
+    Worker,
+    chain,
+    chord,
+    dag,
+    get_usage_summary,
+    group,
+)
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.health import check_health
+from glidemq_py.telemetry.prometheus import QueueCollector
+from tests.server.worker_support import with_timeout
+
+__all__ = ["CALLS", "Denied", "Place"]
+
+HOUR_MS = 3_600_000
+ORDERING: Any = {"key": "k", "concurrency": 2}
+
+
+class Denied(Exception):  # noqa: N818  # an outcome
+    """A background task was denied a command; it logs that, and tries again later."""
+
+
+class Place:
+    """A queue of its own, opened by an administrator and by the user of a role.
+
+    Attributes:
+        name: of the queue.
+        url, admin_url: the server for the user, and for the administrator.
+        admin, queue: the queue of the administrator, and of the user.
+    """
+
+    def __init__(
+        self, name: str, url: str, admin_url: str, is_denied: Callable[[], bool], stack: AsyncExitStack
+    ) -> None:
+        self.name, self.url, self.admin_url, self._is_denied, self._stack = name, url, admin_url, is_denied, stack
+        self.message_id = ""
+        self.dead_letters: Any = {"name": f"{name}-dead"}
+        self.admin: Queue[Any, Any] = Queue(name, admin_url, dead_letter_queue=self.dead_letters)
+        self.queue: Queue[Any, Any] = Queue(name, url)
+
+    async def open(self) -> Place:
+        for queue in (self.admin, self.queue):
+            await self.enter(queue)
+        return self
+
+    async def enter(self, context: Any) -> Any:
+        return await self._stack.enter_async_context(context)
+
+    async def add(self, name: str = "prepared", **options: Any) -> str:
+        """Add a job as the administrator; return its id."""
+        return (await self.admin.add(name, {"x": 1}, **options)).id
+
+    async def wait(self, reached: Callable[[], Awaitable[object]]) -> None:
+        """Poll until the condition is true; raise `Denied` if the server has denied the user a command."""
+        async with asyncio.timeout(60):
+            while not await reached():
+                if self._is_denied():
+                    raise Denied
+                await asyncio.sleep(0.01)
+
+    async def job(self, **options: Any) -> Job[Any, Any]:
+        """Return a prepared job that the user has loaded without reading it."""
+        return Job(await self.queue._connected(), await self.add(**options), "prepared")
+
+    async def prepare(self, handler: Any, **options: Any) -> str:
+        """Let a worker of the administrator process one job; return its id."""
+        job_id = await self.add(**options)
+        await process(self.name, self.admin_url, handler, dead_letter_queue=self.dead_letters)
+        return job_id
+
+    async def run(self, handler: Any, *, settings: dict[str, Any] | None = None, **options: Any) -> None:
+        """Let a worker of the user process one job."""
+        await self.add(**options)
+        await process(self.name, self.url, handler, **(settings or {}))
+
+    async def broadcast(self, **options: Any) -> Broadcast:
+        """Return the user's broadcast. It has a subscription `s` and a message `1-0` or later."""
+        prepared = await self.enter(Broadcast(self.name, self.admin_url, dead_letter_queue=self.dead_letters))
+        await prepared.subscribe("s", "0-0")
+        self.message_id = str(await prepared.publish("a.b", 1))
+        return await self.enter(Broadcast(self.name, self.url, **options))
+
+    async def receive(self, handler: Any, url: str) -> None:
+        """Let a worker of the subscription `s` process one message."""
+        letters = self.dead_letters if url == self.admin_url else None
+        await process(self.name, url, handler, BroadcastWorker, subscription="s", dead_letter_queue=letters)
+
+
+async def process(name: str, url: str, handler: Any, kind: Any = Worker, **settings: Any) -> None:
+    """Process at least one job. Raises the denial of a permission, wherever it occurs."""
+    ended, denied = asyncio.Event(), list[PermissionDeniedError]()
+
+    def note(error: Exception) -> None:
+        if isinstance(error, PermissionDeniedError):
+            denied.append(error)
+            ended.set()
+
+    async def run(job: Any) -> Any:
+        try:
+            return await handler(job)
+        except PermissionDeniedError as error:
+            note(error)
+            raise
+        finally:
+            ended.set()
+
+    worker = kind(name, run, url, log_failures=False, **settings)
+    worker.on("error", note)
+    async with worker:
+        await with_timeout(ended.wait())
+    if denied:
+        raise denied[0]
+
+
+async def succeed(_: Any) -> int:
+    return 1
+
+
+async def fail(_: Any) -> None:
+    raise ValueError("x")
+
+
+async def suspend(job: Job) -> None:
+    job.suspend(timeout=HOUR_MS)
+
+
+Call = Callable[[Place], Awaitable[object]]
+
+
+def of_queue(method: str, *args: Any, **options: Any) -> Call:
+    """Return the call of a method of the queue that needs no preparation but a waiting job."""
+
+    async def run(place: Place) -> None:
+        await place.add()
+        await getattr(place.queue, method)(*args, **options)
+
+    return run
+
+
+def of_job(method: str, *args: Any, **options: Any) -> Call:
+    """Return the call of a method of a waiting job."""
+
+    async def run(place: Place) -> None:
+        await getattr(await place.job(), method)(*args, **options)
+
+    return run
+
+
+def of_job_id(method: str, *args: Any, **options: Any) -> Call:
+    """Return the call of a method of the queue whose first argument is a job, prepared with these options."""
+
+    async def run(place: Place) -> None:
+        await getattr(place.queue, method)(await place.add(**options), *args)
+
+    return run
+
+
+def in_handler(attempt: Callable[[Job], Any], **options: Any) -> Call:
+    """Return a call that a handler makes in the user's worker."""
+
+    async def handle(job: Job) -> None:
+        found = attempt(job)
+        if asyncio.iscoroutine(found):
+            await found
+
+    return lambda place: place.run(handle, **options)
+
+
+async def consume(found: Any) -> list[Any]:
+    return [each async for each in found]
+
+
+# -- Queue ----------------------------------------------------------------------------------------------------
+
+
+async def add(place: Place) -> None:
+    queue = place.queue
+    every: list[dict[str, Any]] = [
+        {}, {"delay": 50}, {"priority": 3}, {"lifo": True}, {"ttl": 60_000}, {"job_id": "mine"}, {"job_id": "mine"},
+        {"job_id": "77"}, {"attempts": 3, "backoff": 10}, {"ordering": ORDERING},
+        {"ordering": {"key": "r", "rate_limit": {"max": 1, "duration": 1_000}}},
+        {"ordering": {"key": "t", "token_bucket": {"capacity": 5, "refill_rate": 1}}, "cost": 2},
+        *({"delay": 10_000, "deduplication": {"id": mode, "mode": mode, "ttl": 60_000}}
+          for mode in ("simple", "throttle", "debounce") for _ in range(2)),
+    ]  # fmt: skip
+    for options in every:
+        await queue.add("a", {"x": 1}, **options)
+
+
+async def add_and_wait(place: Place) -> None:
+    async with Worker(place.name, succeed, place.admin_url):
+        assert await place.queue.add_and_wait("a") == 1
+        assert await place.queue.add_and_wait("a", delay=20) == 1
+    try:
+        await place.queue.add_and_wait("a", wait_timeout=20)
+    except WaitTimeoutError:
+        return
+    raise AssertionError("no worker runs")
+
+
+async def iterate_streams(place: Place) -> None:
+    job_id = await place.prepare(lambda job: job.stream({"n": 1}))
+    assert await consume(place.queue.stream(job_id))
+
+
+async def read_stream(place: Place) -> None:
+    job_id = await place.prepare(lambda job: job.stream({"n": 1}))
+    assert await place.queue.read_stream(job_id, block=1_000)
+
+
+async def dead_letter(place: Place) -> str:
+    await place.prepare(fail)
+    await place.wait(place.admin.get_dead_letter_jobs)
+    return (await place.admin.get_dead_letter_jobs())[0].id
+
+
+def of_dead_letter(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
+    async def run(place: Place) -> None:
+        letter = await dead_letter(place)
+        queue = await place.enter(Queue(place.name, place.url, dead_letter_queue=place.dead_letters))
+        assert await use(queue, letter)
+
+    return run
+
+
+def of_ended(handler: Any, use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
+    """Return a call that uses a job that a worker has processed."""
+
+    async def run(place: Place) -> None:
+        await use(place.queue, await place.prepare(handler))
+
+    return run
+
+
+def with_scheduler(use: Callable[[Queue], Awaitable[Any]]) -> Call:
+    async def run(place: Place) -> None:
+        await place.admin.upsert_job_scheduler("s", every=HOUR_MS, template=("n", 1))
+        assert await use(place.queue)
+
+    return run
+
+
+async def obliterate(place: Place) -> None:
+    await place.add(ordering=ORDERING)
+    await place.add(delay=HOUR_MS)
+    await place.queue.obliterate(force=True)
+    await place.queue.obliterate(scan=True)
+
+
+async def budget(place: Place) -> None:
+    flows = await place.enter(FlowProducer(place.admin_url))
+    root = await flows.add(
+        FlowJob("p", place.name, children=[FlowJob("c", place.name)]), budget={"max_total_tokens": 9}
+    )
+    assert await place.queue.get_flow_budget(root.job.id)
+
+
+async def flow_usage(place: Place) -> None:
+    flows = await place.enter(FlowProducer(place.admin_url))
+    root = await flows.add(FlowJob("p", place.name, children=[FlowJob("c", place.name)]))
+    await place.queue.get_flow_usage(root.job.id)
+
+
+async def check(place: Place) -> None:
+    await place.add(ordering=ORDERING)
+    assert (await place.queue.check(recheck_after=0)).ok
+
+
+async def close_queue(place: Place) -> None:
+    async with Queue(place.name, place.url) as queue:
+        await queue.close()
+
+
+async def connect_queue(place: Place) -> None:
+    queue = Queue(place.name, place.url)
+    await queue.connect()
+    await queue.close()
+
+
+async def drain(place: Place) -> None:
+    for options in ({}, {"priority": 1}, {"ordering": ORDERING}, {"delay": HOUR_MS}):
+        await place.add(**options)
+    await place.queue.drain(delayed=True)
+
+
+# -- flows, events, broadcasts --------------------------------------------------------------------------------
+
+
+async def add_flow(place: Place) -> None:
+    flows = await place.enter(FlowProducer(place.url))
+    for children in (2, 250):  # a single call, and several calls with a flow record
+        tree = FlowJob(
+            "p", place.name, children=[FlowJob("c", f"{place.name}{n % 2 or ''}", n) for n in range(children)]
+        )
+        assert len((await flows.add(tree)).children) == children
+        assert (await flows.add(tree, budget={"max_total_tokens": 100})).children
+
+
+async def add_flows(place: Place) -> None:
+    flows = await place.enter(FlowProducer(place.url))
+    await flows.add_bulk([FlowJob("p", place.name, children=[FlowJob("c", place.name)])] * 2)
+
+
+async def add_dag(place: Place) -> None:
+    flows = await place.enter(FlowProducer(place.url))
+    node = {"queue": place.name, "data": 1}
+    deps: dict[str, list[str]] = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+    await flows.add_dag([{"name": name, **node, "deps": each} for name, each in deps.items()])
+
+
+async def get_flow(place: Place) -> None:
+    prepared = await place.enter(FlowProducer(place.admin_url))
+    root = await prepared.add(FlowJob("p", place.name, children=[FlowJob("c", place.name)]))
+    flows = await place.enter(FlowProducer(place.url))
+    assert await flows.get_flow(place.name, root.job.id)
+
+
+async def open_flows(place: Place) -> None:
+    flows = FlowProducer(place.url)
+    await flows.connect()
+    await flows.close()
+
+
+async def read_events(place: Place) -> None:
+    async with QueueEvents(place.name, place.url) as events:
+        await events.wait_until_ready()
+        await place.add()
+        await with_timeout(anext(aiter(events)))
+
+
+async def bounded_publish(place: Place) -> None:
+    broadcast = await place.broadcast(max_messages=5, max_age=60_000)
+    await broadcast.publish_bulk([("a", n) for n in range(20)])
+
+
+async def publish(place: Place) -> None:
+    broadcast = await place.broadcast()
+    await broadcast.publish("a", 1, attempts=2, backoff=10)
+    await broadcast.publish("late", delay=20)
+
+
+async def publish_bulk(place: Place) -> None:
+    await (await place.broadcast()).publish_bulk([("a", n) for n in range(3)])
+
+
+def of_broadcast(method: str, *args: Any) -> Call:
+    async def run(place: Place) -> None:
+        await getattr(await place.broadcast(), method)(*args)
+
+    return run
+
+
+async def get_delivery(place: Place) -> None:
+    assert await (await place.broadcast()).get_delivery(place.message_id, "s")
+
+
+async def redeliver(place: Place) -> None:
+    broadcast = await place.broadcast()
+    await place.receive(succeed, place.admin_url)
+    await broadcast.redeliver(place.message_id, "s")
+
+
+def of_dead_message(use: Callable[[Broadcast, str], Awaitable[Any]]) -> Call:
+    async def run(place: Place) -> None:
+        await place.broadcast()
+        await place.receive(fail, place.admin_url)
+        async with Broadcast(place.name, place.admin_url, dead_letter_queue=place.dead_letters) as admin:
+            await place.wait(lambda: admin.get_dead_letter_jobs("s"))
+            letters = await admin.get_dead_letter_jobs("s")
+        assert await use(await place.broadcast(dead_letter_queue=place.dead_letters), letters[0].id)
+
+    return run
+
+
+async def close_broadcast(place: Place) -> None:
+    await (await place.broadcast()).close()
+
+
+def in_message_handler(attempt: Callable[[Message], Any]) -> Call:
+    async def handle(message: Message) -> None:
+        found = attempt(message)
+        if asyncio.iscoroutine(found):
+            await found
+
+    async def run(place: Place) -> None:
+        await place.broadcast()
+        await place.receive(handle, place.url)
+
+    return run
+
+
+# -- workers, producers, schedulers, programs -----------------------------------------------------------------
+
+
+async def work(place: Place) -> None:
+    """Every feature of a worker: retries, limits, groups, dead letters, schedules, retention, recovery."""
+
+    async def handle(job: Job) -> int:
+        if job.name == "fails":
+            raise ValueError("x")
+        return 1
+
+    settings: dict[str, Any] = {
+        "concurrency": 3, "lock_duration": 1_000, "stalled_interval": 1_000, "dead_letter_queue": place.dead_letters,
+        "limiter": {"max": 1_000, "duration": 1_000},
+    }  # fmt: skip
+    admin = place.admin
+    await admin.upsert_job_scheduler("s", every=HOUR_MS, immediately=True, limit=1, template=("scheduled", 1))
+    options: list[dict[str, Any]] = [
+        {}, {"priority": 2}, {"lifo": True}, {"delay": 20}, {"ordering": ORDERING}, {"timeout": 5_000},
+        {"remove_on_complete": True}, {"remove_on_complete": {"count": 1, "age": 60}}, {"ttl": 60_000},
+        {"ordering": {"key": "t", "token_bucket": {"capacity": 5, "refill_rate": 1}}},
+    ]  # fmt: skip
+    for each in options:
+        await admin.add("a", 1, **each)
+    await admin.add("fails", attempts=2, backoff=10, remove_on_fail={"count": 5})
+    flows = await place.enter(FlowProducer(place.admin_url))
+    root = await flows.add(
+        FlowJob("p", place.name, children=[FlowJob("c", place.name)]), budget={"max_total_tokens": 9}
+    )
+    async with Worker(place.name, handle, place.url, log_failures=False, **settings) as worker:
+        await place.wait(root.job.is_completed)
+        await place.wait(admin.get_dead_letter_jobs)
+        parts = worker._life.parts
+        assert parts is not None
+        await parts.recovery.run_once()
+        await parts.fetching.invalidate_pipelined()
+
+
+async def finish(place: Place, worker: Worker | BroadcastWorker) -> None:
+    await worker.start()
+    draining = asyncio.ensure_future(worker.drain())
+
+    async def drained() -> bool:
+        return draining.done()
+
+    try:
+        await place.wait(drained)
+    except Denied:
+        await worker.close(force=True)
+        raise
+    await draining
+
+
+async def drain_worker(place: Place) -> None:
+    await place.add()
+    await finish(place, Worker(place.name, succeed, place.url))
+
+
+async def run_worker(place: Place) -> None:
+    job_id = await place.add()
+    worker = Worker(place.name, succeed, place.url)
+    running = asyncio.ensure_future(worker.run())
+
+    async def completed() -> bool:
+        job = await place.admin.get_job(job_id)
+        return running.done() or (job is not None and await job.is_completed())
+
+    try:
+        await place.wait(completed)
+    finally:
+        await worker.close()
+        await running
+
+
+async def run_subscription(place: Place) -> None:
+    """Every feature of a subscription's worker: retries, delayed messages, recovery."""
+    await place.broadcast()
+    repeated = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.attempts_made:
+            repeated.set()
+        elif message.name == "fails":
+            raise ValueError("x")
+
+    async def done() -> bool:
+        return repeated.is_set()
+
+    async with Broadcast(place.name, place.admin_url) as messages:
+        await messages.publish("fails", attempts=2, backoff=10)
+        await messages.publish("late", delay=20)
+    options: dict[str, Any] = {"lock_duration": 1_000, "concurrency": 3, "dead_letter_queue": place.dead_letters}
+    worker = BroadcastWorker(place.name, handle, place.url, subscription="s", log_failures=False, **options)
+    async with worker:
+        await place.wait(done)
+        parts = worker._life.parts
+        assert parts is not None
+        await parts.recovery.run_once()
+        await parts.fetching.invalidate_pipelined()
+
+
+async def drain_subscription(place: Place) -> None:
+    await place.broadcast()
+    await finish(place, BroadcastWorker(place.name, succeed, place.url, subscription="s"))
+
+
+def of_producer(method: str, *args: Any) -> Call:
+    async def run(place: Place) -> None:
+        await getattr(await place.enter(Producer(place.name, place.url)), method)(*args)
+
+    return run
+
+
+async def use_pool(place: Place) -> None:
+    pool = ServerlessPool()
+    try:
+        await pool.get_producer(place.name, place.url).add("n", 1)
+    finally:
+        await pool.close_all()
+
+
+async def schedule(place: Place) -> None:
+    await place.admin.upsert_job_scheduler("s", every=50, template=("n", 1))
+    async with Scheduler(place.queue):
+        await place.wait(place.admin.count)
+
+
+def task_of(place: Place, url: str) -> tuple[Worker, Any]:
+    worker = Worker(place.name, connection=url)
+
+    async def double(x: int) -> int:
+        return 2 * x
+
+    return worker, worker.task(double)
+
+
+def use_task(use: Callable[[Any], Awaitable[Any]]) -> Call:
+    async def run(place: Place) -> None:
+        worker, task = task_of(place, place.url)
+        try:
+            await use(task)
+        finally:
+            await worker.close()
+
+    return run
+
+
+async def wait_for_task(place: Place) -> None:
+    async with task_of(place, place.admin_url)[0]:
+        await use_task(lambda task: task.add_and_wait(1))(place)
+
+
+async def collect(place: Place) -> None:
+    def scrape() -> None:
+        registry = CollectorRegistry()
+        registry.register(QueueCollector([place.name], place.url))
+        assert list(registry.collect())
+
+    await asyncio.to_thread(scrape)
+
+
+def summarize(place: Place) -> Awaitable[Any]:
+    return get_usage_summary(place.url, queues=[place.name])
+
+
+STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed")
+
+
+def read_states(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
+    async def run(place: Place) -> None:
+        await place.prepare(fail)
+        for options in ({}, {"priority": 1}, {"delay": HOUR_MS}, {"ordering": ORDERING}):
+            await place.add(**options)
+        for state in STATES:
+            await use(place.queue, state)
+
+    return run
+
+
+async def promote(place: Place) -> None:
+    await (await place.job(delay=HOUR_MS)).promote()
+
+
+async def retry(place: Place) -> None:
+    job_id = await place.prepare(fail)
+    await Job(await place.queue._connected(), job_id, "prepared").retry()
+
+
+async def wait_for_result(place: Place) -> None:
+    job_id = await place.prepare(succeed)
+    assert await Job(await place.queue._connected(), job_id, "prepared").wait_until_finished() == 1
+
+
+async def wait_for_children(place: Place) -> None:
+    """A handler adds a child and waits for it."""
+
+    async def handle(job: Job) -> None:
+        if job.name == "prepared":
+            await place.admin.add("child", parent={"queue": place.name, "id": job.id}, delay=HOUR_MS)
+            await job.move_to_waiting_children(next_step="second")
+
+    await place.run(handle)
+
+
+async def use_spark(place: Place, use: Callable[[Any, dict[str, str]], object]) -> None:
+    """Call what a driver and its tasks call, without a Spark session."""
+    pytest.importorskip("pyspark")
+    pytest.importorskip("pyarrow")
+    from tests.server import spark_calls
+
+    await asyncio.to_thread(use, spark_calls, {"queue": place.name, "url": place.url})
+
+
+async def write_with_spark(place: Place) -> None:
+    for guarantee in ("append", "task", "atomic"):
+        await use_spark(place, lambda spark, options, each=guarantee: spark.write({**options, "guarantee": each}))
+
+
+async def drain_with_spark(place: Place) -> None:
+    await use_spark(place, lambda spark, options: spark.write({**options, "overwrite": "drain"}, overwrite=True))
+
+
+async def read_with_spark(place: Place) -> None:
+    await place.prepare(succeed)
+    for view in ("jobs", "writes"):
+        await use_spark(place, lambda spark, options, each=view: spark.read(options, each))
+    await use_spark(place, lambda spark, options: spark.read_events(options))
+
+
+async def probe(place: Place) -> None:
+    async with Worker(place.name, succeed, place.admin_url):
+        arguments = WorkerArguments(check=True, queue=place.name, url=place.url)
+        if await asyncio.to_thread(check_health, arguments) != 0:
+            raise Denied
+
+
+CALLS: dict[str, Call] = {
+    "Queue.add": add,
+    "Queue.add_and_wait": add_and_wait,
+    "Queue.add_bulk": of_queue("add_bulk", [("b", 1), ("c", 2, {"delay": 50}), ("d", 1, {"ordering": ORDERING})]),
+    "Queue.change_delay": of_job_id("change_delay", 50, delay=HOUR_MS),
+    "Queue.change_priority": of_job_id("change_priority", 5, priority=3),
+    "Queue.check": check,
+    "Queue.check(repair=True)": of_queue("check", repair=True, recheck_after=0),
+    "Queue.clean": of_queue("clean", 0),
+    "Queue.close": close_queue,
+    "Queue.connect": connect_queue,
+    "Queue.count": of_queue("count"),
+    "Queue.drain": drain,
+    "Queue.get_dead_letter_job": of_dead_letter(lambda queue, letter: queue.get_dead_letter_job(letter)),
+    "Queue.get_dead_letter_jobs": of_dead_letter(lambda queue, _: queue.get_dead_letter_jobs()),
+    "Queue.get_event_retention": of_queue("get_event_retention"),
+    "Queue.get_features": of_queue("get_features"),
+    "Queue.get_flow_budget": budget,
+    "Queue.get_flow_usage": flow_usage,
+    "Queue.get_global_concurrency": of_queue("get_global_concurrency"),
+    "Queue.get_global_rate_limit": of_queue("get_global_rate_limit"),
+    "Queue.get_group": of_queue("get_group", "k"),
+    "Queue.get_job": of_job_id("get_job"),
+    "Queue.get_job_count_by_types": of_queue("get_job_count_by_types"),
+    "Queue.get_job_counts": of_queue("get_job_counts"),
+    "Queue.get_job_logs": of_ended(lambda job: job.log("x"), lambda queue, job_id: queue.get_job_logs(job_id)),
+    "Queue.get_job_scheduler": with_scheduler(lambda queue: queue.get_job_scheduler("s")),
+    "Queue.get_job_schedulers": with_scheduler(lambda queue: queue.get_job_schedulers()),
+    "Queue.get_metrics": of_ended(succeed, lambda queue, _: queue.get_metrics("completed")),
+    "Queue.get_repeatable_jobs": with_scheduler(lambda queue: queue.get_repeatable_jobs()),
+    "Queue.get_suspend_info": of_ended(suspend, lambda queue, job_id: queue.get_suspend_info(job_id)),
+    "Queue.get_suspended_jobs": of_ended(suspend, lambda queue, _: queue.get_suspended_jobs()),
+    "Queue.get_usage_summary": of_queue("get_usage_summary"),
+    "Queue.get_workers": of_queue("get_workers"),
+    "Queue.is_paused": of_queue("is_paused"),
+    "Queue.iter_dead_letter_jobs": of_dead_letter(lambda queue, _: consume(queue.iter_dead_letter_jobs())),
+    "Queue.get_jobs": read_states(lambda queue, state: queue.get_jobs(state)),
+    "Queue.iter_jobs": read_states(lambda queue, state: consume(queue.iter_jobs(state))),
+    "Queue.iter_search_jobs": read_states(lambda queue, state: consume(queue.iter_search_jobs(state, name="prepared"))),
+    "Queue.obliterate": obliterate,
+    "Queue.pause": of_queue("pause"),
+    "Queue.promote": of_job_id("promote", delay=HOUR_MS),
+    "Queue.rate_limit_group": of_queue("rate_limit_group", "k", 1_000),
+    "Queue.read_stream": read_stream,
+    "Queue.remove": of_job_id("remove"),
+    "Queue.remove_dead_letter_job": of_dead_letter(lambda queue, letter: queue.remove_dead_letter_job(letter)),
+    "Queue.remove_global_rate_limit": of_queue("remove_global_rate_limit"),
+    "Queue.remove_job_scheduler": with_scheduler(lambda queue: queue.remove_job_scheduler("s")),
+    "Queue.replay_dead_letter_job": of_dead_letter(lambda queue, letter: queue.replay_dead_letter_job(letter)),
+    "Queue.resume": of_queue("resume"),
+    "Queue.retry_jobs": of_ended(fail, lambda queue, _: queue.retry_jobs()),
+    "Queue.revoke": of_job_id("revoke"),
+    "Queue.search_jobs": read_states(lambda queue, state: queue.search_jobs(state, data={"x": 1})),
+    "Queue.set_event_retention": of_queue("set_event_retention", 5_000),
+    "Queue.set_global_concurrency": of_queue("set_global_concurrency", 5),
+    "Queue.set_global_rate_limit": of_queue("set_global_rate_limit", 5, 1_000),
+    "Queue.set_group_limits": of_queue("set_group_limits", "k", concurrency=2),
+    "Queue.signal": of_ended(suspend, lambda queue, job_id: queue.signal(job_id, "go")),
+    "Queue.stream": iterate_streams,
+    "Queue.upsert_job_scheduler": of_queue("upsert_job_scheduler", "s", pattern="* * * * *", template=("n", 1)),
+    "Job.change_delay": of_job("change_delay", 50),
+    "Job.change_priority": of_job("change_priority", 5),
+    "Job.discard": in_handler(lambda job: job.discard()),
+    "Job.get_children_failures": of_job("get_children_failures"),
+    "Job.get_children_values": of_job("get_children_values"),
+    "Job.get_open_children": of_job("get_open_children"),
+    "Job.get_parents": of_job("get_parents"),
+    "Job.get_state": of_job("get_state"),
+    "Job.is_active": of_job("is_active"),
+    "Job.is_completed": of_job("is_completed"),
+    "Job.is_delayed": of_job("is_delayed"),
+    "Job.is_failed": of_job("is_failed"),
+    "Job.is_revoked": of_job("is_revoked"),
+    "Job.is_waiting": of_job("is_waiting"),
+    "Job.log": of_job("log", "x"),
+    "Job.logs": of_job("logs"),
+    "Job.move_to_delayed": in_handler(lambda job: job.move_to_delayed(HOUR_MS, next_step="second")),
+    "Job.move_to_failed": in_handler(lambda job: job.move_to_failed("x")),
+    "Job.move_to_waiting_children": wait_for_children,
+    "Job.promote": promote,
+    "Job.rate_limit_group": in_handler(lambda job: job.rate_limit_group(HOUR_MS), ordering=ORDERING),
+    "Job.reload": of_job("reload"),
+    "Job.remove": of_job("remove"),
+    "Job.report_tokens": in_handler(lambda job: job.report_tokens(5)),
+    "Job.report_usage": of_job("report_usage", tokens={"input": 5}),
+    "Job.retry": retry,
+    "Job.revoke": of_job("revoke"),
+    "Job.store_vector": of_job("store_vector", "embedding", [0.5]),
+    "Job.stream": of_job("stream", {"n": 1}),
+    "Job.stream_chunk": of_job("stream_chunk", "text", "x"),
+    "Job.suspend": in_handler(lambda job: job.suspend(timeout=HOUR_MS)),
+    "Job.update_data": of_job("update_data", {"y": 1}),
+    "Job.update_progress": of_job("update_progress", 5),
+    "Job.wait_for_signal": in_handler(lambda job: job.wait_for_signal("go", timeout=HOUR_MS)),
+    "Job.wait_until_finished": wait_for_result,
+    "FlowProducer.add": add_flow,
+    "FlowProducer.add_bulk": add_flows,
+    "FlowProducer.add_dag": add_dag,
+    "FlowProducer.close": open_flows,
+    "FlowProducer.connect": open_flows,
+    "FlowProducer.get_flow": get_flow,
+    "QueueEvents.close": read_events,
+    "QueueEvents.wait_until_ready": read_events,
+    "Broadcast.close": close_broadcast,
+    "Broadcast.get_dead_letter_jobs": of_dead_message(lambda each, _: each.get_dead_letter_jobs("s")),
+    "Broadcast.get_delivery": get_delivery,
+    "Broadcast.get_subscription": of_broadcast("get_subscription", "s"),
+    "Broadcast.get_subscriptions": of_broadcast("get_subscriptions"),
+    "Broadcast.is_paused": of_broadcast("is_paused"),
+    "Broadcast.pause": of_broadcast("pause"),
+    "Broadcast.publish": publish,
+    "Broadcast.publish(max_messages=...)": bounded_publish,
+    "Broadcast.publish_bulk": publish_bulk,
+    "Broadcast.redeliver": redeliver,
+    "Broadcast.remove_dead_letter_job": of_dead_message(lambda each, letter: each.remove_dead_letter_job(letter, "s")),
+    "Broadcast.remove_global_rate_limit": of_broadcast("remove_global_rate_limit"),
+    "Broadcast.remove_subscription": of_broadcast("remove_subscription", "s"),
+    "Broadcast.replay_dead_letter_job": of_dead_message(lambda each, letter: each.replay_dead_letter_job(letter, "s")),
+    "Broadcast.resume": of_broadcast("resume"),
+    "Broadcast.set_global_rate_limit": of_broadcast("set_global_rate_limit", 5, 1_000),
+    "Broadcast.subscribe": of_broadcast("subscribe", "t"),
+    "Worker.close": run_worker,
+    "Worker.drain": drain_worker,
+    "Worker.run": run_worker,
+    "Worker.start": work,
+    "Worker.wait_until_closed": run_worker,
+    "Worker.wait_until_ready": run_worker,
+    "BroadcastWorker.close": run_subscription,
+    "BroadcastWorker.drain": drain_subscription,
+    "BroadcastWorker.run": run_subscription,
+    "BroadcastWorker.start": run_subscription,
+    "BroadcastWorker.wait_until_closed": run_subscription,
+    "BroadcastWorker.wait_until_ready": run_subscription,
+    "Message.discard": in_message_handler(lambda message: message.discard()),
+    "Message.log": in_message_handler(lambda message: message.log("x")),
+    "Message.logs": in_message_handler(lambda message: message.logs()),
+    "Message.move_to_delayed": in_message_handler(lambda message: message.move_to_delayed(HOUR_MS)),
+    "Message.move_to_failed": in_message_handler(lambda message: message.move_to_failed("x")),
+    "Message.reload": in_message_handler(lambda message: message.reload()),
+    "Message.report_tokens": in_message_handler(lambda message: message.report_tokens(5)),
+    "Message.report_usage": in_message_handler(lambda message: message.report_usage(tokens={"input": 5})),
+    "Message.store_vector": in_message_handler(lambda message: message.store_vector("embedding", [0.5])),
+    "Message.stream": in_message_handler(lambda message: message.stream({"n": 1})),
+    "Message.stream_chunk": in_message_handler(lambda message: message.stream_chunk("text", "x")),
+    "Message.update_progress": in_message_handler(lambda message: message.update_progress(5)),
+    "Producer.add": of_producer("add", "n", 1),
+    "Producer.add_bulk": of_producer("add_bulk", [("n", 1), ("m", 2)]),
+    "Producer.close": of_producer("add", "n", 1),
+    "ServerlessPool.close_all": use_pool,
+    "ServerlessPool.get_producer": use_pool,
+    "Scheduler.close": schedule,
+    "Scheduler.run": schedule,
+    "Scheduler.start": schedule,
+    "Task.add": use_task(lambda task: task.add(1)),
+    "Task.add_and_wait": wait_for_task,
+    "Task.add_bulk": use_task(lambda task: task.add_bulk([task.spec(1)])),
+    "chain": lambda place: chain(place.name, [("a", 1), ("b", 2)], place.url),
+    "chord": lambda place: chord(place.name, [("a", 1), ("b", 2)], ("c", 3), place.url),
+    "dag": lambda place: dag([{"name": "a", "queue": place.name}], place.url),
+    "group": lambda place: group(place.name, [("a", 1), ("b", 2)], place.url),
+    "get_usage_summary": summarize,
+    "telemetry.prometheus.QueueCollector": collect,
+    "Spark: write": write_with_spark,
+    "Spark: write, `overwrite` = `drain`": drain_with_spark,
+    "Spark: read": read_with_spark,
+    "python -m glidemq_py.worker --check": probe,
+}
+"""The call of each method, class or program."""
