@@ -11,7 +11,10 @@ from glidemq_py._job import waiting
 from glidemq_py._worker import source, wake
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
+from tests.server.tls_support import certificates, start_tls
 from tests.server.worker_support import Raw
+
+__all__ = ["certificates", "connect", "raw", "start_tls", "without_polling"]
 
 NEVER_S = 3_600.0
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,8 @@ from glidemq_py import (
 )
 from glidemq_py._client.connect import config_of
 from glidemq_py._client.connect_errors import explain, scheme_of
-from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import ServerProcess
+from tests.server.tls_support import Certificates, StartTls
 
 Connect = Callable[[Any], Awaitable[None]]
 StartServer = Callable[..., ServerProcess]
@@ -161,57 +158,6 @@ async def test_no_scheme(connect: Connect):
 # -- TLS ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """PEM files: an authority, server and client certificates signed by it, and a self-signed certificate."""
-
-    folder: Path
-
-    def __getattr__(self, name: str) -> Path:
-        return self.folder / f"{name}.pem"
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Create `ca`, `server`, `client`, `stranger` (self-signed), and their keys `server_key` and so on."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("openssl is not installed: it makes the certificates of the TLS tests")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str, *arguments: str) -> None:
-        subprocess.run(
-            [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-             "-keyout", f"{name}_key.pem", "-out", f"{name}.pem", *arguments],
-            cwd=folder, check=True, capture_output=True,
-        )  # fmt: skip
-
-    signed = ("-CA", "ca.pem", "-CAkey", "ca_key.pem", "-addext", "basicConstraints=critical,CA:FALSE")
-    make("ca")
-    make("server", *signed, "-addext", "subjectAltName=DNS:localhost")
-    make("client", *signed)
-    make("stranger")
-    return Certificates(folder)
-
-
-@pytest.fixture
-def start_tls(private_server: StartServer, certificates: Certificates) -> Callable[..., tuple[ServerProcess, int]]:
-    """Return `start_tls(tls_auth_clients="no")`: starts Debian's Redis with a TLS port; returns server and TLS port."""
-
-    def start(**config: Any) -> tuple[ServerProcess, int]:
-        port = free_port()
-        settings = {
-            "tls_port": port, "tls_cert_file": str(certificates.server), "tls_key_file": str(certificates.server_key),
-            "tls_ca_cert_file": str(certificates.ca), "tls_auth_clients": "no", **config,
-        }  # fmt: skip
-        return private_server("redis", **settings), port
-
-    return start
-
-
-StartTls = Callable[..., tuple[ServerProcess, int]]
-
-
 async def test_tls_with_a_custom_authority(start_tls: StartTls, certificates: Certificates, connect: Connect):
     _, port = start_tls()
     for connection in (
@@ -236,25 +182,12 @@ async def test_mutual_tls(start_tls: StartTls, certificates: Certificates, conne
         await connect(connection)
 
 
-async def test_jobs_run_over_mutual_tls(start_tls: StartTls, certificates: Certificates):
-    _, port = start_tls(tls_auth_clients="yes")
-    url = (
-        f"valkeys://localhost:{port}?tls_ca={certificates.ca}&tls_cert={certificates.client}"
-        f"&tls_key={certificates.client_key}"
-    )
-
-    async def double(job: Any) -> Any:
-        return job.data * 2
-
-    async with Queue("q", url) as queue, Worker("q", double, url):
-        assert await queue.add_and_wait("n", 21) == 42
-
-
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
         ("", "requires a client certificate; give tls_cert and tls_key"),
         ("&tls_cert={0.stranger}&tls_key={0.stranger_key}", "rejects the client certificate"),
+        ("&tls_cert={0.expired}&tls_key={0.expired_key}", "rejects the client certificate"),
         ("&tls_cert={0.client}&tls_key={0.stranger_key}", r"client certificate .* cannot be used: .*KeyMismatch"),
     ],
 )
@@ -293,6 +226,12 @@ def test_untrusted_server_that_glide_reports_as_a_timeout(
     error = explain(config, ClosingError("timed out"))
     assert isinstance(error, TlsError)
     assert problem in str(error)
+
+
+async def test_expired_certificate_of_the_server(start_tls: StartTls, certificates: Certificates, connect: Connect):
+    _, port = start_tls(tls_cert_file=str(certificates.expired), tls_key_file=str(certificates.expired_key))
+    with pytest.raises(TlsError, match="the server's certificate has expired"):
+        await connect(f"valkeys://localhost:{port}?connection_timeout=1000&tls_ca={certificates.ca}")
 
 
 async def test_certificate_of_another_host(start_tls: StartTls, certificates: Certificates, connect: Connect):
