@@ -14,6 +14,7 @@ __all__ = ["NODE_TIMEOUT_MS", "ReplicatedCluster"]
 NODE_TIMEOUT_MS: Final = 2_000
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.02
+_KEYS_PER_STEP: Final = 20
 
 
 class ReplicatedCluster:
@@ -83,6 +84,39 @@ class ReplicatedCluster:
             target = next(primary for _, _, primary, *_ in rows if primary[2] != own)
             client.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target[2])
         _until(lambda: self.owner(key)[0].port == target[1])
+
+    def move_slot_by_key(self, key: str) -> None:
+        """Move the key's hash slot to another shard, a few keys at a time (MIGRATE), while clients use it."""
+        source, _ = self.owner(key)
+        target = next(node for node in self._primaries() if node is not source)
+        with source.client(timeout=60) as old, target.client(timeout=60) as new:
+            slot = old.execute("CLUSTER", "KEYSLOT", key)
+            old_id, new_id = old.execute("CLUSTER", "MYID"), new.execute("CLUSTER", "MYID")
+            new.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
+            old.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
+            while keys := old.execute("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_PER_STEP):
+                old.execute("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "REPLACE", "KEYS", *keys)
+            for client in (new, old):
+                client.execute("CLUSTER", "SETSLOT", slot, "NODE", new_id)
+        _until(lambda: self.owner(key)[0] is target)
+
+    def _primaries(self) -> list[ServerProcess]:
+        with self._cluster.nodes[0].client() as client:
+            return [self._node(primary[1]) for _, _, primary, *_ in client.execute("CLUSTER", "SLOTS")]
+
+    @staticmethod
+    def stop_replication(primary: ServerProcess, replica: ServerProcess) -> None:
+        """Let the replica fall behind: it is disconnected, and reconnects with a password that the primary rejects."""
+        with primary.client() as client, replica.client() as other:
+            other.execute("CONFIG", "SET", "primaryauth", "wrong")
+            client.execute("CLIENT", "KILL", "TYPE", "replica")
+            _until(lambda: other.info("replication")["master_link_status"] == "down")
+
+    @staticmethod
+    def allow_replication(replica: ServerProcess) -> None:
+        """Undo `stop_replication`."""
+        with replica.client() as client:
+            client.execute("CONFIG", "SET", "primaryauth", "")
 
     def bystander(self, key: str) -> RespClient:
         """Return a raw client whose home is a node of another shard."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from glidemq_py import Job, Worker
+from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py.errors import GlideMQError, StaleAttemptError
 from tests.chaos.ledger import Scribe
 from tests.chaos.settings import PartySettings
@@ -53,6 +54,20 @@ async def handle(job: Job) -> str:
     finally:
         SCRIBE.write("ended", job.id)
     return job.id
+
+
+def _name_holders() -> None:
+    """Put the name of this process into the holder of the schedulers' lock, so that a row can kill the leader."""
+    create = SchedulerTask.__init__
+
+    def named(self: SchedulerTask, **options: Any) -> None:
+        create(self, **options)
+        self._holder = f"{SETTINGS.party}-{self._holder}"
+
+    SchedulerTask.__init__ = named  # type: ignore[method-assign]
+
+
+_name_holders()
 
 
 @contextlib.asynccontextmanager

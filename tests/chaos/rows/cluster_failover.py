@@ -1,4 +1,6 @@
-"""A cluster with replicas: a primary dies and returns as a replica, or hands over (CLUSTER FAILOVER); a slot moves."""
+"""A cluster with replicas: a primary dies while its replica lags, and returns as a replica; it hands over (CLUSTER
+FAILOVER); the queue's slot moves, atomically and key by key.
+"""
 
 import time
 
@@ -7,10 +9,14 @@ from tests.chaos.replicated_cluster import NODE_TIMEOUT_MS, ReplicatedCluster
 from tests.chaos.run import QUEUE, ChaosRun
 
 NUMBER = 4
-TITLE = "3 primaries + 3 replicas: primary killed, CLUSTER FAILOVER, slot moved, old primary back as a replica"
+TITLE = (
+    "3 primaries + 3 replicas: primary killed with a lagging replica, CLUSTER FAILOVER, slot moved at once and by key"
+)
 LIMIT_S = 2 * NODE_TIMEOUT_MS / 1000 + 2
 REPLICATION_S = 1.0
-"""What was acknowledged so shortly before the death of a primary may not have been replicated."""
+"""What was acknowledged so shortly before the end of replication may not have been replicated."""
+UNREPLICATED = 50
+"""Adds that only the primary has received when it dies."""
 
 
 def play(run: ChaosRun) -> None:
@@ -19,12 +25,19 @@ def play(run: ChaosRun) -> None:
     run.use(cluster.url, cluster.bystander(QUEUE))
     run.expects_findings = True
     run.fleet_of(2, jobs=500, rate=60, request_timeout=3_000)
-    for number in run.faults(3, every=5, progress=60):
+    lost = 0
+    for number in run.faults(4, every=5, progress=60):
         primary, replica = cluster.owner(QUEUE)
-        match number % 3:
+        match number % 4:
             case 0:
-                run.excuse(REPLICATION_S)
+                cluster.stop_replication(primary, replica)
+                since = time.monotonic()
+                before = len(run.ledger.acknowledged)
+                run.ledger.wait(lambda before=before: len(run.ledger.acknowledged) >= before + UNREPLICATED, 20)
+                lost += len(run.ledger.acknowledged) - before
                 primary.kill()
+                run.excuse(time.monotonic() - since + REPLICATION_S)
+                cluster.allow_replication(replica)
                 run.serving("served again after a death", time.monotonic(), LIMIT_S)
                 primary.start(start_timeout=60_000)
                 cluster.wait_replicating(primary)
@@ -33,7 +46,11 @@ def play(run: ChaosRun) -> None:
                     client.execute("CLUSTER", "FAILOVER")
                 run.serving("served again after CLUSTER FAILOVER", time.monotonic(), LIMIT_S)
                 cluster.wait_replicating(primary)
-            case _:
+            case 2:
                 cluster.move_slot(QUEUE)
                 run.serving("served again after a move of the slot", time.monotonic(), LIMIT_S)
+            case _:
+                cluster.move_slot_by_key(QUEUE)
+                run.serving("served again after a move by key", time.monotonic(), LIMIT_S)
         run.client.close()  # its connections may be those of a dead node
+    run.note(f"{lost} adds were acknowledged while the replica of a primary that died did not receive them")
