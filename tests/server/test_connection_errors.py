@@ -19,7 +19,6 @@ from glidemq_py import (
     ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQValidationError,
-    Queue,
     ServerModeError,
     TlsError,
     Worker,

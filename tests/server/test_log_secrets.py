@@ -1,11 +1,13 @@
 """No log line and no output contains a password or the data of a job, whatever goes wrong."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from glidemq_py import (
     AmbiguousResultError,
@@ -17,6 +19,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.testing import ServerProcess
 from tests.chaos.fault_proxy import FaultProxy
 from tests.server.command import Command
@@ -112,3 +115,22 @@ async def test_worker_command(server: ServerProcess, queue_name: str, tmp_path: 
             await command.printed("failed in attempt", 2)
     assert PASSWORD not in command.text
     assert DATA not in command.text
+
+
+async def test_metrics(server: ServerProcess, queue_name: str) -> None:
+    registry = CollectorRegistry()
+    url = url_of(server.port)
+
+    def scrape() -> str:
+        registry.register(QueueCollector([queue_name], url))
+        with contextlib.closing(ProcessMetrics(registry)):
+            return generate_latest(registry).decode()
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, fail, url) as worker:
+        recorded = EventRecorder(worker)
+        await queue.add("pay", {"card": DATA})
+        await recorded.wait("failed")
+        text = await asyncio.to_thread(scrape)
+    assert queue_name in text
+    assert PASSWORD not in text
+    assert DATA not in text

@@ -1,0 +1,148 @@
+"""A password is in no repr, error, help text or span of the package, however the connection was given."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    ConnectionOptions,
+    FlowProducer,
+    GlideMQError,
+    Producer,
+    Queue,
+    QueueEvents,
+    Scheduler,
+    Worker,
+    library,
+)
+from glidemq_py._client.connect import config_of
+from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py.proxy import ProxyOptions
+from glidemq_py.proxy.__main__ import main as proxy_main
+from glidemq_py.sync import FlowProducer as BlockingFlowProducer
+from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.telemetry.prometheus import QueueCollector
+
+SECRET = "hunter2Secret"
+URL = f"valkey://user:{SECRET}@h:6379?tls_insecure=true".replace("valkey", "valkeys")
+OPTIONS = ConnectionOptions("h", username="user", password=SECRET)
+TOKEN = f"{SECRET}-token-that-is-long-enough"
+
+HOLDERS: list[Callable[[Any], object]] = [
+    lambda connection: Queue("q", connection),
+    lambda connection: Worker("q", print, connection),
+    lambda connection: BroadcastWorker("q", print, connection, subscription="s"),
+    lambda connection: QueueEvents("q", connection),
+    lambda connection: FlowProducer(connection),
+    lambda connection: Producer("q", connection),
+    lambda connection: Broadcast("q", connection),
+    lambda connection: Scheduler(Queue("q", connection)),
+    lambda connection: BlockingQueue("q", connection),
+    lambda connection: BlockingFlowProducer(connection),
+    lambda connection: QueueCollector(["q"], connection),
+    lambda _: ProxyOptions(tokens=[TOKEN]),
+]
+
+
+@pytest.mark.parametrize("connection", [URL, OPTIONS], ids=["url", "options"])
+@pytest.mark.parametrize("make", HOLDERS)
+def test_repr_of_what_holds_a_connection(make: Callable[[Any], object], connection: Any) -> None:
+    holder = make(connection)
+    assert SECRET not in f"{holder!r} {holder}"
+
+
+def test_repr_of_options() -> None:
+    for value in (OPTIONS, ConnectionOptions.from_url(URL), WorkerArguments(url=URL), ConnectionOptions.parse(URL)):
+        assert SECRET not in f"{value!r} {value}"
+    assert SECRET not in repr(ConnectionOptions("h", tls=True, tls_cert=pem(), tls_key=pem()))
+
+
+def pem() -> bytes:
+    return f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n".encode()
+
+
+def test_repr_of_spark_options() -> None:
+    pytest.importorskip("pyspark")
+    from glidemq_py.spark.options import ReadOptions, WriteOptions
+
+    for value in (
+        WriteOptions.parse({"queue": "q", "url": URL, "jobName": "n"}, streaming=False),
+        ReadOptions.parse({"queue": "q", "url": URL}, streaming=False),
+    ):
+        assert SECRET not in f"{value!r} {value}"
+
+
+@dataclass
+class Application:
+    """What an application logs: a dataclass that holds our objects."""
+
+    queue: object
+    connection: object
+
+
+def test_repr_of_an_application_that_holds_our_objects() -> None:
+    assert SECRET not in repr(Application(Queue("q", URL), OPTIONS))
+
+
+MUTATIONS = st.lists(st.tuples(st.integers(0, 60), st.text(min_size=0, max_size=3)), max_size=4)
+
+
+@given(st.sampled_from([f"valkey://user:{SECRET}@h:6379/0?client_name=a", f"valkeys+cluster://:{SECRET}@a:1,b:2",
+                        f"redis://{SECRET}@h", f"user:{SECRET}@h:1"]), MUTATIONS)  # fmt: skip
+def test_errors_about_a_damaged_url(url: str, mutations: list[tuple[int, str]]) -> None:
+    head, _, tail = url.partition(SECRET)
+    for at, text in mutations:
+        place = at % (len(head) + len(tail) + 1)
+        if place <= len(head):
+            head = head[:place] + text + head[place + 1 :]
+        else:
+            tail = tail[: place - len(head)] + text + tail[place - len(head) + 1 :]
+    for use in (ConnectionOptions.from_url, lambda given: Queue("q", given), lambda given: QueueEvents("q", given)):
+        shown = outcome(lambda use=use: use(head + SECRET + tail))
+        # A path or a user name is no secret; a password is.
+        assert f":{SECRET}" not in shown
+        assert SECRET not in shown.partition("Error")[2]
+
+
+def outcome(attempt: Callable[[], object]) -> str:
+    """Return the repr of a result, or all that an error shows."""
+    try:
+        return repr(attempt())
+    except GlideMQError as error:
+        return f"Error {error} {error!r} {vars(error)} {''.join(traceback.format_exception(error))}"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: read_arguments(["--help"]),
+        lambda: library.main(["--help"]),
+        lambda: library.main(["check", "--help"]),
+        lambda: proxy_main(["--help"]),
+    ],
+    ids=["worker", "library", "library check", "proxy"],
+)
+def test_help_shows_no_environment(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIDEMQ_URL", URL)
+    monkeypatch.setenv("GLIDEMQ_PROXY_TOKENS", TOKEN)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        run()
+    assert "usage" in out.getvalue()
+    assert SECRET not in out.getvalue()
+
+
+def test_configuration_of_the_client_is_not_shown() -> None:
+    """GLIDE's own objects have no repr with values; ours must not add one."""
+    assert SECRET not in repr(config_of(OPTIONS))
