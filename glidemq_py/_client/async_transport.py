@@ -125,7 +125,7 @@ class AsyncTransport:
         except GlideError as error:
             self._check_silence(error, answered, call.key)
             reply = await self._recover(call, error, started)
-        return call.decode(reply)
+        return call.read(reply)
 
     async def _run(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
@@ -250,7 +250,7 @@ class AsyncTransport:
             if failure.outcome is not CallOutcome.PERMANENT:
                 self.interruptions.record(hash_tag(call.key) if self.is_cluster else None)
             raise translate(reply, self.library) from reply
-        return call.decode(reply)
+        return call.read(reply)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

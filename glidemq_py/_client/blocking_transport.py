@@ -76,10 +76,10 @@ class ThreadTransport:
         try:
             started, answered = time.monotonic(), self._answered
             try:
-                return call.decode(self._run(call))
+                return call.read(self._run(call))
             except GlideError as error:
                 self._check_silence(error, answered, call.key)
-                return call.decode(self._recover(call, error, started))
+                return call.read(self._recover(call, error, started))
         finally:
             self._leave()
 

@@ -103,4 +103,4 @@ def _order(entry: str) -> tuple[int, int]:
 
 def _event(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:
     fields = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in pairs}
-    return QueueEvent(entry.decode(), fields.pop("event", ""), fields.pop("jobId", ""), fields)
+    return QueueEvent(entry.decode("utf-8", "replace"), fields.pop("event", ""), fields.pop("jobId", ""), fields)

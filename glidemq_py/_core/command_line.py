@@ -29,7 +29,7 @@ def hide_secrets(text: str) -> str:
 
 def parse_duration(text: str) -> int:
     """Return the milliseconds of "500ms", "30s", "5m" or "1h". The unit is required, because 30 alone is ambiguous."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|h)", text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a duration with a unit, such as 30s, 500ms or 5m")
     return round(float(found[1]) * _UNITS_MS[found[2]])

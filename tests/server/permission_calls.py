@@ -488,9 +488,12 @@ async def run_worker(place: Place) -> None:
 
     try:
         await place.wait(completed)
-    finally:
+    except Denied:
         await worker.close()
-        await running
+        await asyncio.wait({running})  # a worker that is closed while it starts raises ClosedError
+        raise
+    await worker.close()
+    await running
 
 
 async def run_subscription(place: Place) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from glidemq_py.spark import writer as writing
-from glidemq_py.spark.api import TaskFacts
+from glidemq_py.spark.api import TaskFacts, pa
 from glidemq_py.spark.source import make_reader, make_stream_reader, make_writer
 
 __all__ = ["read", "read_events", "write"]

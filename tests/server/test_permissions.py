@@ -113,7 +113,7 @@ async def work(url: str) -> None:
             removed = await queue.add("a", remove_on_complete=kept)  # type: ignore[arg-type]
             while await completed.get() != removed.id:
                 pass
-        for options in ({"priority": 2}, {"lifo": True}, {"timeout": 50}):
+        for options in ({"priority": 2}, {"lifo": True}, {"timeout": 20_000}):
             await (await queue.add("a", **options)).wait_until_finished()
         failed = await queue.add("fails", attempts=2, backoff=10, remove_on_fail={"count": 5})
         with pytest.raises(GlideMQError, match="ValueError"):

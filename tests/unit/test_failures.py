@@ -175,9 +175,10 @@ def test_interruptions_are_noted_and_a_missing_library_is_none():
         ("NOPERM User app has no permissions to access the 'glide:{q}:id' key", "app", "glide:{q}:id"),
         (
             "ERR ACL failure in script: User app has no permissions to run the 'xgroup|destroy' command",
-            "",
+            "app",
             "xgroup|destroy",
         ),
+        ("ERR ACL failure in script: User has no permissions to run the 'decr' command; nothing", "", "decr"),
         ("ERR The user executing the script can't run this command or subcommand", "", ""),
     ],
 )

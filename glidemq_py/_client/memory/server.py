@@ -163,7 +163,7 @@ class MemoryServer:
             args = [a if isinstance(a, bytes) else a.encode("utf-8", "surrogateescape") for a in call.args]
             key = call.key.encode("utf-8", "surrogateescape")
             reply = self._engine.call(library.function(call.function), [key], args)
-        return call.decode(reply)
+        return call.read(reply)
 
     def command(self, args: list[bytes], *, shown: bool = True) -> Any:
         """Run a plain command. Raises CommandError.

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgpack
 
 from glidemq_py._core.rows import FIELDS
+from glidemq_py.errors import GlideMQError, ScriptError
 
 __all__ = [
     "TEXT_MARK",
@@ -77,6 +78,19 @@ class Call(Generic[T_co]):
         self.args = args
         self.decode = decode
         self.repeatable = repeatable
+
+    def read(self, reply: Any) -> T_co:
+        """Return the result of a reply.
+
+        Raises:
+            ScriptError: the reply does not have the form of this function's replies.
+        """
+        try:
+            return self.decode(reply)
+        except GlideMQError:
+            raise
+        except Exception as error:
+            raise ScriptError(f"call {self.function!r}: malformed reply of the server ({error!r})") from error
 
 
 # msgpack has no type annotations.

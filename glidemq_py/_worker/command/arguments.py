@@ -85,7 +85,7 @@ class WorkerArguments:
 
 def parse_size(text: str) -> int:
     """Return the bytes of "300000000", "512K", "300M" or "1.5G" (powers of 1024; an "iB" or "B" may follow)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:I?B)?", text.strip().upper())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([KMG]?)(?:I?B)?", text.strip().upper())
     size = 0 if found is None else round(float(found[1]) * _UNITS_BYTES[found[2]])
     if size <= 0:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a size such as 512M or 1.5G")

@@ -66,7 +66,7 @@ class SandboxTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return call.decode(await self._request("call", call.function, call.key, list(call.args), call.repeatable))
+        return call.read(await self._request("call", call.function, call.key, list(call.args), call.repeatable))
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""

@@ -69,13 +69,17 @@ def packable(fields: dict[str, Any]) -> Message:
     return {name: value for name, value in fields.items() if isinstance(value, _PLAIN)}
 
 
-def _unpack(body: bytes) -> Message:
-    message: Message = _unpackb(body, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
-    return message
+def _unpack(body: bytes) -> Message | None:
+    """Return a message; None if it is malformed: a handler has written to the connection, which is then closed."""
+    try:
+        message = _unpackb(body, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, _msgpack.UnpackException):
+        return None
+    return message if isinstance(message, dict) and "kind" in message else None
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
-    """Return the next message; None if the connection is closed."""
+    """Return the next message; None if the connection is closed or the message is malformed."""
     try:
         (length,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
         return _unpack(await reader.readexactly(length))
@@ -84,7 +88,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message | None:
 
 
 def receive_message(sock: socket.socket) -> Message | None:
-    """Return the next message of a blocking socket; None if the connection is closed."""
+    """Return the next message of a blocking socket; None if it is closed or the message is malformed."""
     head = _receive(sock, _HEAD.size)
     body = None if head is None else _receive(sock, _HEAD.unpack(head)[0])
     return None if body is None else _unpack(body)
