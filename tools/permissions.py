@@ -173,7 +173,7 @@ NEEDS_SEARCH_MODULE: Final = frozenset({"Queue.create_job_index", "Queue.drop_jo
 LOCAL: Final = frozenset(
     [
         *(f"{kind}.{method}" for kind in ("Worker", "BroadcastWorker")
-          for method in ("abort_job", "off", "on", "override", "pause", "rate_limit", "resume")),
+          for method in ("cancel_job", "off", "on", "override", "pause", "rate_limit", "resume")),
         "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait", "QueueEvents.off",
         "QueueEvents.on", "Task.options", "Task.route", "Task.spec",
     ]
