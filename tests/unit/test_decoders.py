@@ -314,7 +314,7 @@ DECODERS = dict(
         one("_worker.sandbox.framing:_unpack", PACKED),
         # Options of Spark.
         decode_options("spark.options:WriteOptions.parse", False),
-        decode_options("spark.options:ReadOptions.parse", False),
+        decode_options("spark.read_options:ReadOptions.parse", False),
         one("spark.encoding:_read_opts", JSON | as_json(["attempts", "delay", "priority", "backoff"])),
         one("spark.columns:plain_data", st.lists(STORED | st.none(), max_size=3)),
     ]
@@ -386,6 +386,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_worker.sandbox.target:_load_file",
         "spark.events_reader:EventsReader.read",
         "spark.reader:JobsReader.read",
+        "spark.results_reader:ResultsReader.read",
         "spark.reports:WritesReader.read",
         "telemetry.prometheus:QueueCollector._read",
         "sync.job_queue:Queue.read_stream",
