@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ class Place:
     ) -> None:
         self.name, self.url, self.admin_url, self._is_denied, self._stack = name, url, admin_url, is_denied, stack
         self.message_id = ""
-        self.dead_letters: Any = {"name": f"{name}-dead"}
+        self.dead_letters = f"{name}-dead"
         self.admin: Queue[Any, Any] = Queue(name, admin_url, dead_letter_queue=self.dead_letters)
         self.queue: Queue[Any, Any] = Queue(name, url)
 
@@ -635,9 +636,17 @@ async def use_spark(place: Place, use: Callable[[Any, dict[str, str]], object]) 
     await asyncio.to_thread(use, spark_calls, {"queue": place.name, "url": place.url})
 
 
+def _write_once(guarantee: str, spark: Any, options: dict[str, str]) -> None:
+    spark.write({**options, "guarantee": guarantee})
+
+
+def _read_view(view: str, spark: Any, options: dict[str, str]) -> None:
+    spark.read(options, view)
+
+
 async def write_with_spark(place: Place) -> None:
     for guarantee in ("append", "task", "atomic"):
-        await use_spark(place, lambda spark, options, each=guarantee: spark.write({**options, "guarantee": each}))
+        await use_spark(place, partial(_write_once, guarantee))
 
 
 async def drain_with_spark(place: Place) -> None:
@@ -647,7 +656,7 @@ async def drain_with_spark(place: Place) -> None:
 async def read_with_spark(place: Place) -> None:
     await place.prepare(succeed)
     for view in ("jobs", "writes"):
-        await use_spark(place, lambda spark, options, each=view: spark.read(options, each))
+        await use_spark(place, partial(_read_view, view))
     await use_spark(place, lambda spark, options: spark.read_events(options))
 
 

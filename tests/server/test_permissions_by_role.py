@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -109,7 +109,7 @@ class Server:
             assert "permissions.md" in str(error)
         return error
 
-    async def call_all(self, calls: list[tuple[str, str]]) -> dict[tuple[str, str], Exception | None]:
+    async def call_all(self, calls: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Exception | None]:
         """Call methods as roles; of methods with the same call, only the first per role."""
         slots = asyncio.Semaphore(CONCURRENT)
         found: dict[tuple[str, str], Exception | None] = {}

@@ -7,6 +7,7 @@ import io
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,7 +110,7 @@ def test_errors_about_a_damaged_url(url: str, mutations: list[tuple[int, str]]) 
         else:
             tail = tail[: place - len(head)] + text + tail[place - len(head) + 1 :]
     for use in (ConnectionOptions.from_url, lambda given: Queue("q", given), lambda given: QueueEvents("q", given)):
-        shown = outcome(lambda use=use: use(head + SECRET + tail))
+        shown = outcome(partial(use, head + SECRET + tail))
         # A path or a user name is no secret; a password is.
         assert f":{SECRET}" not in shown
         assert SECRET not in shown.partition("Error")[2]

@@ -32,9 +32,7 @@ def play(run: ChaosRun) -> None:
             case 0:
                 cluster.stop_replication(primary, replica)
                 since = time.monotonic()
-                before = len(run.ledger.acknowledged)
-                run.ledger.wait(lambda before=before: len(run.ledger.acknowledged) >= before + UNREPLICATED, 20)
-                lost += len(run.ledger.acknowledged) - before
+                lost += _acknowledge(run)
                 primary.kill()
                 run.excuse(time.monotonic() - since + REPLICATION_S)
                 cluster.allow_replication(replica)
@@ -54,3 +52,11 @@ def play(run: ChaosRun) -> None:
                 run.serving("served again after a move by key", time.monotonic(), LIMIT_S)
         run.client.close()  # its connections may be those of a dead node
     run.note(f"{lost} adds were acknowledged while the replica of a primary that died did not receive them")
+
+
+def _acknowledge(run: ChaosRun) -> int:
+    """Wait until some more adds are acknowledged; return how many."""
+    known = run.ledger.acknowledged
+    before = len(known)
+    run.ledger.wait(lambda: len(known) >= before + UNREPLICATED, 20)
+    return len(known) - before
