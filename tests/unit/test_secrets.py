@@ -75,7 +75,8 @@ def pem() -> bytes:
 
 def test_repr_of_spark_options() -> None:
     pytest.importorskip("pyspark")
-    from glidemq_py.spark.options import ReadOptions, WriteOptions
+    from glidemq_py.spark.options import WriteOptions
+    from glidemq_py.spark.read_options import ReadOptions
 
     for value in (
         WriteOptions.parse({"queue": "q", "url": URL, "jobName": "n"}, streaming=False),
