@@ -20,7 +20,7 @@ from glidemq_py.spark import writer
 from pyspark_glidemq import DefaultSource
 
 FAULTS = ("fault", "faultpartition", "faultattempts", "faultrow", "folder", "commit", "how", "wait", "abort")
-PATIENCE = 600
+PATIENCE = 1_800
 
 
 def note(folder, name, text=""):

@@ -33,7 +33,7 @@ CALLS_OF_A_WRITE = 700
 """Server calls of a write that nothing disturbs, about."""
 CALLS_OF_A_COMMIT = 12
 """A ballot, two queues prepared, the decision, and the first pieces."""
-PATIENCE = 900
+PATIENCE = 1_800
 
 
 @dataclass(frozen=True, slots=True)

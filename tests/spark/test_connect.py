@@ -14,9 +14,10 @@ import pytest
 
 from glidemq_py._client.embedded import free_port
 from glidemq_py.testing import RespClient
-from tests.spark.conftest import ROOT, Written, environment, missing
+from tests.spark.conftest import CONNECTED_TOO_LATE, LIMIT_S, ROOT, Written, environment, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_000)]
+RUNS = 6
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(RUNS * LIMIT_S)]
 
 PROGRAM = """
 import sys, tempfile
@@ -53,15 +54,6 @@ print(spark.table("seen").count(), "events")
 """
 
 
-CONNECTED_TOO_LATE = "Python worker failed to connect back"
-"""Spark's error if the Python process of a streaming query has not connected within ten seconds.
-
-The limit is a constant of Spark (`PythonWorkerFactory.createSimpleWorker`) without an option:
-`spark.python.authenticate.socketTimeout` is another one. It is exceeded on a machine that is slow enough.
-"""
-RUNS = 6
-
-
 @dataclass
 class Server:
     """A Spark Connect server.
@@ -94,7 +86,7 @@ def remote(tmp_path: Path) -> Iterator[Server]:
         server = subprocess.Popen(
             command, cwd=tmp_path, env=os.environ | environment(), stdout=file, stderr=file, start_new_session=True
         )
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + LIMIT_S
     while "Spark Connect server started" not in log.read_text(errors="replace"):
         assert server.poll() is None, log.read_text(errors="replace")
         assert time.monotonic() < deadline, log.read_text(errors="replace")
@@ -107,7 +99,7 @@ def remote(tmp_path: Path) -> Iterator[Server]:
 def run_program(remote: Server, url: str, queue: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, remote.address, url, queue], cwd=ROOT, env=os.environ | environment(),
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import ROOT, missing
+from tests.spark.conftest import LIMIT_S, ROOT, missing
 from tests.test_examples import assert_in_order, environment
 
 
@@ -22,7 +22,7 @@ def test_flights(tmp_path: Path) -> None:
     picture = tmp_path / "flights.png"
     command = [sys.executable, str(ROOT / "examples" / "spark_flights" / "main.py"), "--flights", "4000"]
     done = subprocess.run(
-        [*command, "--plot", str(picture)], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
+        [*command, "--plot", str(picture)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env=environment() | {"PYTHONWARNINGS": "ignore", "MPLCONFIGDIR": str(tmp_path / os.urandom(4).hex())},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue, Worker
-from tests.spark.conftest import Written
+from tests.spark.conftest import LIMIT_S, Written
 
 ROWS = 1_000
 EXPECTED = [str(n) for n in range(ROWS)]
@@ -27,7 +27,7 @@ def frame(spark: Any) -> Any:
 
 
 def wait_for(folder: Path, name: str, count: int = 1) -> list[str]:
-    deadline = time.monotonic() + 600
+    deadline = time.monotonic() + LIMIT_S
     while len(found := [path.read_text() for path in folder.glob(f"{name}-*")]) < count:
         assert time.monotonic() < deadline, name
         time.sleep(0.02)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from glidemq_py.testing import RespClient
-from tests.spark.conftest import ROOT, Written, environment, missing
+from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 FILES, ROWS, KILLS = 14, 60, 2
 
@@ -78,7 +78,7 @@ def test_restarted_query_writes_each_row_once(url: str, resp: RespClient, queue_
 
     for _ in range(KILLS):
         before, driver = jobs(), start()
-        deadline = time.monotonic() + 900
+        deadline = time.monotonic() + LIMIT_S
         while jobs() == before:
             assert driver.poll() is None
             assert time.monotonic() < deadline

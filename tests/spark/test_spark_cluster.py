@@ -17,7 +17,7 @@ import pytest
 from glidemq_py._client.embedded import free_port
 from glidemq_py.spark import last_report
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.spark.conftest import ROOT, Written, environment, missing
+from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     sizes = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
     running += [start(f"{deploy}.worker.Worker", "--host", host, *sizes, url) for host in ("127.0.0.1", "127.0.0.2")]
-    deadline = time.monotonic() + 900
+    deadline = time.monotonic() + LIMIT_S
     while (folder / "log").read_text(errors="replace").count("Successfully registered with master") < 2:
         assert time.monotonic() < deadline, (folder / "log").read_text(errors="replace")
         time.sleep(0.2)
@@ -82,7 +82,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-@pytest.mark.timeout(1_000)
+@pytest.mark.timeout(LIMIT_S)
 def test_retries_and_speculation(
     master: str, private_server: Callable[..., ServerProcess], cluster_url: str, cluster_resp: RespClient,
     queue_name: str, tmp_path: Path,
@@ -104,7 +104,7 @@ def test_retries_and_speculation(
         Path(run["folder"]).mkdir()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, master, json.dumps(runs)], cwd=ROOT, env=os.environ | environment(),
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("read 1000\n") == len(runs), done.stdout
