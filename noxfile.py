@@ -44,7 +44,9 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite, one process per core. Arguments: pytest's; `-n 0` for a single process.
+    """Run the whole suite, two processes per core. Arguments: pytest's; `-n 0` for a single process.
+
+    The tests wait for half of their time, for locks that expire and processes that start.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
     repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
@@ -53,7 +55,7 @@ def tests(session: "nox.Session") -> None:
     # Tests marked with the same xdist_group share a process. Tests start hundreds of Python processes: without cached
     # bytecode, each would compile the whole package.
     env = {"PYTHONDONTWRITEBYTECODE": ""}
-    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "loadgroup", *session.posargs, env=env)
+    session.run("python", "-m", "pytest", "-n", _processes(), "--dist", "loadgroup", *session.posargs, env=env)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
 
@@ -202,6 +204,10 @@ def _group(name: str) -> list[str]:
     import nox
 
     return list(nox.project.dependency_groups(nox.project.load_toml(PYPROJECT), name))
+
+
+def _processes() -> str:
+    return str(2 * (os.cpu_count() or 1))
 
 
 def _run_all(session: "nox.Session", *commands: list[str]) -> None:

@@ -44,10 +44,14 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark and Py4J leave sockets and deprecations about; that is theirs."""
+    """Mark the tests of this folder, before pytest-xdist reads their groups, and run them first: they take longest."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.parent != here)
     for item in items:
-        if Path(item.fspath).parent == Path(__file__).parent:
+        if item.path.parent == here:
+            # PySpark and Py4J leave sockets and deprecations about; that is theirs.
             item.add_marker(pytest.mark.filterwarnings("ignore"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(LIMIT_S))
@@ -55,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # One Spark session is enough: with pytest-xdist its tests run in the same process. Files that start
             # Spark processes of their own may run in another one meanwhile.
             session = "spark" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if session else Path(item.fspath).stem))
+            item.add_marker(pytest.mark.xdist_group("spark" if session else item.path.stem))
 
 
 @pytest.hookimpl(wrapper=True)
