@@ -105,14 +105,18 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
         self.model.add(job_id, key, now + timed.get("delay", 0), now + ttl if ttl else None)
         self.model.groups[key].concurrency = concurrency
 
-    @rule(name=st.sampled_from("ab"), mode=st.sampled_from(("simple", "throttle", "debounce")), delay=st.booleans())
-    def add_deduplicated(self, name: str, mode: str, delay: bool) -> None:
+    @rule(
+        name=st.sampled_from("ab"), mode=st.sampled_from(("simple", "throttle", "debounce")), delay=st.booleans(),
+        key=st.sampled_from((None, None, "one", "wide")),
+    )  # fmt: skip
+    def add_deduplicated(self, name: str, mode: str, delay: bool, key: str | None) -> None:
         now, wait = self.q.now, 45 if delay else 0
         existing, at = self.dedup.get(name, ("", 0))
         job = self.model.jobs.get(existing)
         open_ = job is not None and job.state in ("ready", "active", "suspended", "waiting")
         replaceable = open_ and self.q.state(existing) in ("delayed", "prioritized")
-        (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode]))
+        group: dict[str, Any] = {} if key is None else {"ordering": [key, WIDTHS[key], 0, 0, 0, 0, 0]}
+        (result,) = self.q.add(row("task", "{}", "{}", delay=wait, deduplication=[name, 80, mode], **group))
         if mode == "throttle":
             expected = "skipped" if existing and now - at < 80 else "added"
         elif now - at >= 80:
@@ -130,7 +134,10 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
             assert job is not None
             job.state = "gone"
         self.dedup[name] = (job_id, now)
-        self.model.add(job_id, due=now + wait)
+        if key is None:
+            self.model.add(job_id, due=now + wait)
+        else:
+            self._added_to_group(job_id, key, WIDTHS[key], {"delay": wait})
 
     # -- workers ------------------------------------------------------------------------------------------
 
