@@ -323,7 +323,7 @@ def test_restarted_query_reads_each_result_once(stream: Stream, finished: Finish
     assert stream.run(maxOffsetsPerTrigger=200, state="completed") == [200, 200, 100]
     stream.forget_commit()
     finished.finish(50, AT - 1)
-    assert stream.run(state="completed") == [100, 50]
+    assert stream.run(state="completed") == [50]  # the sink skips the repeated batch, whose files it has
     assert stream.run(state="completed") == []
     rows = stream.rows()
     assert sorted(row.id for row in rows) == finished.jobs
