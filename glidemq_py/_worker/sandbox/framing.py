@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgpack
 
@@ -75,7 +75,7 @@ def _unpack(body: bytes) -> Message | None:
         message = _unpackb(body, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
     except (ValueError, TypeError, RecursionError, _msgpack.UnpackException):
         return None
-    return message if isinstance(message, dict) and "kind" in message else None
+    return cast("Message", message) if isinstance(message, dict) and "kind" in message else None
 
 
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
