@@ -52,10 +52,10 @@ def tests(session: "nox.Session") -> None:
     repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
     """
     session.install("-q", "-e", ".[embedded,speed,test,spark]")
-    # Tests marked with the same xdist_group share a process. Tests start hundreds of Python processes: without cached
+    # tests/conftest.py distributes the tests. They start hundreds of Python processes: without cached
     # bytecode, each would compile the whole package.
     env = {"PYTHONDONTWRITEBYTECODE": ""}
-    session.run("python", "-m", "pytest", "-n", _processes(), "--dist", "loadgroup", *session.posargs, env=env)
+    session.run("python", "-m", "pytest", "-n", _processes(), "--dist", "loadscope", *session.posargs, env=env)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
 
@@ -72,7 +72,7 @@ def coverage(session: "nox.Session") -> None:
     others = [argument for argument in session.posargs if argument not in floor]
     # Not pytest-cov: the package's own pytest plugin imports the package before pytest-cov starts to measure.
     session.run("coverage", "erase", env=env)
-    tests = ["pytest", "-n", "auto", "--dist", "loadgroup", "-m", "not slow", *others]
+    tests = ["pytest", "-n", "auto", "--dist", "loadscope", "-m", "not slow", *others]
     session.run("coverage", "run", "-m", *tests, env=env)
     session.run("coverage", "combine", "--quiet", env=env)
     session.run("coverage", "report", *floor, env=env)

@@ -89,6 +89,29 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{reason}: {count} tests not run")
 
 
+# -- distribution to processes -----------------------------------------------------------------------------
+
+SPARK_PROCESSES = {"test_connect", "test_example", "test_killed_driver", "test_random_kills", "test_spark_cluster"}
+"""Files in tests/spark that start Spark in other processes; the others share one session."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, run each test in any process, but those of Spark in two: its start is costly."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = Path(nodeid.partition("::")[0])
+            if path.parent.name != "spark":
+                return nodeid
+            return "Spark processes" if path.stem in SPARK_PROCESSES else "the Spark session"
+
+    return SparkTogether(config, log)
+
+
 # -- the one server of most tests --------------------------------------------------------------------------
 
 

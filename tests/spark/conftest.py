@@ -44,9 +44,11 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, before pytest-xdist reads their groups, and run them first: they take longest."""
+    """Mark the tests of this folder, and run them first: they take longest.
+
+    Each test that failed since Spark's ten seconds were too short is repeated.
+    """
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.parent != here)
     for item in items:
@@ -56,10 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(LIMIT_S))
             item.add_marker(pytest.mark.slow)
-            # One Spark session is enough: with pytest-xdist its tests run in the same process. Files that start
-            # Spark processes of their own may run in another one meanwhile.
-            session = "spark" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if session else item.path.stem))
+            item.add_marker(pytest.mark.flaky(reruns=3, only_rerun=CONNECTED_TOO_LATE))
 
 
 @pytest.hookimpl(wrapper=True)

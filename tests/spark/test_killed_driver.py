@@ -110,7 +110,7 @@ def test_driver_killed_between_prepare_and_decision(
         (tmp_path / "in" / f"{n:05}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(calls: str) -> int:
-        for note in tmp_path.glob("crashed-*"):
+        for note in [*tmp_path.glob("crashed-*"), *tmp_path.glob("killed-*")]:
             note.unlink()
         command = [sys.executable, "-c", KILLED, str(tmp_path), url, queue_name, calls]
         log = (tmp_path / "log").open("ab")
