@@ -86,7 +86,7 @@ def test_restarted_query_writes_each_row_once(url: str, resp: RespClient, queue_
         time.sleep(random.random() / 2)  # wherever that is: while it stages, decides, publishes or notes its checkpoint
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert start().wait(600) == 0
+    assert start().wait(LIMIT_S) == 0
     found = [data for queue in queues for data in Written(resp, queue).data]
     assert sorted(found, key=int) == [str(i) for i in range(FILES * ROWS)]
     assert list(Written(resp, queue_name).staged.values()) == ["string"]  # the query's last batch
@@ -116,7 +116,7 @@ def test_driver_killed_between_prepare_and_decision(
         log = (tmp_path / "log").open("ab")
         return subprocess.Popen(
             command, cwd=ROOT, env=os.environ | environment(), start_new_session=True, stdout=log, stderr=log
-        ).wait(600)
+        ).wait(LIMIT_S)
 
     def states() -> list[str]:
         found = [Written(resp, queue).staged for queue in queues]
