@@ -125,7 +125,12 @@ class AsyncTransport:
         except GlideError as error:
             self._check_silence(error, answered, call.key)
             reply = await self._recover(call, error, started)
-        return call.read(reply)
+        try:
+            return call.decode(reply)  # as `call.read`, with one function less in the path of a job
+        except GlideMQError:
+            raise
+        except Exception as error:
+            raise call.malformed(error) from error
 
     async def _run(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the

@@ -116,10 +116,10 @@ async def replay_all(
     left = body.get("count", count or _DEFAULT_REPLAYED)
     replayed: list[ReplayedJob] = []
     dead_queue = await queue._dead_letter_queue.open(await queue._connected())
+    place = f"{dead_queue.keys.meta} {JobState.WAITING}" if dead_queue else ""
+    inner = open_cursor(place, cursor)
     if dead_queue is None:
         return answer({"jobs": [], "replayed": 0, "cursor": None})
-    place = f"{dead_queue.keys.meta} {JobState.WAITING}"
-    inner = open_cursor(place, cursor)
     for _ in range(_MAX_PAGES):
         jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
         for entry in jobs:

@@ -90,7 +90,11 @@ class Call(Generic[T_co]):
         except GlideMQError:
             raise
         except Exception as error:
-            raise ScriptError(f"call {self.function!r}: malformed reply of the server ({error!r})") from error
+            raise self.malformed(error) from error
+
+    def malformed(self, error: Exception) -> ScriptError:
+        """Return the error to raise if decoding a reply failed with `error`."""
+        return ScriptError(f"call {self.function!r}: malformed reply of the server ({error!r})")
 
 
 # msgpack has no type annotations.
