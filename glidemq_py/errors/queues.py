@@ -112,7 +112,7 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "repeated": "was saved before, so this save added nothing; to add these rows too, use another 'writeId'",
     "undecided": "failed before it was committed; none of its rows became a job",
     "contended": "other drivers keep deciding the same write; save again with the same writeId",
-    "changed": "other writes of its queues are committed again and again; save again",
+    "changed": "other writes to its queues were committed during every attempt; save again",
     "gap": "the record of its previously added jobs has expired",
 }
 
