@@ -12,29 +12,19 @@ from typing import Any, Final
 
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls.reading import EventSlice, event_slice
-from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EventsLostError
-from glidemq_py.spark.api import (
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import transport_of
 from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.stream_reader import Offset, QueueStreamReader
 
 __all__ = ["EventsReader", "Slice"]
-
-_log = get_logger(__name__)
 
 _PAGE: Final = 500
 _BEGINNING: Final = "0-0"
 _LAST: Final = 2**64 - 1
 """The last event of a millisecond."""
-
-Offset = dict[str, Any]
 
 
 @dataclass
@@ -47,7 +37,7 @@ class Slice(InputPartition):
     until_number: int
 
 
-class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EventsReader(QueueStreamReader):
     """Reads the events of a queue.
 
     Args:
@@ -56,19 +46,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-        self._initial: Offset | None = None
-        self._target: Offset | None = None
+        super().__init__(options, columns)
         self._last: Offset | None = None
 
     # -- offsets, on the driver ---------------------------------------------------------------------------------
-
-    def initialOffset(self) -> Offset:  # noqa: N802  # PySpark's name
-        """Return the start of a query without a checkpoint; cached, because Spark calls it twice."""
-        if self._initial is None:
-            self._initial = self._start()
-        return self._initial
 
     def _start(self) -> Offset:
         transport, starting = transport_of(self._options.place), self._options.starting
@@ -93,27 +74,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro-batch."""
         start = start or self._last or self.initialOffset()
         end = self._target or self._newest()
-        most = self._options.max_offsets
-        if isinstance(limit, ReadAllAvailable):
-            most = None
-        elif isinstance(limit, ReadMaxRows):
-            most = limit.max_rows
+        most = self._most(limit)
         if most is None or end["number"] - start["number"] <= most:
             return end if end["number"] >= start["number"] else self._after_reset(start, end)
         return self._ahead(start, most)
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # PySpark's name
-        """Return the limit set by `maxOffsetsPerTrigger`."""
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
-
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # PySpark's name
-        """Return the newest event, for the query's progress report."""
-        return self._newest()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
-        """Stop at the newest event that exists now."""
-        self._target = self._newest()
 
     def _newest(self) -> Offset:
         now = self._page(transport_of(self._options.place), _BEGINNING, 0)
@@ -147,12 +111,6 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after, number = _BEGINNING, 0
         return [Slice(after=after, after_number=number, until=end["id"], until_number=end["number"])]
 
-    def commit(self, end: Offset) -> None:
-        """Do nothing: the server trims events."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
     # -- reading, in tasks --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -179,10 +137,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, count: int) -> None:
         """Report lost events; a negative count means that the queue was deleted and recreated."""
-        error = EventsLostError(self._options.keys.name, count if count > 0 else None)
-        if self._options.fail_on_loss:
-            raise error
-        _log.warning("%s", error)
+        self._report(EventsLostError(self._options.keys.name, count if count > 0 else None))
 
     def _batch(self, frame: Frame, entries: list[tuple[str, list[str]]]) -> Any:
         pairs = [dict(zip(flat[::2], flat[1::2], strict=False)) for _, flat in entries]

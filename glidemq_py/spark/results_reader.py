@@ -11,30 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_py._core.logs import get_logger
 from glidemq_py._features import results
 from glidemq_py.errors import GlideMQValidationError, ResultsLostError
-from glidemq_py.spark.api import (
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
 from glidemq_py.spark.options import transport_of
 from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.stream_reader import Offset, QueueStreamReader
 
 __all__ = ["Numbers", "ResultsReader"]
-
-_log = get_logger(__name__)
 
 _SEARCHED: Final = 1_000
 """Jobs per call of a search: about a millisecond of server time."""
 _SEARCH_PAUSE_S: Final = 0.25
 """Spark requests the end of a stream every 10 ms while it waits for rows."""
-
-Offset = dict[str, Any]
 
 
 @dataclass
@@ -45,7 +35,7 @@ class Numbers(InputPartition):
     until: int
 
 
-class ResultsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ResultsReader(QueueStreamReader):
     """Reads the finished jobs of a queue.
 
     Args:
@@ -54,20 +44,11 @@ class ResultsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-        self._initial: Offset | None = None
-        self._target: Offset | None = None
+        super().__init__(options, columns)
         self._cursor = ""
         self._next_search = 0.0
 
     # -- offsets, on the driver ---------------------------------------------------------------------------------
-
-    def initialOffset(self) -> Offset:  # noqa: N802  # PySpark's name
-        """Return the start of a query without a checkpoint; cached, because Spark calls it twice."""
-        if self._initial is None:
-            self._initial = self._start()
-        return self._initial
 
     def _start(self) -> Offset:
         self._search_all()
@@ -96,35 +77,27 @@ class ResultsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # PySpark's name
         """Return the end of the next micro-batch."""
         self._search_some()
-        most = self._options.max_offsets or 0
-        if isinstance(limit, ReadAllAvailable):
-            most = 0
-        elif isinstance(limit, ReadMaxRows):
-            most = limit.max_rows
-        now = self._range()
+        start, most = start or _offset("", 0), self._most(limit) or 0
+        now = self._up_to(start, most)
         if not now.id:  # the queue was deleted
             self._search_all()
-            now = self._range()
-        start = start if start is not None and start["sequence"] == now.id else _offset(now.id, 0)
-        target = self._target["number"] if self._target is not None and self._target["sequence"] == now.id else 0
-        now = self._range(start["number"], most, target)
+        if now.id != start["sequence"] or not now.id:
+            start = _offset(self._range().id, 0)
+            now = self._up_to(start, most)
         if now.stop == start["number"] and not _renumbered(start, now):
             return start
         return _offset(now.id, now.stop, now.stop_job)
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # PySpark's name
-        """Return the limit set by `maxOffsetsPerTrigger`."""
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
-
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # PySpark's name
-        """Return the newest result, for the query's progress report."""
-        return self._newest()
+    def _up_to(self, start: Offset, most: int) -> results.Range:
+        target = 0
+        if self._target is not None and self._target["sequence"] == start["sequence"]:
+            target = self._target["number"]
+        return self._range(start["number"], most, target)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
         """Stop at the newest result that exists now."""
         self._search_all()
-        self._target = self._newest()
+        super().prepareForTriggerAvailableNow()
 
     def _newest(self) -> Offset:
         now = self._range()
@@ -185,12 +158,6 @@ class ResultsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return number + lost
         return number
 
-    def commit(self, end: Offset) -> None:
-        """Do nothing: the server trims the sequence."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
     # -- reading, in tasks --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -215,10 +182,7 @@ class ResultsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, count: int | None) -> None:
         """Report lost results; None: the sequence is another one, or has lost numbers."""
-        error = ResultsLostError(self._options.keys.name, count)
-        if self._options.fail_on_loss:
-            raise error
-        _log.warning("%s", error)
+        self._report(ResultsLostError(self._options.keys.name, count))
 
 
 def _renumbered(start: Offset, now: results.Range) -> bool:
