@@ -7,7 +7,6 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ CONNECTED_TOO_LATE = "Python worker failed to connect back"
 The limit is a constant of Spark (`PythonWorkerFactory.createSimpleWorker`) without an option:
 `spark.python.authenticate.socketTimeout` is another one. It is exceeded on a machine that is slow enough.
 """
-SLOW_IMPORT_S = 4
-"""The imports that such a process needs take about half a second on an idle machine."""
+SLOW_IMPORT_S = 2
+"""The imports that such a process needs take 0.3 s on an idle machine."""
 
 
 def missing() -> str:
@@ -75,7 +74,6 @@ def pytest_runtest_makereport(
     return report
 
 
-@cache
 def import_time() -> float:
     """Return how long a fresh process takes to import what Spark's process of a streaming query imports, in s."""
     start = time.monotonic()
