@@ -320,7 +320,8 @@ class Closing:
     async def _until_hopeless(self) -> None:
         """Wait until no handler runs and the server has not replied for so long that other workers run the jobs again.
 
-        Logs a warning when this wait begins.
+        Without a result to report, `_FETCH_S` is enough: jobs of a reply that comes later stall and are recovered. Logs
+        a warning when results are delayed.
         """
         fetching, warned = self._fetching, False
         await fetching.until(lambda: not fetching.engine.running)
@@ -336,7 +337,7 @@ class Closing:
                     "1 result" if count == 1 else f"{count} results", fetching.name, "is" if count == 1 else "are",
                     self._patience - silent,
                 )  # fmt: skip
-            if count and silent >= self._patience:
+            if silent >= (self._patience if count else _FETCH_S):
                 self.server_replies = False
                 return
             await asyncio.sleep(_CHECK_S)
@@ -357,4 +358,7 @@ class Closing:
 _ALONE_S = 2.0
 """Time limit for all calls of a forced close if the server cannot be reached."""
 _ALONE_MIN_S = 0.05
+_FETCH_S = 5.0
+"""How long a close waits for the reply to a call that fetches and reports nothing. GLIDE keeps a call that is made
+while it reconnects until the request timeout."""
 _CHECK_S = 0.1

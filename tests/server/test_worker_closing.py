@@ -550,3 +550,19 @@ async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
             await gate.next()
         server.kill()
         await with_timeout(worker.close(**how), 60)
+
+
+async def test_close_waits_only_briefly_for_the_reply_to_a_fetch_after_the_server_died(
+    private_server: Callable[..., ServerProcess], queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """GLIDE keeps a call made while it reconnects until the request timeout."""
+    monkeypatch.setattr(components, "_FETCH_S", 1.0)
+    server = private_server()
+    worker = Worker(queue_name, Gate(), f"{server.url}?request_timeout=600000")
+    await worker.start()
+    assert worker._life.parts is not None
+    fetching = worker._life.parts.fetching
+    await with_timeout(fetching.idle.wait())
+    server.kill()
+    fetching.request_jobs()
+    await with_timeout(worker.close(), 60)
