@@ -3,48 +3,9 @@
 ``Queue`` adds jobs, ``Worker`` runs them, ``QueueEvents`` reports their events, and ``Job`` represents one job.
 """
 
-from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
-from glidemq_py._api.job_queue import Queue
-from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
-from glidemq_py._api.queue_events import QueueEvents
-from glidemq_py._api.scheduler import Scheduler
-from glidemq_py._client.connect import is_cluster_client
-from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
-from glidemq_py._client.connection_url import Address
-from glidemq_py._client.event_reader import QueueEvent
-from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
-from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
-from glidemq_py._core.queue_options import JobSpec, Serializer
-from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
-from glidemq_py._features.broadcast.message import Message
-from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
-from glidemq_py._features.broadcast.worker import BroadcastWorker
-from glidemq_py._features.budgets.options import Budget
-from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
-from glidemq_py._features.dead_letters.options import DeadLetterOptions
-from glidemq_py._features.deduplication import Deduplication
-from glidemq_py._features.fallbacks import Fallback
-from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
-from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._features.flows.reading import JobNode
-from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
-from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
-from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
-from glidemq_py._features.retention import KeepJobs
-from glidemq_py._features.retries import Backoff
-from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py._features.schedulers.options import Schedule
-from glidemq_py._features.streams.queue_api import StreamChunk
-from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
-from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
-from glidemq_py._features.usage.summaries import get_usage_summary
-from glidemq_py._features.vectors.options import VectorField, VectorMatch
-from glidemq_py._job import BlockingJob, Job, current_job, current_job_id
-from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
-from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
-from glidemq_py._worker.tasks import Task
-from glidemq_py._worker.worker import Worker
+from typing import TYPE_CHECKING
+
+from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
 from glidemq_py.errors import (
     AmbiguousResultError,
     AuthenticationError,
@@ -107,7 +68,105 @@ from glidemq_py.errors import (
     WaitTimeoutError,
     WorkerTargetError,
 )
-from glidemq_py.telemetry import is_tracing_enabled, set_tracer
+
+if TYPE_CHECKING:
+    from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
+    from glidemq_py._api.queue_events import QueueEvents
+    from glidemq_py._api.scheduler import Scheduler
+    from glidemq_py._client.connect import is_cluster_client
+    from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
+    from glidemq_py._client.connection_url import Address
+    from glidemq_py._client.event_reader import QueueEvent
+    from glidemq_py._core.job_options import JobOptions
+    from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
+    from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
+    from glidemq_py._core.queue_options import JobSpec, Serializer
+    from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
+    from glidemq_py._features.broadcast.message import Message
+    from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
+    from glidemq_py._features.broadcast.worker import BroadcastWorker
+    from glidemq_py._features.budgets.options import Budget
+    from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
+    from glidemq_py._features.dead_letters.options import DeadLetterOptions
+    from glidemq_py._features.deduplication import Deduplication
+    from glidemq_py._features.fallbacks import Fallback
+    from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
+    from glidemq_py._features.flows.parent_option import JobRef
+    from glidemq_py._features.flows.reading import JobNode
+    from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
+    from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
+    from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
+    from glidemq_py._features.retention import KeepJobs
+    from glidemq_py._features.retries import Backoff
+    from glidemq_py._features.schedulers.entry import JobScheduler
+    from glidemq_py._features.schedulers.options import Schedule
+    from glidemq_py._features.streams.queue_api import StreamChunk
+    from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
+    from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
+    from glidemq_py._features.usage.summaries import get_usage_summary
+    from glidemq_py._features.vectors.options import VectorField, VectorMatch
+    from glidemq_py._job.blocking import BlockingJob
+    from glidemq_py._job.current import current_job, current_job_id
+    from glidemq_py._job.job import Job
+    from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
+    from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
+    from glidemq_py._worker.tasks import Task
+    from glidemq_py._worker.worker import Worker
+    from glidemq_py.telemetry import is_tracing_enabled, set_tracer
+else:
+    __getattr__, __dir__ = _import_on_first_use(
+        __name__,
+        {
+            "glidemq_py._api.flow_producer": ("FlowProducer", "chain", "chord", "dag", "group"),
+            "glidemq_py._api.job_queue": ("Queue",),
+            "glidemq_py._api.producer": ("Producer", "ServerlessPool", "serverless_pool"),
+            "glidemq_py._api.queue_events": ("QueueEvents",),
+            "glidemq_py._api.scheduler": ("Scheduler",),
+            "glidemq_py._client.connect": ("is_cluster_client",),
+            "glidemq_py._client.connection_options": ("ConnectionOptions", "IamCredentials"),
+            "glidemq_py._client.connection_url": ("Address",),
+            "glidemq_py._client.event_reader": ("QueueEvent",),
+            "glidemq_py._core.job_options": ("JobOptions",),
+            "glidemq_py._core.job_states": ("JobCounts", "JobOutcome", "JobState", "WorkerInfo"),
+            "glidemq_py._core.payload": ("JSON_SERIALIZER", "MSGPACK_SERIALIZER"),
+            "glidemq_py._core.queue_options": ("JobSpec", "Serializer"),
+            "glidemq_py._features.broadcast.broadcast": ("Broadcast", "Delivery", "Subscription"),
+            "glidemq_py._features.broadcast.message": ("Message",),
+            "glidemq_py._features.broadcast.options": ("compile_subject_matcher", "match_subject"),
+            "glidemq_py._features.broadcast.worker": ("BroadcastWorker",),
+            "glidemq_py._features.budgets.options": ("Budget",),
+            "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
+            "glidemq_py._features.dead_letters.options": ("DeadLetterOptions",),
+            "glidemq_py._features.deduplication": ("Deduplication",),
+            "glidemq_py._features.fallbacks": ("Fallback",),
+            "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
+            "glidemq_py._features.flows.parent_option": ("JobRef",),
+            "glidemq_py._features.flows.reading": ("JobNode",),
+            "glidemq_py._features.limits.options": ("RateLimit", "TokenBucket", "TokenLimiter"),
+            "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
+            "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
+            "glidemq_py._features.retention": ("KeepJobs",),
+            "glidemq_py._features.retries": ("Backoff",),
+            "glidemq_py._features.schedulers.entry": ("JobScheduler",),
+            "glidemq_py._features.schedulers.options": ("Schedule",),
+            "glidemq_py._features.streams.queue_api": ("StreamChunk",),
+            "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
+            "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
+            "glidemq_py._features.usage.summaries": ("get_usage_summary",),
+            "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
+            "glidemq_py._job.blocking": ("BlockingJob",),
+            "glidemq_py._job.current": ("current_job", "current_job_id"),
+            "glidemq_py._job.job": ("Job",),
+            "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
+            "glidemq_py._worker.shutdown": ("GracefulShutdown", "graceful_shutdown"),
+            "glidemq_py._worker.tasks": ("Task",),
+            "glidemq_py._worker.worker": ("Worker",),
+            "glidemq_py.telemetry": ("is_tracing_enabled", "set_tracer"),
+        },
+        ("errors", "telemetry"),
+    )
 
 __version__ = "0.1.0"
 

@@ -14,15 +14,17 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connect import URL_VARIABLE
-from glidemq_py._client.library_publishing import PublishedLibrary, load_everywhere, published, version_at
 from glidemq_py._client.library_source import Library, Variant, assemble
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.async_transport import AsyncTransport
+    from glidemq_py._client.library_publishing import PublishedLibrary
 
 __all__ = ["WIRE_FUNCTIONS", "main"]
 
@@ -81,7 +83,9 @@ def _parser() -> ArgumentParser:
 async def _load(url: str, library: Library) -> int:
     if library.name == assemble(Variant.WIRE).name and (missing := WIRE_FUNCTIONS - library.functions):
         raise LibraryError(f"this build's wire library is incomplete and is not loaded: {', '.join(sorted(missing))}")
-    transport = await AsyncTransport.connect(url, check=False)
+    from glidemq_py._client.library_publishing import load_everywhere
+
+    transport = await _connected(url)
     try:
         for node, new in sorted((await load_everywhere(transport, library)).items()):
             _print(f"{node}: {library.name} {'loaded' if new else 'already loaded, left unchanged'}")
@@ -91,7 +95,9 @@ async def _load(url: str, library: Library) -> int:
 
 
 async def _check(url: str, library: Library) -> int:
-    transport = await AsyncTransport.connect(url, check=False)
+    from glidemq_py._client.library_publishing import published
+
+    transport = await _connected(url)
     try:
         missing = False
         for node, found in sorted((await published(transport, library.name, with_code=True)).items()):
@@ -105,7 +111,15 @@ async def _check(url: str, library: Library) -> int:
     return 1 if missing else 0
 
 
+async def _connected(url: str) -> AsyncTransport:
+    from glidemq_py._client.async_transport import AsyncTransport  # GLIDE: `dump` and `--help` do not connect
+
+    return await AsyncTransport.connect(url, check=False)
+
+
 async def _described(transport: AsyncTransport, node: str, found: PublishedLibrary, library: Library) -> str:
+    from glidemq_py._client.library_publishing import version_at
+
     try:
         version = await version_at(transport, node, library.prefix)
     except GlideMQError as error:

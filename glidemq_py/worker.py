@@ -7,10 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
-from glidemq_py._worker.command.child import run_workers
-from glidemq_py._worker.command.health import check_health
 from glidemq_py._worker.command.logs import log_line
-from glidemq_py._worker.command.supervisor import supervise
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
 
 __all__ = ["main"]
@@ -21,10 +18,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     arguments = read_arguments(given)
     try:
+        # Each imports only what it needs: a supervisor never imports GLIDE.
         if arguments.check:
+            from glidemq_py._worker.command.health import check_health
+
             return check_health(arguments)
         if arguments.supervised and arguments.line is None:
+            from glidemq_py._worker.command.supervisor import supervise
+
             return supervise(arguments, given)
+        from glidemq_py._worker.command.child import run_workers
+
         return run_workers(arguments)
     except (WorkerTargetError, GlideMQValidationError) as error:
         return _complain(error, 2, arguments)

@@ -95,10 +95,10 @@ TWINS = (
     event loop's thread, the methods of a handler's job raise `EventLoopError`: they would wait for themselves.""",
         held="_job",
         run="wait_for(self._job, {})",
-        head=["from glidemq_py._job.job import Job", "from glidemq_py._job.blocking_runtime import wait_for"],
+        head=["from glidemq_py._job import job as jobs", "from glidemq_py._job.blocking_runtime import wait_for"],
         start='''    __slots__ = ("_job",)
 
-    def __init__(self, job: Job[DataT, ResultT, ContextT]) -> None:
+    def __init__(self, job: jobs.Job[DataT, ResultT, ContextT]) -> None:
         """Create a blocking job; for queues and jobs only."""
         self._job = job
 
@@ -118,12 +118,12 @@ TWINS = (
         held="_message",
         run="wait_for(self._message, {})",
         head=[
-            "from glidemq_py._features.broadcast.message import Message",
+            "from glidemq_py._features.broadcast import message as messages",
             "from glidemq_py._job.blocking_runtime import wait_for",
         ],
         start='''    __slots__ = ("_message",)
 
-    def __init__(self, message: Message[DataT, ResultT, ContextT]) -> None:
+    def __init__(self, message: messages.Message[DataT, ResultT, ContextT]) -> None:
         """Create a blocking message; for messages only."""
         self._message = message
 
@@ -144,7 +144,7 @@ TWINS = (
         run="run_immediately({})",
         head=[
             "from glidemq_py._client.runtime import run_immediately",
-            "from glidemq_py._job import BlockingJob as Job",
+            "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import QueueCore",
         ],
         start="",
@@ -165,7 +165,7 @@ TWINS = (
         run="run_immediately({})",
         head=[
             "from glidemq_py._client.runtime import run_immediately",
-            "from glidemq_py._job import BlockingJob as Job",
+            "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import FlowCore",
         ],
         start="",
@@ -202,7 +202,7 @@ TWINS = (
         run="run_immediately({})",
         head=[
             "from glidemq_py._client.runtime import run_immediately",
-            "from glidemq_py._job import BlockingJob as Job",
+            "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import BroadcastCore",
         ],
         start="",

@@ -16,7 +16,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._job import ConnectedQueue, QueueLink
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, JobStateError
 
 __all__ = [

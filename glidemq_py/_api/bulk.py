@@ -22,7 +22,8 @@ from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
-from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
@@ -33,7 +32,8 @@ from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
-from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import (
     BulkAddError,

@@ -12,8 +12,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
 from glidemq_py._api.bulk import AddCoalescer, Adder, BulkAdd, added_job
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
@@ -48,7 +47,9 @@ from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._features.usage import queue_api as usage
 from glidemq_py._features.vectors import queue_api as vectors
-from glidemq_py._job import Job, QueueLink, reading
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError

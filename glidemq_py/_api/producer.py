@@ -30,7 +30,7 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError
 
 __all__ = [

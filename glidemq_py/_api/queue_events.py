@@ -12,8 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
 from glidemq_py._client.transport import Transport

@@ -10,41 +10,30 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import (
-    Connection,
-    GlideClient,
-    GlideConfig,
-    ServerConnection,
-    create_async,
-    glide,
-    resolve_async,
-)
-from glidemq_py._client.connect_errors import LAST_CHANCE_MS, half_open, is_replying
-from glidemq_py._client.failures import (
-    DEFAULT_REQUEST_TIMEOUT_MS,
-    FUNCTION_MISSING,
-    CallOutcome,
-    CallRetry,
-    Interruptions,
-    classify,
-    translate,
-)
-from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
+from glidemq_py._client.async_client import create_async, glide, resolve_async
+from glidemq_py._client.call_retry import CallRetry, classify, translate
+from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
+from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
+from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, CallOutcome, Interruptions
+from glidemq_py._client.library_loading import load_arguments, loading_failed
+from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
-from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQConnectionError, GlideMQError
 
-__all__ = ["AsyncTransport", "SharedClient", "open_transport"]
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
+
+__all__ = ["AsyncTransport", "SharedClient"]
 
 T = TypeVar("T")
 
@@ -347,6 +336,9 @@ class AsyncTransport:
 
     def for_thread(self) -> ThreadTransport:
         """See `Transport.for_thread`."""
+        # Only workers need the second client of GLIDE.
+        from glidemq_py._client.blocking_transport import ThreadTransport
+
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
     def abandon(self) -> None:
@@ -427,18 +419,6 @@ def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
     if cluster:
         return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
     return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)
-
-
-async def open_transport(connection: Connection, *, check: bool = True) -> Transport:
-    """Return a transport of the running loop. Raises the errors of `resolve_async`.
-
-    Args:
-        connection: the user's option.
-        check: check the server's configuration.
-    """
-    if isinstance(connection, ConnectionSource):
-        return connection.open_transport()
-    return await AsyncTransport.connect(connection, check=check)
 
 
 class SharedClient:

@@ -9,10 +9,15 @@ from typing import Any, TypeVar, cast
 from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.connect import BlockingGlideClient, GlideConfig, create_blocking, glide_sync
-from glidemq_py._client.connect_errors import LAST_CHANCE_MS, half_open, is_replying
-from glidemq_py._client.failures import CallRetry, Interruptions, translate
-from glidemq_py._client.library_source import Library, assemble, load_arguments, loading_failed
+from glidemq_py._client.blocking_client import create_blocking, glide_sync, resolve_blocking
+from glidemq_py._client.call_retry import CallRetry, translate
+from glidemq_py._client.connect import BlockingGlideClient
+from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.failures import Interruptions
+from glidemq_py._client.library_loading import load_arguments, loading_failed
+from glidemq_py._client.library_source import Library, assemble
+from glidemq_py._client.server_check import check_blocking
 from glidemq_py._core.calls import Call
 from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import hash_tag
@@ -60,6 +65,23 @@ class ThreadTransport:
         self._retired: list[Any] = []
         """Replaced clients that other threads may still use."""
         call_in_child(self)
+
+    @classmethod
+    def connect(cls, connection: str | ConnectionOptions | BlockingGlideClient | None) -> ThreadTransport:
+        """Return a transport for the `connection` option of a user; the server's configuration is checked.
+
+        Raises:
+            GlideMQConnectionError: if the server cannot be reached now.
+            ServerConfigurationError: see `check_blocking`.
+        """
+        config, client, options = resolve_blocking(connection)
+        transport = cls(config, client=client)
+        try:
+            check_blocking(transport, options)
+        except BaseException:
+            transport.close()
+            raise
+        return transport
 
     def _forked(self) -> None:
         """See `Forkable`: the threads that made the pending calls do not exist here."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import BlockingConnection, resolve_blocking
+from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.failures import Interruptions
-from glidemq_py._client.server_check import check_blocking
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource
 from glidemq_py._core.calls import Call
 
@@ -30,14 +28,10 @@ class DrivenTransport:
         """Return a transport for the `connection` option of a user. Raises GlideMQConnectionError."""
         if isinstance(connection, ConnectionSource):
             return cls(connection.open_blocking_transport())
-        config, client, options = resolve_blocking(connection)
-        blocking = ThreadTransport(config, client=client)
-        try:
-            check_blocking(blocking, options)
-        except BaseException:
-            blocking.close()
-            raise
-        return cls(blocking)
+        # GLIDE is imported to connect, not before.
+        from glidemq_py._client.blocking_transport import ThreadTransport
+
+        return cls(ThreadTransport.connect(connection))
 
     @property
     def interruptions(self) -> Interruptions:

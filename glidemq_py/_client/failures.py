@@ -1,7 +1,8 @@
-"""Classification of the errors that GLIDE or the server reports for a call, and the decision to retry it.
+"""Classification of the errors that GLIDE or the server reports for a call.
 
-All transports, tasks and commands use this table. Errors of the initial connection (wrong password, TLS) are handled by
-connect.py. The `CallOutcome` of an error is: certainly not executed, possibly executed, or permanent.
+All transports, tasks and commands use this table; call_retry.py decides by it whether to retry a call. Errors of the
+initial connection (wrong password, TLS) are handled by connect_errors.py. The `CallOutcome` of an error is: certainly
+not executed, possibly executed, or permanent.
 
 Interruptions are times at which the connections of a worker saw the server unreachable or its slots moving. They are
 shared by all connections derived from one another: a worker's own, its heartbeat's and its blocking reads'. Heartbeats
@@ -13,15 +14,10 @@ interruptions are recorded per hash tag.
 from __future__ import annotations
 
 import enum
-import random
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from glide_shared.exceptions import ClosingError, GlideError
-from glide_shared.exceptions import ConnectionError as GlideConnectionError
-from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+from typing import TYPE_CHECKING, Final
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
@@ -40,17 +36,17 @@ if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
 
 __all__ = [
+    "CLOSED",
     "DEFAULT_REQUEST_TIMEOUT_MS",
     "FUNCTION_MISSING",
+    "LOST",
+    "TIMEOUT",
     "CallOutcome",
-    "CallRetry",
     "Failure",
     "Interruptions",
-    "Step",
-    "classify",
     "classify_reply",
+    "error_of",
     "meaning_of",
-    "translate",
 ]
 
 
@@ -101,9 +97,9 @@ _OUT_OF_MEMORY = _permanent(
 _DENIED = _permanent("denied", PermissionDeniedError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)
 _FEATURE = _permanent("feature", UnsupportedFeatureError)
-_CLOSED = _permanent("closed", ClosedError, "the connection is closed")
-_TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
-_LOST = Failure(
+CLOSED = _permanent("closed", ClosedError, "the connection is closed")
+TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
+LOST = Failure(
     "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
 _UNREACHABLE = _not_executed("unreachable", "no node that serves the queue is reachable")
@@ -132,14 +128,14 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "PERMISSIONDENIED": _DENIED,
     "NOAUTH": _DENIED,
     "WRONGPASS": _DENIED,
-    "IOERROR": _LOST,
-    "FATALSENDERROR": _LOST,
-    "FATALRECEIVEERROR": _LOST,
+    "IOERROR": LOST,
+    "FATALSENDERROR": LOST,
+    "FATALRECEIVEERROR": LOST,
     # GLIDE's cluster client reports these if the node of a call dies.
-    "BROKENPIPE": _LOST,
-    "CONNECTIONABORTED": _LOST,
-    "CONNECTIONRESET": _LOST,
-    "UNEXPECTEDEOF": _LOST,
+    "BROKENPIPE": LOST,
+    "CONNECTIONABORTED": LOST,
+    "CONNECTIONRESET": LOST,
+    "UNEXPECTEDEOF": LOST,
 }
 
 _CODE = re.compile(r"[A-Za-z]+")
@@ -161,17 +157,6 @@ _FEATURE_OF_QUEUE = re.compile(
 _IN_SCRIPT = ("user_function", "script:")
 
 
-def classify(error: GlideError) -> Failure:
-    """Return the table row for an error raised by GLIDE."""
-    if isinstance(error, ClosingError):
-        return _CLOSED
-    if isinstance(error, GlideTimeoutError):
-        return _TIMEOUT
-    if isinstance(error, GlideConnectionError):
-        return _LOST
-    return classify_reply(str(error))
-
-
 def classify_reply(text: str) -> Failure:
     """Return the table row for an error reply, in the server's or GLIDE's spelling."""
     bare = _WRAPPED.sub("", text)
@@ -189,17 +174,13 @@ def classify_reply(text: str) -> Failure:
     return _BY_CODE.get(code.group().upper(), _OTHER) if code else _OTHER
 
 
-def translate(error: GlideError, library: Library | None = None) -> GlideMQError:
-    """Return our error for an error of GLIDE; the caller raises it from the original."""
-    return _made(classify(error), str(error), library)
-
-
 def meaning_of(text: str, library: Library | None) -> GlideMQError:
     """Return our error for an error reply."""
-    return _made(classify_reply(text), text, library)
+    return error_of(classify_reply(text), text, library)
 
 
-def _made(failure: Failure, text: str, library: Library | None) -> GlideMQError:
+def error_of(failure: Failure, text: str, library: Library | None) -> GlideMQError:
+    """Return our error for a row of the table and the text of the original error."""
     bare = text.removeprefix("An error was signalled by the server: - ").removeprefix("ResponseError: ")
     if failure is _SCRIPT:
         location = library.locate_error(bare) if library is not None else None
@@ -273,64 +254,3 @@ class Interruptions:
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 """Used for an injected client without a request timeout."""
-
-_FIRST_PAUSE_S: Final = 0.005
-_LAST_PAUSE_S: Final = 0.25
-
-
-class Step(NamedTuple):
-    """What to do before a call is retried."""
-
-    pause: float
-    """Seconds to wait."""
-    load: bool
-    """Load the function library."""
-
-
-class CallRetry:
-    """Decides for one failed call, error by error, whether to retry it.
-
-    Args:
-        name: name of the call, for the log.
-        repeatable: the call is idempotent.
-        started: time of the first attempt, by ``time.monotonic``.
-        limit_ms: how long to retry, milliseconds: the request timeout.
-        interruptions: records every transient error.
-        tag: hash tag of the call's keys in a cluster, else None; see `Interruptions.record`.
-    """
-
-    __slots__ = ("_interruptions", "_loads", "_name", "_pause", "_repeatable", "_started", "_tag", "_until")
-
-    def __init__(
-        self, name: str, *, repeatable: bool, started: float, limit_ms: int | None, interruptions: Interruptions,
-        tag: str | None = None,
-    ) -> None:  # fmt: skip
-        self._name = name
-        self._repeatable = repeatable
-        self._started = started
-        self._until = started + (limit_ms or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
-        self._interruptions = interruptions
-        self._tag = tag
-        self._pause = _FIRST_PAUSE_S
-        self._loads = 0
-
-    def after(self, error: GlideError) -> Step | None:
-        """Return what to do before the next attempt, or None if the error must be raised."""
-        failure = classify(error)
-        load = failure is FUNCTION_MISSING
-        if load:
-            self._loads += 1
-            if self._loads == 1:
-                return Step(0.0, load=True)
-        if failure.outcome is CallOutcome.PERMANENT:
-            return None
-        self._interruptions.record(self._tag)
-        if not failure.is_temporary or not (failure.outcome is CallOutcome.NOT_EXECUTED or self._repeatable):
-            return None
-        now = time.monotonic()
-        if now >= self._until:
-            return None
-        self._interruptions.retrying(self._name, failure, error, self._started)
-        pause = min(self._pause * (0.5 + random.random()), self._until - now)
-        self._pause = min(self._pause * 2, _LAST_PAUSE_S)
-        return Step(pause, load)

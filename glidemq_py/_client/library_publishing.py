@@ -14,8 +14,9 @@ from glide_shared.exceptions import GlideError
 from glide_shared.routes import AllPrimaries, ByAddressRoute
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.failures import translate
-from glidemq_py._client.library_source import Library, load_arguments, loading_failed
+from glidemq_py._client.call_retry import translate
+from glidemq_py._client.library_loading import load_arguments, loading_failed
+from glidemq_py._client.library_source import Library
 
 __all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "published", "version_at"]
 

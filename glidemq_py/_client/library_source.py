@@ -1,4 +1,4 @@
-"""Assemble the server-side function library from the files under ``lua/``, and load it if it is missing.
+"""Assemble the server-side function library from the files under ``lua/``.
 
 Two libraries are rendered from one source (``docs/reference/functions.md``):
 
@@ -6,8 +6,8 @@ Two libraries are rendered from one source (``docs/reference/functions.md``):
 * *wire*: the documented library ``glidemq`` for clients in other languages.
 
 In a cluster the library is loaded on every primary. If two clients load it at the same time, both succeed: the error
-"already exists" of the second one is ignored. This module reads files and builds text and commands; transports send
-them.
+"already exists" of the second one is ignored (library_loading.py). This module reads files and builds text; transports
+send it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,6 @@ from enum import StrEnum
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from glide_shared.exceptions import GlideError
-from glide_shared.routes import AllPrimaries
-
-from glidemq_py._client.failures import translate
-from glidemq_py.errors import (
-    ClosedError,
-    GlideMQConnectionError,
-    GlideMQError,
-    LibraryError,
-    ServerNotReadyError,
-    ServerOutOfMemoryError,
-)
 
 __all__ = [
     "WIRE_VERSION",
@@ -40,8 +26,6 @@ __all__ = [
     "SourceLocation",
     "Variant",
     "assemble",
-    "load_arguments",
-    "loading_failed",
     "lua_root",
 ]
 
@@ -183,27 +167,4 @@ def assemble(variant: Variant = Variant.OWN, *, settable_clock: bool = False, ro
         code="\n".join(whole.lines) + "\n",
         functions=_exported(text),
         _origins=tuple(whole.origins),
-    )
-
-
-def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], Any]:
-    """Return the FUNCTION LOAD command and its route."""
-    return ("FUNCTION", "LOAD", library.code), AllPrimaries() if cluster else None
-
-
-def loading_failed(error: GlideError, library: Library) -> GlideMQError | None:
-    """Return the error to raise for a failed FUNCTION LOAD, or None if the library was already loaded."""
-    text = str(error)
-    if "already exists" in text:
-        return None
-    ours = translate(error, library)
-    if isinstance(ours, ClosedError):
-        return ours
-    if isinstance(ours, ServerOutOfMemoryError):
-        return ServerOutOfMemoryError(f"the function library cannot be loaded: the server is at its maxmemory: {text}")
-    if isinstance(ours, GlideMQConnectionError):
-        return ServerNotReadyError(f"the function library is missing and cannot be loaded now: {ours}")
-    return LibraryError(
-        f"the function library {library.name} cannot be loaded: {ours}. If applications may not load functions, "
-        "an administrator must load it: python -m glidemq_py.library load --url URL"
     )

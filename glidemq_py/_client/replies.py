@@ -21,7 +21,7 @@ import os
 import select
 from typing import Any
 
-from glidemq_py._client.connect import glide
+from glidemq_py._client.async_client import glide
 from glidemq_py._core.forks import new_lock
 
 __all__ = ["LONGEST", "BusyPoll", "read_replies_in"]

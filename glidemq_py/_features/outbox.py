@@ -21,7 +21,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.usage.calls import Charge, charge_budget
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationError
 
 __all__ = [

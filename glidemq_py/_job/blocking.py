@@ -20,9 +20,9 @@ from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
 from glidemq_py._features.usage.calls import JobUsage
+from glidemq_py._job import job as jobs
 from glidemq_py._job.blocking_runtime import wait_for
 from glidemq_py._job.contents import LOG_LINES_KEPT
-from glidemq_py._job.job import Job
 from glidemq_py._job.steps import SAME
 
 __all__ = ["BlockingJob"]
@@ -41,7 +41,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Job[DataT, ResultT, ContextT]) -> None:
+    def __init__(self, job: jobs.Job[DataT, ResultT, ContextT]) -> None:
         """Create a blocking job; for queues and jobs only."""
         self._job = job
 

@@ -14,8 +14,9 @@ from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._features.usage.summaries import usages_of
-from glidemq_py._job import Job, QueueLink
 from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [

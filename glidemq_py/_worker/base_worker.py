@@ -17,7 +17,8 @@ from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.components import WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes

@@ -9,8 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
-from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, is_glide_transport
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
@@ -20,13 +19,11 @@ from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
-from glidemq_py._job import QueueLink
 from glidemq_py._job.current import label_log_records
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
-from glidemq_py._maintenance.libraries import UnusedLibrariesTask
 from glidemq_py._maintenance.outbox import OutboxTask
-from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -164,7 +161,11 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     wake = WakeReader(link, fetching, source)
     if opening.in_background:
         await heartbeat.start()
-        if isinstance(transport, AsyncTransport):
+        if is_glide_transport(transport):
+            # These import GLIDE, which is loaded only to connect.
+            from glidemq_py._maintenance.libraries import UnusedLibrariesTask
+            from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
+
             unfinished_flows = UnfinishedFlowsTask(link=link)
             stack.push_async_callback(unfinished_flows.close)
             unfinished_flows.start()
@@ -233,9 +234,7 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
 
 
 def _request_timeout_ms(transport: Transport) -> int:
-    timeout: int | None = (
-        cast("Any", transport).config.request_timeout if isinstance(transport, AsyncTransport) else None
-    )
+    timeout: int | None = cast("Any", transport).config.request_timeout if is_glide_transport(transport) else None
     return timeout or DEFAULT_REQUEST_TIMEOUT_MS
 
 

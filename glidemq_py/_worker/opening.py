@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar, cast
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_callable
@@ -58,7 +57,7 @@ async def connect_patiently(
     pause, failed = _FIRST_PAUSE_S, False
     while True:
         try:
-            transport = await open_transport(connection)
+            transport = await open_transport(connection, threads=True)
             life.push_async_callback(transport.close)
             await transport.call(reading.version(keys.meta))
             prepared = await prepare(transport)

@@ -19,7 +19,7 @@ from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.typed_tasks.parameters import Parameters, Resolved
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._worker.handlers import Route, is_async
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

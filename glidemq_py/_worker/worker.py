@@ -16,7 +16,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.retries import BackoffStrategy
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route
 from glidemq_py._worker.options import (

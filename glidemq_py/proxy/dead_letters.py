@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._job.reading import read_page
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given

@@ -18,7 +18,7 @@ from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.reading import JobNode, read_flow, read_jobs
 from glidemq_py._features.revoke import revoke_job
 from glidemq_py._features.usage.summaries import sum_usage
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.flow_records import FlowKind, FlowRecord, check_flow_id, forget_flow, keep_flow, read_record

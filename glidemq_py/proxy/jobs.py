@@ -13,7 +13,7 @@ from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.suspend.queue_api import send_signal
 from glidemq_py._features.usage.calls import JobUsage
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listable
 from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
 from glidemq_py.proxy import request_models as given

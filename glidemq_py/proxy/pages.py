@@ -15,7 +15,8 @@ from pydantic import BeforeValidator, WithJsonSchema
 from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import cursor_at, read_page
 from glidemq_py.errors import GlideMQValidationError, LibraryError
 from glidemq_py.proxy.responses import encode

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._features.metrics import Metrics, MetricsPoint
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py.proxy import request_models as given
 from glidemq_py.proxy.jobs import JobPage, job_view
 from glidemq_py.proxy.pages import JobsPage, Whole, listed_jobs, page_answer

@@ -26,7 +26,8 @@ from glidemq_py.spark.write_schema import WritePlan
 __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
 
 _HEAD: Any = np.dtype([("mark", "u1"), ("length", ">u4")])
-_NOTHING: Any = pa.scalar(b"")
+# An empty scalar from buffers: `pa.scalar` imports pandas, which planning does not need.
+_NOTHING: Any = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
 _OPTS, _AFTER_ID = FIELDS["new_job"].index("opts"), FIELDS["new_job"].index("id") + 1
 
 

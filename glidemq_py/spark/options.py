@@ -12,12 +12,10 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import URL_VARIABLE, config_of
+from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.server_check import check_blocking
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_choice, check_int, reject_unknown
 from glidemq_py._core.forks import new_lock
@@ -28,6 +26,9 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import ClosedError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.errors.base import SECRET
+
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
 
 __all__ = [
     "NAMES",
@@ -94,16 +95,17 @@ def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
         found = _open.get(key)
         if found is not None:
             return found
-        options = place.resolve()
-        found = ThreadTransport(config_of(options))
-        if not lane:
-            try:
-                check_blocking(found, options)
-            except BaseException:
-                found.close()
-                raise
+        found = _connect(place.resolve(), check=not lane)
         _open[key] = found
     return found
+
+
+def _connect(options: ConnectionOptions, *, check: bool) -> ThreadTransport:
+    # GLIDE is imported to connect: many of Spark's Python processes only plan, and their start is what a batch costs.
+    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.glide_config import config_of
+
+    return ThreadTransport.connect(options) if check else ThreadTransport(config_of(options))
 
 
 def forget(place: Place) -> None:

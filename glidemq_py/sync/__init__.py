@@ -5,12 +5,33 @@ may share an object, and a forked process may continue to use it. Each method ru
 class over a blocking transport.
 """
 
-from glidemq_py._job import BlockingJob as Job
-from glidemq_py.sync.broadcast import Broadcast
-from glidemq_py.sync.events import QueueEvents
-from glidemq_py.sync.flows import FlowProducer
-from glidemq_py.sync.job_queue import Queue
-from glidemq_py.sync.pool import ServerlessPool, serverless_pool
-from glidemq_py.sync.producer import Producer
+from typing import TYPE_CHECKING
+
+from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_use
+
+if TYPE_CHECKING:
+    from glidemq_py._job.blocking import BlockingJob as Job
+    from glidemq_py.sync.broadcast import Broadcast
+    from glidemq_py.sync.events import QueueEvents
+    from glidemq_py.sync.flows import FlowProducer
+    from glidemq_py.sync.job_queue import Queue
+    from glidemq_py.sync.pool import ServerlessPool, serverless_pool
+    from glidemq_py.sync.producer import Producer
+else:
+    __getattr__, __dir__ = _import_on_first_use(
+        __name__,
+        {
+            "glidemq_py._job.blocking": ("BlockingJob as Job",),
+            "glidemq_py.sync.broadcast": ("Broadcast",),
+            "glidemq_py.sync.events": ("QueueEvents",),
+            "glidemq_py.sync.flows": ("FlowProducer",),
+            "glidemq_py.sync.job_queue": ("Queue",),
+            "glidemq_py.sync.pool": (
+                "ServerlessPool",
+                "serverless_pool",
+            ),
+            "glidemq_py.sync.producer": ("Producer",),
+        },
+    )
 
 __all__ = ["Broadcast", "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool"]

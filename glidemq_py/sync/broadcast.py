@@ -19,7 +19,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast.broadcast import Delivery, Subscription
 from glidemq_py._features.broadcast.options import PublishOptionsDict
 from glidemq_py._features.dead_letters.options import DeadLetterInput
-from glidemq_py._job import BlockingJob as Job
+from glidemq_py._job.blocking import BlockingJob as Job
 from glidemq_py.sync.driving import BroadcastCore, twins_of
 
 __all__ = ["Broadcast"]

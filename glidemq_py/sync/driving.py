@@ -18,7 +18,8 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.vectors.options import VectorMatch
-from glidemq_py._job import BlockingJob, Job
+from glidemq_py._job.blocking import BlockingJob
+from glidemq_py._job.job import Job
 
 __all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of",
            "twins_by_name",

@@ -15,7 +15,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.reading import JobNode
-from glidemq_py._job import BlockingJob as Job
+from glidemq_py._job.blocking import BlockingJob as Job
 from glidemq_py.sync.driving import FlowCore, twins_by_name
 
 __all__ = ["FlowProducer"]

@@ -41,7 +41,7 @@ from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
-from glidemq_py._job import BlockingJob as Job
+from glidemq_py._job.blocking import BlockingJob as Job
 from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
 
 __all__ = ["Queue"]

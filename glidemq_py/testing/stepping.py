@@ -21,7 +21,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import Parts, WorkerComponents
 from glidemq_py.errors import GlideMQError, GlideMQValidationError

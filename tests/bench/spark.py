@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls.adding import add
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary

@@ -34,8 +34,8 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._job.waiting import ResultWaiter
 
 PROGRAMS: dict[str, Callable[[str, str], Any]] = {}

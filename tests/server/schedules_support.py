@@ -9,7 +9,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
 from tests.lua.own_support import OwnQueue
 

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import Budget, BudgetExceededError, Job, JobFailedError, Queue, Worker
 from glidemq_py._features.usage.calls import create_budget
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
 

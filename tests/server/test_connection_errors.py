@@ -23,8 +23,8 @@ from glidemq_py import (
     TlsError,
     Worker,
 )
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connect_errors import explain, scheme_of
+from glidemq_py._client.glide_config import config_of
 from glidemq_py.testing import ServerProcess
 from tests.server.tls_support import Certificates, StartTls
 

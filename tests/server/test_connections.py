@@ -26,8 +26,9 @@ from glidemq_py import (
     QueueEvents,
     Worker,
 )
-from glidemq_py._client.async_transport import AsyncTransport, SharedClient, open_transport
-from glidemq_py._client.connect import config_of
+from glidemq_py._client.async_transport import AsyncTransport, SharedClient
+from glidemq_py._client.connect import open_transport
+from glidemq_py._client.glide_config import config_of
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import Raw, with_timeout
 

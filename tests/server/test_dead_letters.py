@@ -21,7 +21,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py._features.outbox import Outbox, dead_letter_id
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout

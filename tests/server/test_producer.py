@@ -19,7 +19,8 @@ from glidemq_py import (
     ServerlessPool,
     serverless_pool,
 )
-from glidemq_py._client.connect import config_of, create_async
+from glidemq_py._client.async_client import create_async
+from glidemq_py._client.glide_config import config_of
 from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import until, with_timeout

@@ -7,8 +7,8 @@ import pytest
 
 from glidemq_py import Job, Worker
 from glidemq_py._client.blocking_transport import ThreadTransport
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging

@@ -25,8 +25,8 @@ from glidemq_py import (
     Worker,
     sync,
 )
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py.testing import ServerProcess
 from tests.key_leaks import KeyLeaks

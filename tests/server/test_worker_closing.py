@@ -11,8 +11,8 @@ import glide
 import pytest
 
 from glidemq_py import ClosedError, GlideMQError, Job, Queue, Worker
-from glidemq_py._client.connect import config_of
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._worker import components, shutdown
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout

@@ -22,8 +22,8 @@ from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
+from glidemq_py._client.async_client import glide
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.connect import glide
 from glidemq_py._client.library_source import assemble
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.memory.transport import Waiter, _Read

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from glidemq_py import ConnectionOptions, WorkerTargetError, library
-from glidemq_py._worker.command.arguments import WorkerArguments, load_workers, read_arguments
+from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
+from glidemq_py._worker.command.target import load_workers
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_py import ConnectionOptions, GlideMQError
-from glidemq_py._client.connect import config_of
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls import Call
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, PAYLOAD_LIMIT
 from glidemq_py.proxy import __main__ as proxy_command
@@ -372,14 +372,14 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.streams.queue_api:ChunkWatch._wake",
     },
     "reads a file, a module or the server, and decodes with the functions above": {
-        "_client.connect:_read",
+        "_client.glide_config:_read",
         "_client.connect_errors:_from_server",
-        "_client.library_source:load_arguments",
+        "_client.library_loading:load_arguments",
         "_client.replies:read_replies_in",
         "_client.blocking_transport:ThreadTransport._load",
         "_features.consistency.checking:GroupScan.read_all",
         "_features.consistency.checking:GroupScan._read_without_record",
-        "_worker.command.arguments:load_workers",
+        "_worker.command.target:load_workers",
         "_worker.sandbox.child:load",
         "_worker.sandbox.target:load_target",
         "_worker.sandbox.target:_load_module",

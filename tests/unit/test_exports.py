@@ -59,8 +59,8 @@ def test_every_exported_name_exists() -> None:
 def test_nothing_else_is_public() -> None:
     public = {
         name
-        for name, value in vars(glidemq_py).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        for name in dir(glidemq_py)
+        if not name.startswith("_") and not isinstance(getattr(glidemq_py, name), ModuleType)
     }
     assert public == EXPORTED - {"__version__"}
 

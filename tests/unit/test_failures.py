@@ -7,15 +7,8 @@ from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
-from glidemq_py._client.failures import (
-    CallOutcome,
-    CallRetry,
-    Interruptions,
-    classify,
-    classify_reply,
-    meaning_of,
-    translate,
-)
+from glidemq_py._client.call_retry import CallRetry, classify, translate
+from glidemq_py._client.failures import CallOutcome, Interruptions, classify_reply, meaning_of
 from glidemq_py.errors import (
     AmbiguousResultError,
     ClosedError,

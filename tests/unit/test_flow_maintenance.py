@@ -75,7 +75,7 @@ async def test_logged_pause_before_the_next_connection_is_the_actual_one(
         if len(pauses) == 8:
             raise asyncio.CancelledError
 
-    async def fail(_connection: object) -> None:
+    async def fail(_connection: object, **_: object) -> None:
         raise GlideMQConnectionError("refused")
 
     monkeypatch.setattr(opening, "asyncio", SimpleNamespace(sleep=sleep))

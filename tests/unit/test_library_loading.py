@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from glide_shared.exceptions import ClosingError, RequestError
 
+from glidemq_py._client.async_client import glide
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.connect import glide
 from glidemq_py._core.calls import reading
 from glidemq_py.errors import ClosedError
 

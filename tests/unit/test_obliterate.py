@@ -8,7 +8,7 @@ from glidemq_py._api.administration import obliterate_queue
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.administration import Obliterated
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
 

@@ -27,7 +27,7 @@ from glidemq_py import (
     Worker,
     library,
 )
-from glidemq_py._client.connect import config_of
+from glidemq_py._client.glide_config import config_of
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py.proxy import ProxyOptions
 from glidemq_py.proxy.__main__ import main as proxy_main

@@ -10,7 +10,8 @@ import pytest
 from glidemq_py import GlideMQError, GlideMQValidationError, Worker, WorkerTargetError
 from glidemq_py._core.command_line import parse_duration
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments, load_workers, parse_size, read_arguments
+from glidemq_py._worker.command.arguments import WorkerArguments, parse_size, read_arguments
+from glidemq_py._worker.command.target import load_workers
 
 Module = Callable[[str], str]
 

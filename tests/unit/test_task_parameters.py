@@ -12,7 +12,7 @@ import pytest
 
 from glidemq_py import GlideMQValidationError, Job, JobDataError, JobSpec, Queue, UnknownOptionError, Worker
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 
 if TYPE_CHECKING:
     from collections import OrderedDict as Unseen

@@ -28,7 +28,7 @@ from glidemq_py._features.vectors.options import (
     search_arguments,
     vector_fields_of,
 )
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 
 DATA_MODEL = Path(__file__).parents[2] / "docs" / "reference" / "data-model.md"
 SCHEMA = ["SCHEMA", "name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "priority", "NUMERIC"]

@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn
 from typing_extensions import TypeVar
 
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._features.broadcast.message import Message
+from glidemq_py._features.broadcast import message as messages
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.blocking_runtime import wait_for
@@ -35,7 +35,7 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
 
     __slots__ = ("_message",)
 
-    def __init__(self, message: Message[DataT, ResultT, ContextT]) -> None:
+    def __init__(self, message: messages.Message[DataT, ResultT, ContextT]) -> None:
         """Create a blocking message; for messages only."""
         self._message = message
 

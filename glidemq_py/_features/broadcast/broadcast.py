@@ -32,7 +32,7 @@ from glidemq_py._features.broadcast.options import (
     validate_subscription,
 )
 from glidemq_py._features.dead_letters.options import DeadLetterInput
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import JobStateError
 
 __all__ = [

@@ -11,7 +11,9 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
 from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
-from glidemq_py._job import Job, QueueLink, reading
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
 __all__ = ["get_dead_letter_jobs", "redeliver", "remove_dead_letter_job", "replay_dead_letter_job"]

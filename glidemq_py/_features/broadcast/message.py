@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import administration
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.broadcast import blocking as blocking_message
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.vectors import job_api as vectors
@@ -60,9 +61,9 @@ class Message(JobContents[DataT, ResultT, ContextT]):
         self._data_text, self._opts_text, self._progress_text = record.data, record.opts, record.progress
 
     @property
-    def blocking(self) -> BlockingMessage[DataT, ResultT, ContextT]:
+    def blocking(self) -> blocking_message.BlockingMessage[DataT, ResultT, ContextT]:
         """This message with blocking methods, for handlers that are plain functions."""
-        return BlockingMessage(self)
+        return blocking_message.BlockingMessage(self)
 
     def move_to_delayed(self, when: Milliseconds | datetime) -> NoReturn:
         """End this attempt and deliver the message to this subscription again later. The attempt is not counted.
@@ -101,6 +102,3 @@ class MessageRun(Run):
 
     job_type = Message
     __slots__ = ()
-
-
-from glidemq_py._features.broadcast.blocking import BlockingMessage  # noqa: E402  # it imports Message

@@ -34,7 +34,7 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dea
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.retries import BackoffStrategy
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.options import (

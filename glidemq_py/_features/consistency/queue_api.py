@@ -16,7 +16,7 @@ from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
-from glidemq_py._job import ConnectedQueue, QueueLink
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 
 __all__ = ["MAX_SCANS", "check", "repair_groups", "repairs", "report"]
 

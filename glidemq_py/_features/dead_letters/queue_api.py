@@ -23,8 +23,9 @@ from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.outbox import STORED, Outbox, dead_letter_queue
-from glidemq_py._job import ConnectedQueue, Job, QueueLink, reading
-from glidemq_py._job.link import Waiter
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import ConnectedQueue, QueueLink, Waiter
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 
 __all__ = [

@@ -26,7 +26,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     DuplicateJobError,

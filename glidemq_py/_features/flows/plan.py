@@ -16,7 +16,7 @@ from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 
 __all__ = ["Planned", "Step", "is_small", "plan_dag", "plan_tree", "steps_of", "whole_request"]
 

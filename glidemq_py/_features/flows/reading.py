@@ -13,7 +13,8 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.job_api import ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._job import Job, QueueLink
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
 
 __all__ = ["JobNode", "read_flow", "read_jobs"]
 

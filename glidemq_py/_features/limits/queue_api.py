@@ -16,7 +16,7 @@ from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens
 from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_group_concurrency, validate_ordering_key
-from glidemq_py._job import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [

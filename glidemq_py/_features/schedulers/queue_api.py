@@ -26,7 +26,7 @@ from glidemq_py._features.schedulers.entry import (
     schedulers_read,
 )
 from glidemq_py._features.schedulers.options import Misfire, Schedule
-from glidemq_py._job import ConnectedQueue, QueueLink
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any, Final
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._features.suspend import job_api as suspending
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, SuspendError
 

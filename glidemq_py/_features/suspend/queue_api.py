@@ -11,7 +11,9 @@ from glidemq_py._core.payload import encode_json
 from glidemq_py._core.record import JobRecord
 from glidemq_py._features.suspend import job_api as suspending
 from glidemq_py._features.suspend.job_api import MAX_SIGNAL_NAME, SuspendInfo, parse_signals
-from glidemq_py._job import ConnectedQueue, Job, reading
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import JobStateError
 
 __all__ = ["get_suspend_info", "get_suspended_jobs", "send_signal", "signal"]

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.checks import signature_of
 from glidemq_py._features.typed_tasks.typed_values import Codec, Mismatch
-from glidemq_py._job import Job
+from glidemq_py._job.job import Job
 from glidemq_py._job.steps import STEP_KEY
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 

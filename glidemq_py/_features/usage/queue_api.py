@@ -9,7 +9,7 @@ from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary, read_budget
 from glidemq_py._features.usage.summaries import decode_name, flow_usage, summarize_usage
-from glidemq_py._job import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue
 
 __all__ = ["get_flow_budget", "get_flow_usage", "get_usage_summary"]
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, cast
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
 from glidemq_py._core.names import validate_prefix, validate_queue_name
@@ -27,7 +26,7 @@ from glidemq_py._features.usage.calls import (
     add_amounts,
     read_usage,
 )
-from glidemq_py._job import QueueLink
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["decode_name", "flow_usage", "get_usage_summary", "sum_usage", "summarize_usage", "usages_of"]

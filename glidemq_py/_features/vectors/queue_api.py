@@ -21,7 +21,9 @@ from glidemq_py._features.vectors.options import (
     search_arguments,
     vector_fields_of,
 )
-from glidemq_py._job import ConnectedQueue, Job, QueueLink, reading
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError, SearchUnavailableError
 
 __all__ = ["create_job_index", "drop_job_index", "vector_search"]

@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.command.arguments import WorkerArguments, load_workers
+from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
+from glidemq_py._worker.command.target import load_workers
 from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 

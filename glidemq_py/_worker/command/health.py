@@ -13,15 +13,15 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_py._client.async_transport import open_transport
-from glidemq_py._client.connect import URL_VARIABLE, Connection
+from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._worker.command.arguments import WorkerArguments, load_workers
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.target import load_workers
 from glidemq_py.errors import GlideMQError, SerializationError
 
 __all__ = ["check_health"]

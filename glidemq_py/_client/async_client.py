@@ -1,0 +1,124 @@
+"""Turn the `connection` option of a user into a connected client of valkey-glide, for event loops.
+
+GLIDE registers its old module names (``glide.config`` and others) as modules that warn at any attribute access. Tools
+that inspect every loaded module (``inspect.getmodule``, ``unittest.assertWarns``, Hypothesis, reloaders) read
+``__file__`` and other special attributes, and so cause a DeprecationWarning, an error under ``-W error``, that the
+program's own code did not cause. So GLIDE is imported from here: special attributes raise AttributeError; importing a
+name from a deprecated module warns as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+import glide
+from glide_shared.config import GlideClusterClientConfiguration
+from glide_shared.exceptions import GlideError
+
+from glidemq_py._client.connect import GlideClient, ServerConnection, resolve
+from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of, limit_logs
+from glidemq_py._client.server_check import check_server
+from glidemq_py.errors import GlideMQConnectionError
+
+__all__ = ["Connected", "create_async", "glide", "resolve_async"]
+
+
+def _ignore_special_attributes(legacy: type[Any] | None) -> None:
+    warn = getattr(legacy, "__getattr__", None)
+    if legacy is None or warn is None:  # a version of GLIDE without these modules
+        return
+
+    def get(module: Any, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        return warn(module, name)
+
+    legacy.__getattr__ = get
+
+
+_ignore_special_attributes(getattr(glide, "_LegacyModule", None))
+
+
+async def _reach(config: GlideConfig) -> None:
+    """Wait until one of the servers accepts a TCP connection. Raises GlideMQConnectionError.
+
+    GLIDE's own attempts would block the event loop, for seconds if the servers are unreachable.
+    """
+    failure: GlideMQConnectionError | None = None
+    for address in config.addresses:
+        try:
+            async with asyncio.timeout(connection_timeout_s(config)):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.close()
+            return
+        except OSError as error:  # TimeoutError is one
+            failure = unreachable(config, address, error)
+    if failure is not None:
+        raise failure
+
+
+async def create_async(config: GlideConfig) -> GlideClient:
+    """Return a client connected in the running event loop.
+
+    Raises:
+        GlideMQConnectionError: if the server cannot be reached now.
+        ConnectionRejectedError: if the server can be reached, but not with this configuration; the subclass names the
+            cause.
+    """
+    limit_logs()
+    await _reach(config)
+    try:
+        if isinstance(config, GlideClusterClientConfiguration):
+            return await glide.GlideClusterClient.create(config)
+        return await glide.GlideClient.create(config)
+    except (GlideError, OSError) as error:
+        failure = await asyncio.to_thread(explain, config, error)
+        raise failure from error
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A client of an event loop, with the settings of the transport over it."""
+
+    config: GlideConfig
+    client: GlideClient
+    owned: bool
+    """Whether the transport closes the client."""
+    busy_poll: bool = True
+
+
+async def resolve_async(connection: ServerConnection, *, check: bool = True) -> Connected:
+    """Return a connected client for a `connection` value.
+
+    Args:
+        connection: a URL, options, a client or None.
+        check: also check the server's configuration.
+
+    Raises:
+        GlideMQConnectionError: see `create_async`.
+        ServerConfigurationError: see `check_server`.
+    """
+    found = connection if not (connection is None or isinstance(connection, str)) else None
+    if found is None:
+        # Starting the embedded server blocks, so it runs in a thread.
+        found = await asyncio.to_thread(resolve, connection)
+    else:
+        found = resolve(found)
+    if isinstance(found, ConnectionOptions):
+        config = config_of(found)
+        client = await create_async(config)
+        try:
+            if check:
+                await check_server(client, config, found)
+        except BaseException:
+            await client.close()
+            raise
+        return Connected(config, client, owned=True, busy_poll=found.busy_poll)
+    config = cast("GlideConfig", found.config)
+    if check:
+        await check_server(found, config)
+    return Connected(config, found, owned=False)

@@ -1,0 +1,47 @@
+"""Public names of a package that are imported on first use (PEP 562).
+
+Importing the package then costs nothing, and a program imports only the parts that it uses. Type checkers read the
+same imports from an ``if TYPE_CHECKING`` block; tests/unit/test_lazy_names.py compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+__all__ = ["import_on_first_use"]
+
+
+def import_on_first_use(
+    package: str, names: Mapping[str, Sequence[str]], submodules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
+
+    Args:
+        package: ``__name__`` of the package.
+        names: public names per module that defines them; ``"name as public_name"`` renames one.
+        submodules: submodules that are attributes of the package without an import statement.
+    """
+    places: dict[str, tuple[str, str]] = {}
+    for module, listed in names.items():
+        for entry in listed:
+            name, _, public = entry.partition(" as ")
+            places[public or name] = (module, name)
+
+    def get(name: str) -> Any:
+        place = places.get(name)
+        if place is not None:
+            value = getattr(import_module(place[0]), place[1])
+        elif name in submodules:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def listing() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *places, *submodules} - {"TYPE_CHECKING"})
+
+    return get, listing

@@ -1,0 +1,151 @@
+"""What importing costs: which modules an import loads, and that any module of the package can be imported first."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import glidemq_py
+
+PACKAGE = Path(glidemq_py.__file__).parent
+ROOT = PACKAGE.parent
+
+GLIDE = {"glide", "glide_sync", "glide_shared", "trio", "cffi", "google.protobuf"}
+EXTRAS = {"fastapi", "pydantic", "uvicorn", "pyspark", "pandas", "pyarrow", "fakeredis", "lupa", "pytest"}
+TELEMETRY = {"opentelemetry", "prometheus_client"}
+
+CHEAP = {"asyncio", "ssl", "croniter", "glidemq_py._api", "glidemq_py._worker", "glidemq_py._job"}
+"""What a program pays only for the names that it uses."""
+
+FORBIDDEN = {
+    "import glidemq_py": GLIDE | EXTRAS | TELEMETRY | CHEAP,
+    "from glidemq_py import GlideMQError, JobNotFoundError": GLIDE | EXTRAS | TELEMETRY | CHEAP,
+    "from glidemq_py import Queue, Worker, QueueEvents, FlowProducer": GLIDE | EXTRAS,
+    "from glidemq_py import *": GLIDE | EXTRAS,
+    "from glidemq_py.sync import *": GLIDE | EXTRAS,
+    "import glidemq_py.spark": GLIDE | EXTRAS | TELEMETRY | CHEAP,
+    "import glidemq_py.spark.options": GLIDE | EXTRAS | {"glidemq_py._api", "glidemq_py._worker"},
+    "import glidemq_py.testing": GLIDE | EXTRAS | TELEMETRY | CHEAP,
+    "import glidemq_py.testing.pytest_plugin": GLIDE | (EXTRAS - {"pytest"}) | TELEMETRY | CHEAP,
+    "import glidemq_py.library": GLIDE | EXTRAS | TELEMETRY,
+    "import glidemq_py._worker.command.supervisor": GLIDE | EXTRAS | TELEMETRY | {"glidemq_py._api"},
+}
+"""Per statement, the modules and packages that it must not load."""
+
+PROGRAM = """
+import json, os, sys
+given = json.loads(sys.argv[1])
+for statement in given:
+    if os.fork() == 0:
+        try:
+            exec(statement)
+            loaded = sorted(sys.modules)
+        except BaseException as error:
+            loaded = f"{type(error).__name__}: {error}"
+        print(json.dumps([statement, loaded]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def run(statements: list[str]) -> dict[str, list[str] | str]:
+    """Run each statement in a process of its own, forked from one that has imported nothing; return its modules."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(statements)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    found = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert set(found) == set(statements), done.stderr
+    return found
+
+
+def test_imports_load_only_what_they_need() -> None:
+    for statement, loaded in run(list(FORBIDDEN)).items():
+        assert isinstance(loaded, list), (statement, loaded)
+        names = {".".join(name.split(".")[:length]) for name in loaded for length in (1, 2)}
+        assert names & FORBIDDEN[statement] == set(), statement
+
+
+HELP = """
+import contextlib, io, runpy
+sys.argv[1:] = ["--help"]
+with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+    runpy.run_module({module!r}, run_name="__main__")
+assert "usage: " in shown.getvalue()
+"""
+
+
+def test_help_of_the_commands_loads_neither_glide_nor_workers() -> None:
+    statements = [HELP.format(module=module) for module in ("glidemq_py.worker", "glidemq_py.library")]
+    for statement, loaded in run(statements).items():
+        assert isinstance(loaded, list), (statement, loaded)
+        forbidden = GLIDE | EXTRAS | {"croniter", "glidemq_py._worker.worker", "glidemq_py._api.job_queue"}
+        assert set(loaded) & forbidden == set(), statement
+
+
+# -- import order -----------------------------------------------------------------------------------------------
+
+
+def modules() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(statements: list[ast.stmt]) -> Iterator[str]:
+    """Yield the modules that statements import when they run: not those for type checkers or inside functions."""
+    for node in statements:
+        if isinstance(node, ast.If):
+            runs = node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else [*node.body, *node.orelse]
+            yield from imported(runs)
+        elif isinstance(node, ast.Try):
+            yield from imported([*node.body, *node.orelse, *node.finalbody])
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def graph() -> dict[str, set[str]]:
+    """Return which modules of the package the import of each one imports, packages before their modules."""
+    paths, found = modules(), {}
+    for module, path in paths.items():
+        targets: set[str] = set()
+        for name in imported(ast.parse(path.read_text(encoding="utf-8")).body):
+            parts = name.split(".")
+            targets |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        own = module.split(".")
+        around = {".".join(own[:length]) for length in range(1, len(own) + 1)}
+        found[module] = (targets & set(paths)) - around
+    return found
+
+
+PAIRS = [
+    ("glidemq_py._job.job", "glidemq_py._job.blocking"),
+    ("glidemq_py._features.broadcast.message", "glidemq_py._features.broadcast.blocking"),
+]
+"""Modules that import each other, as modules, whose names they use only in functions."""
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Without cycles, any module can be imported first, as the package's `__init__` imports hardly any."""
+    edges = graph()
+    assert len(edges) > 100
+    for one, other in PAIRS:
+        assert other in edges[one]
+        edges[other].remove(one)
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
+
+
+def test_modules_of_a_pair_can_be_imported_in_either_order() -> None:
+    results = run([f"import {name}" for pair in PAIRS for name in pair])
+    assert {statement: loaded for statement, loaded in results.items() if isinstance(loaded, str)} == {}
