@@ -21,6 +21,7 @@ from glidemq_py.errors import (
     CycleError,
     DelayedError,
     DuplicateJobError,
+    DurabilityError,
     EmbeddedServerError,
     EventLoopError,
     EventsLostError,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
     from glidemq_py._features.dead_letters.options import DeadLetterOptions
     from glidemq_py._features.deduplication import Deduplication
+    from glidemq_py._features.durability.options import Durability
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
@@ -140,6 +142,7 @@ else:
             "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
             "glidemq_py._features.dead_letters.options": ("DeadLetterOptions",),
             "glidemq_py._features.deduplication": ("Deduplication",),
+            "glidemq_py._features.durability.options": ("Durability",),
             "glidemq_py._features.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
@@ -200,6 +203,8 @@ __all__ = [
     "DelayedError",
     "Delivery",
     "DuplicateJobError",
+    "Durability",
+    "DurabilityError",
     "EmbeddedServerError",
     "EventLoopError",
     "EventsLostError",

@@ -24,6 +24,12 @@ EXPECTED = {
         r"10002 completed, 0 left",
         rf"sum of squares: {sum(n * n for n in range(10_000)) + 1 + 4}",
     ],
+    "durable_adds": [
+        r"100 jobs are on the disk",
+        r"after a crash: 100 jobs wait",
+        r"received by 0 of 1 replicas within 200 ms",
+        r"charge-100: duplicate",
+    ],
     "schedulers": [
         r"weekdays: 2027-01-08 07:30:00\+01:00",
         r"weekdays: 2027-01-11 07:30:00\+01:00",

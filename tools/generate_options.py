@@ -143,6 +143,7 @@ TABLES = (
         },
     ),
     Options("glidemq_py.DeadLetterOptions", {"name": "d"}),
+    Options("glidemq_py.Durability"),
     Options("glidemq_py.Budget", probe={"token_weights": {"max_total_tokens": 1}, "cost_unit": {"max_total_cost": 1},
                                         "on_exceeded": {"max_total_tokens": 1}}),
     Options("glidemq_py.KeepJobs"),

@@ -37,6 +37,9 @@ from glidemq_py._features import metrics as figures
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
+from glidemq_py._features.durability.adding import DurableAdds, MarkedChunks, add_marked
+from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
 from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
@@ -52,7 +55,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
-from glidemq_py.errors import ClosedError, JobStateError, UnsupportedOptionError
+from glidemq_py.errors import BulkAddError, ClosedError, JobStateError, UnsupportedOptionError
 from glidemq_py.telemetry.spans import observed, observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -87,6 +90,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         dead_letter_queue: Name of the queue that receives a dead-letter entry for every job that fails permanently, or
             ``{"name": ..., "on": (...)}``; see `DeadLetterOptions`. The setting is stored with the queue and applies to
             all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
+        durable: True if adds return only when the job is in the append-only file on the server's disk; or a
+            `Durability`, also for replicas.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -104,14 +109,16 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         dead_letter_queue: DeadLetterInput = None,
+        durable: DurableInput = None,
     ) -> None:
         self.name = validate_queue_name(name)
         if connection is not None:
             check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name),
+            events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name), durable=durable,
         )  # fmt: skip
+        self._durable = self.options.durable
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
@@ -161,7 +168,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _open_here(self, connection: LoopConnection) -> None:
         """Connect the running event loop and start the queue's tasks in it."""
         TELEMETRY.detect_providers()
-        transport, adder = await self._open()
+        transport = await self._open()
+        adder = self._make_adder(transport, self._add_call)
         link = self._link_over(transport)
         if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
             try:
@@ -177,10 +185,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             sweep.start()
             sweep.end_with_loop()
 
-    async def _open(self) -> tuple[Transport, Adder]:
-        """Connect, and return the transport and the adder that sends single adds over it."""
-        transport = await open_transport(self._connection)
-        return transport, AddCoalescer(transport, self._keys.meta, not self.options.events, self._add_call)
+    async def _open(self) -> Transport:
+        return await open_transport(self._connection)
+
+    def _make_adder(self, transport: Transport, add_call: AddCall) -> Adder:
+        """Return an object that sends single adds over the connection."""
+        return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call)
 
     async def close(self) -> None:
         """Send the pending adds, then close the connections.
@@ -200,6 +210,16 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         adder = connection.part(_ADDS, self._no_adder)
         self._adder = adder
         return adder
+
+    async def _durable_adds(self, durability: Durability) -> DurableAdds:
+        """Return the adder of the running event loop for durable adds."""
+        connection = await self._transport.connected()
+
+        def make(transport: Transport) -> DurableAdds:
+            confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
+            return DurableAdds(self._make_adder(transport, add_marked), confirmer)
+
+        return connection.part(durability, make)
 
     @staticmethod
     def _no_adder(_: Transport) -> Adder:
@@ -227,7 +247,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return JobOptions.of_job(self._defaults, JobOptions.parse(given)) if given else self._defaults
 
     async def add(
-        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: DataT | None = None,
+        *misplaced: Never,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Job[DataT, ResultT]:
         """Add a job to the queue.
 
@@ -237,6 +262,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
+            durable: As for `Queue`; None means the queue's option.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
@@ -251,6 +277,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
                 set ``job_id``.
+            DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
@@ -263,21 +290,27 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         row = encode_row(link, name, data, job_options)
+        durability = self._durable if durable is None else parse_durable(durable)
         if job_options.parent is not None:
-            return await self._add_child(link, name, data, job_options, row)
-        adder = self._adder
-        if adder is None or adder.loop is not self._current_loop():
-            adder = await self._adder_here()
+            return await self._add_child(link, name, data, job_options, row, durability)
+        if durability is None:
+            adder = self._adder
+            if adder is None or adder.loop is not self._current_loop():
+                adder = await self._adder_here()
+        else:
+            adder = await self._durable_adds(durability)
         if TELEMETRY.on:
             now, result = await observed_add(adder.add, self.name, row, job_options)
         else:
             now, result = await adder.add(row)
         return added_job(link, name, data, job_options, now, result)
 
-    async def _add_child(self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row) -> Job[Any, Any]:
+    async def _add_child(
+        self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row, durability: Durability | None
+    ) -> Job[Any, Any]:
         parents = remote_parents(link, (options,))
         await check_remote_parents(link, parents)
-        adder = await self._adder_here()
+        adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
         if TELEMETRY.on:
             now, result = await observed_add(adder.add, self.name, row, options)
         else:
@@ -287,7 +320,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return added_job(link, name, data, options, now, result)
 
     async def add_bulk(
-        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+        self,
+        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        *,
+        durable: DurableInput = None,
     ) -> list[Job[DataT, ResultT]]:
         """Add many jobs in few round trips.
 
@@ -295,6 +331,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            durable: As for `Queue`; None means the queue's option. One confirmation serves all jobs.
 
         Returns:
             One job per input, in the same order, with the ``outcome`` described in `Queue.add`.
@@ -306,10 +343,28 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
                 exception per position.
         """
         link = await self._connected()
-        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
+        durability = self._durable if durable is None else parse_durable(durable)
+        if durability is not None:
+            return await self._add_bulk_durably(link, jobs, durability)
+        return await self._run_bulk(BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call))
+
+    async def _run_bulk(self, bulk: BulkAdd) -> list[Job[Any, Any]]:
         if TELEMETRY.on:
             return await observed("add_bulk", self.name, bulk.rows, bulk.run)
         return await bulk.run()
+
+    async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:
+        chunks = MarkedChunks()
+        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, chunks.add_call)
+        confirmer = (await self._durable_adds(durability)).confirmer
+        await confirmer.ready()
+        try:
+            added = await self._run_bulk(bulk)
+        except BulkAddError as error:
+            await chunks.confirm(confirmer, error.results)
+            raise
+        await chunks.confirm(confirmer, added)
+        return added
 
     async def add_and_wait(
         self,

@@ -30,6 +30,7 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError
 
@@ -61,6 +62,7 @@ class Producer(AsyncOnly, Generic[DataT]):
         compression: "gzip" stores job data compressed; "none" (the default) does not.
         serializer: Serializer of data: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
+        durable: As for `Queue`.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -77,10 +79,11 @@ class Producer(AsyncOnly, Generic[DataT]):
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> None:
         self._queue: Queue[DataT, Any] = self._queue_type(
             name, connection, prefix=prefix, default_job_options=default_job_options, compression=compression,
-            serializer=serializer, events=events,
+            serializer=serializer, events=events, durable=durable,
         )  # fmt: skip
         self.name = self._queue.name
         self._closed = False
@@ -93,7 +96,12 @@ class Producer(AsyncOnly, Generic[DataT]):
         return self._closed
 
     async def add(
-        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: DataT | None = None,
+        *misplaced: Never,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> str | None:
         """Add a job to the queue and return its id.
 
@@ -103,6 +111,7 @@ class Producer(AsyncOnly, Generic[DataT]):
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
+            durable: As for `Queue`; None means the producer's option.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
@@ -110,15 +119,19 @@ class Producer(AsyncOnly, Generic[DataT]):
         """
         if misplaced:
             reject_positional_options(misplaced)
-        return added_id(await self._queue.add(name, data, **options))
+        return added_id(await self._queue.add(name, data, durable=durable, **options))
 
     async def add_bulk(
-        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+        self,
+        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        *,
+        durable: DurableInput = None,
     ) -> list[str | None]:
         """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            durable: As for `Queue`; None means the producer's option.
 
         Returns:
             The return value of `Producer.add` per job, in the same order.
@@ -129,7 +142,7 @@ class Producer(AsyncOnly, Generic[DataT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the id, None, or the
                 exception per position.
         """
-        return await add_bulk_ids(self._queue, jobs)
+        return await add_bulk_ids(self._queue, jobs, durable)
 
     async def close(self) -> None:
         """Send the pending adds, then close the connection unless it was passed as a client. Idempotent."""
@@ -158,10 +171,10 @@ def added_id(job: Job[Any, Any]) -> str | None:
     return job.id if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED) else None
 
 
-async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any]) -> list[str | None]:
+async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any], durable: DurableInput = None) -> list[str | None]:
     """Call `Queue.add_bulk` and return ids instead of jobs, also in the results of a `BulkAddError`."""
     try:
-        added = await queue.add_bulk(jobs)
+        added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
         raise BulkAddError(bulk_ids(error.results)) from error.__cause__
     return [added_id(job) for job in added]
@@ -200,6 +213,7 @@ def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[o
         serializer = id(serializer)
     return (
         name, where, options.prefix, options.default_job_options, options.compression, serializer, options.events,
+        options.durable,
     )  # fmt: skip
 
 
@@ -229,6 +243,7 @@ class ProducerCache(Generic[P]):
                 producer = self._make(
                     name, connection, prefix=options.prefix, default_job_options=options.default_job_options,
                     compression=options.compression, serializer=options.serializer, events=options.events,
+                    durable=options.durable,
                 )  # fmt: skip
                 found = self._producers[(id(owner), *key)] = producer, owner
             return found[0]
@@ -278,6 +293,7 @@ class ServerlessPool:
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> Producer[Any]:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
@@ -290,7 +306,7 @@ class ServerlessPool:
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events,
+            events=events, durable=durable,
         )  # fmt: skip
         return self._cache.get(asyncio.get_running_loop(), name, connection, options)
 

@@ -246,6 +246,32 @@ class AsyncTransport:
             raise translate(reply, self.library) from reply
         return call.read(reply)
 
+    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        timeout = block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS)
+        batch, options = _pipeline(self.is_cluster, timeout, call.key)
+        batch.fcall(self._names[call.function], call.keys, list(call.args))
+        for wait in waits:
+            batch.custom_command(list(wait))
+        answered = self._answered
+        try:
+            first, *others = await self._client.exec(batch, raise_on_error=False, options=options)
+            self._answered += 1
+        except GlideError as error:
+            self._check_silence(error, answered, call.key)
+            if self._closed:
+                raise ClosedError("the connection was closed") from error
+            raise translate(error, self.library) from error
+        if isinstance(first, GlideError):
+            if classify(first) is not FUNCTION_MISSING:
+                raise translate(first, self.library) from first
+            await self._load()
+            return await self.call_before(call, waits, block)
+        replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
+        return call.read(first), replies
+
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         if self._loop is not _current_loop():
@@ -414,10 +440,14 @@ _SHORT = 2_048
 """Longest last argument, in characters or bytes, of a call that counts as short (worth busy polling)."""
 
 
-def _pipeline(cluster: bool, timeout: int) -> tuple[Any, Any]:
-    """Return an empty pipeline (not a transaction), and its options with a timeout of ``timeout`` ms."""
+def _pipeline(cluster: bool, timeout: int, key: str | None = None) -> tuple[Any, Any]:
+    """Return an empty pipeline (not a transaction), and its options with a timeout of ``timeout`` ms.
+
+    In a cluster, ``key`` sends the whole pipeline to the primary of this key.
+    """
     if cluster:
-        return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout)
+        route = None if key is None else glide.SlotKeyRoute(glide.SlotType.PRIMARY, key)
+        return glide.ClusterBatch(is_atomic=False), glide.ClusterBatchOptions(timeout=timeout, route=route)
     return glide.Batch(is_atomic=False), glide.BatchOptions(timeout=timeout)
 
 

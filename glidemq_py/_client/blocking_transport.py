@@ -10,11 +10,11 @@ from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.blocking_client import create_blocking, glide_sync, resolve_blocking
-from glidemq_py._client.call_retry import CallRetry, translate
+from glidemq_py._client.call_retry import CallRetry, classify, translate
 from glidemq_py._client.connect import BlockingGlideClient
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.failures import Interruptions
+from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, Interruptions
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.server_check import check_blocking
@@ -183,6 +183,39 @@ class ThreadTransport:
                     failed = again
         finally:
             self._leave()
+
+    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        self._enter()
+        try:
+            batch = self._new_batch(is_atomic=False)
+            batch.fcall(self._names[call.function], call.keys, list(call.args))
+            for wait in waits:
+                batch.custom_command(list(wait))
+            answered = self._answered
+            try:
+                first, *others = self._client.exec(batch, raise_on_error=False, options=self._pinned(call.key, block))
+                self._answered += 1
+            except GlideError as error:
+                self._check_silence(error, answered, call.key)
+                raise translate(error, self.library) from error
+            if isinstance(first, GlideError):
+                if classify(first) is not FUNCTION_MISSING:
+                    raise translate(first, self.library) from first
+                self._load()
+                return self.call_before(call, waits, block)
+            replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
+            return call.read(first), replies
+        finally:
+            self._leave()
+
+    def _pinned(self, key: str, block: int) -> Any:
+        """Return options of a pipeline that may block for ``block`` ms, on the primary of ``key``."""
+        timeout = block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS)
+        if not self.is_cluster:
+            return glide_sync.BatchOptions(timeout=timeout)
+        route = glide_sync.SlotKeyRoute(glide_sync.SlotType.PRIMARY, key)
+        return glide_sync.ClusterBatchOptions(timeout=timeout, route=route)
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
         """Yield batches of keys that match a glob pattern, from every primary."""

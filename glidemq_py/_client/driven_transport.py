@@ -51,6 +51,15 @@ class DrivenTransport:
         await self.command(*read)
         return await self.call(call)
 
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`."""
+        return self._blocking.is_cluster
+
+    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        return self._blocking.call_before(call, waits, block)
+
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         for keys in self._blocking.scan(pattern):

@@ -268,6 +268,15 @@ class LoopTransport:
         """See `Transport.call_after`."""
         return await (await self._here()).call_after(read, call, block)
 
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`; of the most recently used connection."""
+        return self._last is not None and self._last.transport is not None and self._last.transport.is_cluster
+
+    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        return await (await self._here()).call_before(call, waits, block)
+
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         async for keys in (await self._here()).scan(pattern):

@@ -55,6 +55,28 @@ class Transport(JobTransport, Protocol):
         """
         ...
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the server is a cluster."""
+        ...
+
+    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """Send ``call`` and behind it commands without keys, over one connection to the primary of the call's key.
+
+        In a cluster the call may still be redirected to another node; compare its node id with ``CLUSTER MYID``.
+
+        For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
+
+        Args:
+            call: The call.
+            waits: Commands that may block for ``block`` ms together.
+            block: Longest time of the commands, ms.
+
+        Returns:
+            The reply to the call, and one reply per command: a GlideMQError for a command that failed.
+        """
+        ...
+
     def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """Yield batches of keys that match a glob pattern, from every primary. For repairs only: it reads all keys."""
         ...
@@ -90,6 +112,15 @@ class BlockingTransport(Protocol):
 
     def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
+        ...
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the server is a cluster."""
+        ...
+
+    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
         ...
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:

@@ -12,6 +12,7 @@ from glidemq_py._core.checks import check_bool, check_callable, check_choice
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
+from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py.errors import GlideMQValidationError
 
 DEFAULT_PREFIX: Final = "glide"
@@ -65,6 +66,10 @@ def _dead_letter_queue(_: str, value: DeadLetterInput) -> DeadLetterOptions | Li
     return parse_dead_letter_queue(value)
 
 
+def _durable(_: str, value: DurableInput) -> Durability | None:
+    return parse_durable(value)
+
+
 @dataclass(frozen=True, init=False)
 class QueueOptions(CheckedOptions):
     """Options of a `Queue`.
@@ -77,6 +82,7 @@ class QueueOptions(CheckedOptions):
         events: False omits the `added` events.
         dead_letter_queue: queue that receives an entry for each failed job. None keeps the stored setting of the queue,
             False removes it.
+        durable: what must have an added job before its add returns; None does not wait.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -88,6 +94,7 @@ class QueueOptions(CheckedOptions):
     serializer: Serializer | SerializerName | None = option(_serializer)
     events: bool = option(check_bool, True)
     dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)
+    durable: Durability | None = option(_durable)
 
 
 def _job_name(_: str, value: str) -> str:

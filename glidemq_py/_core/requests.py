@@ -37,6 +37,7 @@ __all__ = [
     "children",
     "children_ended",
     "clean",
+    "confirm_durable",
     "count_delayed",
     "count_parked",
     "create_budget",
@@ -112,9 +113,9 @@ __all__ = [
 ]
 
 
-def add(*, rows: object, quiet: object) -> tuple[bytes]:
+def add(*, rows: object, quiet: object, mark: str | bytes) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``add``."""
-    return (pack((rows, quiet)),)
+    return (pack((rows, quiet)), mark)
 
 
 def add_once(
@@ -128,6 +129,11 @@ def add_once(
 ) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``add_once``."""
     return (pack((write, batch, sequence, number, keep)), jobs)
+
+
+def confirm_durable(*, marks: object, keep: object, cluster: object) -> tuple[bytes]:
+    """Return the arguments of ``confirm_durable``."""
+    return (pack((marks, keep, cluster)),)
 
 
 def flow_add(

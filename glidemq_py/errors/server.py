@@ -9,6 +9,7 @@ __all__ = [
     "AuthenticationError",
     "ClosedError",
     "ConnectionRejectedError",
+    "DurabilityError",
     "EmbeddedServerError",
     "EventLoopError",
     "GlideMQConnectionError",
@@ -32,6 +33,29 @@ class GlideMQConnectionError(GlideMQError, ConnectionError):
 
 class AmbiguousResultError(GlideMQConnectionError):
     """The call was sent and its reply was lost; the server may have executed it."""
+
+
+class DurabilityError(AmbiguousResultError):
+    """The server did not confirm in time that an added job survives a failure.
+
+    The job was added, and exists unless the server lost it. Adding it again is safe if ``job_id`` is set.
+
+    Attributes:
+        reason: what is missing.
+        job_id: id of the job.
+    """
+
+    reason: str
+    job_id: str | None
+
+    def __init__(self, reason: str, job_id: str | None = None) -> None:
+        super().__init__(reason, job_id)
+        self.reason = reason
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        job = "a job" if self.job_id is None else f"job {self.job_id!r}"
+        return f"{job} was added, but may be lost: {self.reason}; adding it again is safe if its job_id is set"
 
 
 class ServerNotReadyError(GlideMQConnectionError):

@@ -58,9 +58,11 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
 
     _runtime = BLOCKING_RUNTIME
 
-    async def _open(self) -> tuple[Transport, Adder]:
-        transport = DrivenTransport.connect(cast("BlockingConnection", self._connection))
-        return transport, _Adds(transport, self._keys.meta, not self.options.events, self._add_call)
+    async def _open(self) -> Transport:
+        return DrivenTransport.connect(cast("BlockingConnection", self._connection))
+
+    def _make_adder(self, transport: Transport, add_call: AddCall) -> Adder:
+        return _Adds(transport, self._keys.meta, not self.options.events, add_call)
 
 
 class ProducerCore(Producer[DataT], Generic[DataT]):

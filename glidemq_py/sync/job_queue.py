@@ -29,6 +29,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.ordering_groups import GroupInfo
@@ -68,6 +69,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         dead_letter_queue: Name of the queue that receives a dead-letter entry for every job that fails permanently, or
             ``{"name": ..., "on": (...)}``; see `DeadLetterOptions`. The setting is stored with the queue and applies to
             all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
+        durable: True if adds return only when the job is in the append-only file on the server's disk; or a
+            `Durability`, also for replicas.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -85,6 +88,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         dead_letter_queue: DeadLetterInput = None,
+        durable: DurableInput = None,
     ) -> None:
         self._core: QueueCore[DataT, ResultT] = QueueCore(
             name,
@@ -95,6 +99,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             serializer=serializer,
             events=events,
             dead_letter_queue=dead_letter_queue,
+            durable=durable,
         )
 
     def connect(self) -> None:
@@ -121,7 +126,12 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         self.close()
 
     def add(
-        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: DataT | None = None,
+        *misplaced: Never,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Job[DataT, ResultT]:
         """Add a job to the queue.
 
@@ -131,6 +141,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
+            durable: As for `Queue`; None means the queue's option.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
@@ -145,13 +156,17 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
                 set ``job_id``.
+            DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
-        return twin_of(run_immediately(self._core.add(name, data, *misplaced, **options)))
+        return twin_of(run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options)))
 
     def add_bulk(
-        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+        self,
+        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        *,
+        durable: DurableInput = None,
     ) -> list[Job[DataT, ResultT]]:
         """Add many jobs in few round trips.
 
@@ -159,6 +174,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            durable: As for `Queue`; None means the queue's option. One confirmation serves all jobs.
 
         Returns:
             One job per input, in the same order, with the ``outcome`` described in `Queue.add`.
@@ -169,7 +185,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the job or the
                 exception per position.
         """
-        return twins_of(run_immediately(self._core.add_bulk(jobs)))
+        return twins_of(run_immediately(self._core.add_bulk(jobs, durable=durable)))
 
     def add_and_wait(
         self,

@@ -10,6 +10,7 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer import Producer
 
@@ -37,6 +38,7 @@ class ServerlessPool:
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> Producer[Any]:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
@@ -48,7 +50,7 @@ class ServerlessPool:
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events,
+            events=events, durable=durable,
         )  # fmt: skip
         return self._cache.get(None, name, connection, options)
 

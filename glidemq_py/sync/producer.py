@@ -15,6 +15,7 @@ from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py.sync.driving import ProducerCore
 
 __all__ = ["Producer"]
@@ -37,6 +38,7 @@ class Producer(BlockingOnly, Generic[DataT]):
         compression: "gzip" stores job data compressed; "none" (the default) does not.
         serializer: Serializer of data: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
+        durable: As for `Queue`.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -53,6 +55,7 @@ class Producer(BlockingOnly, Generic[DataT]):
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> None:
         self._core: ProducerCore[DataT] = ProducerCore(
             name,
@@ -62,6 +65,7 @@ class Producer(BlockingOnly, Generic[DataT]):
             compression=compression,
             serializer=serializer,
             events=events,
+            durable=durable,
         )
 
     @property
@@ -70,7 +74,12 @@ class Producer(BlockingOnly, Generic[DataT]):
         return self._core.is_closed
 
     def add(
-        self, name: str, data: DataT | None = None, *misplaced: Never, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: DataT | None = None,
+        *misplaced: Never,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> str | None:
         """Add a job to the queue and return its id.
 
@@ -80,20 +89,25 @@ class Producer(BlockingOnly, Generic[DataT]):
             name: Name of the job: which handler or task processes it.
             data: Any value that the serializer accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
+            durable: As for `Queue`; None means the producer's option.
             **options: Fields of `JobOptions`, for example ``delay=5_000``.
 
         Returns:
             The id of the job; None if a job with this ``job_id`` or ``deduplication`` id already exists.
         """
-        return run_immediately(self._core.add(name, data, *misplaced, **options))
+        return run_immediately(self._core.add(name, data, *misplaced, durable=durable, **options))
 
     def add_bulk(
-        self, jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]]
+        self,
+        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        *,
+        durable: DurableInput = None,
     ) -> list[str | None]:
         """Add many jobs in few round trips. They are sent in chunks, and each chunk is atomic.
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            durable: As for `Queue`; None means the producer's option.
 
         Returns:
             The return value of `Producer.add` per job, in the same order.
@@ -104,7 +118,7 @@ class Producer(BlockingOnly, Generic[DataT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the id, None, or the
                 exception per position.
         """
-        return run_immediately(self._core.add_bulk(jobs))
+        return run_immediately(self._core.add_bulk(jobs, durable=durable))
 
     def close(self) -> None:
         """Send the pending adds, then close the connection unless it was passed as a client. Idempotent."""

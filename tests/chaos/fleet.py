@@ -122,6 +122,11 @@ class Fleet:
         self._numbers[role] += 1
         return replace(self.base, party=f"{role}{self._numbers[role]}", **changes)
 
+    def make_durable(self, durability: dict[str, Any]) -> None:
+        """Let later producers add durable jobs only."""
+        kinds = tuple(kind for kind in self.base.kinds if kind != "flow")
+        self.base = replace(self.base, durable=durability, kinds=kinds)
+
     def producer(self, jobs: int | None = None, **changes: Any) -> Party:
         """Start a producer of so many adds; None: until it is stopped."""
         settings = self._settings("producer", {"jobs": jobs, **changes})

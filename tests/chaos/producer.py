@@ -41,7 +41,8 @@ class Producer:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         url = self._settings.connection()
-        async with Queue(self._settings.queue, url) as queue, FlowProducer(url) as flows:
+        durable: Any = self._settings.durable
+        async with Queue(self._settings.queue, url, durable=durable) as queue, FlowProducer(url) as flows:
             self._scribe.write("ready")
             await asyncio.gather(*(self._produce(queue, flows) for _ in range(CONCURRENT)))
         self._scribe.write("done")

@@ -37,6 +37,7 @@ class PartySettings:
         options: options of the Worker.
         request_timeout: of its connection, ms.
         retention: options of every job.
+        durable: the option `durable` of a producer's queue; flows do not have it.
         environment_changes: additional environment variables.
         python_path: of the process; None: this repository.
     """
@@ -56,6 +57,7 @@ class PartySettings:
     python_path: str | None = None
     retention: dict[str, Any] = field(default_factory=dict)
     environment_changes: dict[str, str] = field(default_factory=dict)
+    durable: dict[str, Any] | None = None
 
     def environment(self) -> dict[str, str]:
         return {_VARIABLE: json.dumps(asdict(self)), "GLIDEMQ_URL": self.url, **self.environment_changes}

@@ -21,7 +21,7 @@ EXPORTED = {
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter", "JobRef",
+    "TokenLimiter", "JobRef", "Durability", "DurabilityError",
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError", "ContextManagerError",

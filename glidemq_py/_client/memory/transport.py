@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._client.failures import Interruptions, meaning_of
 from glidemq_py._client.library_source import Library
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["MemoryBlockingTransport", "MemoryTransport", "Waiter"]
 
 T = TypeVar("T")
+
+_WAIT_REPLIES: Final[dict[str, Any]] = {"WAITAOF": [1, 0], "WAIT": 0, "INFO": b"connected_slaves:0"}
 
 
 class Waiter:
@@ -75,6 +77,13 @@ class _Connection:
             return self._server.command(command)
         except CommandError as error:
             raise meaning_of(str(error), self.library) from error
+
+    is_cluster = False
+
+    def _run_before(self, call: Call[T], waits: Sequence[Sequence[str]]) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`. The data needs no disk, and there is no replica."""
+        reply = self._run(call)
+        return reply, [_WAIT_REPLIES[wait[0]] for wait in waits]
 
     def _check(self) -> None:
         if self._closed:
@@ -135,6 +144,11 @@ class MemoryTransport(_Connection):
             await self.command(*read)
         return self._run(call)
 
+    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        await asyncio.sleep(0)
+        return self._run_before(call, waits)
+
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
         cursor = b"0"
@@ -163,6 +177,10 @@ class MemoryTransport(_Connection):
 
 class MemoryBlockingTransport(_Connection):
     """A `BlockingTransport` to an in-memory server."""
+
+    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+        """See `Transport.call_before`."""
+        return self._run_before(call, waits)
 
     def call(self, call: Call[T]) -> T:
         """See `BlockingTransport.call`."""

@@ -4,11 +4,15 @@
 G.calls = {
   add = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { rows = r[1], quiet = r[2] }
+    return { rows = r[1], quiet = r[2], mark = args[2] }
   end,
   add_once = function(args)
     local r = cmsgpack.unpack(args[1])
     return { write = r[1], batch = r[2], sequence = r[3], number = r[4], keep = r[5], jobs = args[2] }
+  end,
+  confirm_durable = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { marks = r[1], keep = r[2], cluster = r[3] }
   end,
   flow_add = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -394,6 +398,7 @@ end
 G.replies = {
   add = function(r) return cmsgpack.pack({ r.now, r.results }) end,
   add_once = function(r) return cmsgpack.pack({ r.status, r.jobs, r.others }) end,
+  confirm_durable = function(r) return cmsgpack.pack({ r.found, r.node }) end,
   flow_add = function(r) return cmsgpack.pack({ r.now, r.ids, r.refused }) end,
   flow_reserve = function(r) return cmsgpack.pack({ r.ids, r.taken, r.costly }) end,
   exchange = function(r)

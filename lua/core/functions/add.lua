@@ -1,5 +1,6 @@
 -- add: add one or many jobs in one step.
--- KEYS 1 meta   ARGV 1 packed {rows, quiet}   -> packed {now, results}
+-- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
+-- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut
 -- after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
@@ -154,5 +155,6 @@ end
 
 G.export('add', {}, function(q, request)
   local now, results = G.add_rows(q, request.rows, request.quiet)
+  if request.mark then G.mark_durable(q, request.mark) end
   return G.replies.add({ now = now, results = results })
 end)

@@ -1,0 +1,128 @@
+"""Adding jobs that are durable when the add returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, unpack
+from glidemq_py._core.calls.adding import AddReply, Row
+from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py.errors import BulkAddError, DurabilityError
+
+__all__ = ["DurableAdds", "MarkedChunks", "add_marked"]
+
+Added = tuple[int, Any]
+
+
+class Adder(Protocol):
+    """Sends single adds."""
+
+    @property
+    def loop(self) -> object:
+        """The event loop; None for blocking code."""
+        ...
+
+    async def add(self, row: Row, /) -> Added:
+        """Add one row."""
+        ...
+
+    async def close(self) -> None:
+        """Wait until all pending adds have been sent."""
+        ...
+
+
+def _new_mark() -> str:
+    return os.urandom(9).hex()
+
+
+def _marked(meta: str, rows: Sequence[Row], quiet: bool, mark: str, decode: Callable[[bytes], AddReply]) -> Call[Any]:
+    return Call("add", meta, requests.add(rows=rows, quiet=quiet, mark=mark), decode)
+
+
+def add_marked(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+    """Add jobs with a mark. Each result becomes (mark, result)."""
+    mark = _new_mark()
+
+    def decode(reply: bytes) -> AddReply:
+        now, results = unpack(reply)
+        return AddReply(now, [(mark, result) for result in results])  # type: ignore[misc]
+
+    return _marked(meta, rows, quiet, mark, decode)
+
+
+class DurableAdds:
+    """An adder that waits until the jobs are durable.
+
+    Args:
+        adder: sends the rows by `add_marked`.
+        confirmer: waits for the confirmation.
+    """
+
+    def __init__(self, adder: Adder, confirmer: Confirmer) -> None:
+        self._adder = adder
+        self.confirmer = confirmer
+
+    @property
+    def loop(self) -> object:
+        """The event loop; None for blocking code."""
+        return self._adder.loop
+
+    async def add(self, row: Row) -> Added:
+        """Add one row and wait until it is durable.
+
+        Raises:
+            UnsupportedOptionError: if the server cannot confirm adds. Nothing was added.
+            DurabilityError: if the add was not confirmed.
+        """
+        await self.confirmer.ready()
+        now, (mark, result) = await self._adder.add(row)
+        try:
+            await self.confirmer.confirm(mark)
+        except DurabilityError as error:
+            raise DurabilityError(error.reason, result if isinstance(result, str) else result[1]) from None
+        return now, result
+
+    async def close(self) -> None:
+        """Wait until all pending adds have been sent, then close the connection of the waits."""
+        await self._adder.close()
+        await self.confirmer.close()
+
+
+class MarkedChunks:
+    """The chunks of a bulk add that the server has added, with their marks."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._added: list[tuple[int, int, str]] = []
+
+    def add_call(self, meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+        """Add the next chunk."""
+        mark, start, count = _new_mark(), self._sent, len(rows)
+        self._sent += count
+
+        def decode(reply: bytes) -> AddReply:
+            self._added.append((start, count, mark))
+            return AddReply(*unpack(reply))
+
+        return _marked(meta, rows, quiet, mark, decode)
+
+    async def confirm(self, confirmer: Confirmer, results: Sequence[Any]) -> None:
+        """Wait until all added chunks are durable.
+
+        Raises:
+            BulkAddError: if some are not; the positions of their jobs have a `DurabilityError`.
+        """
+        outcomes, failed = list(results), False
+        for start, count, mark in self._added:
+            try:
+                await confirmer.confirm(mark)
+            except DurabilityError as error:
+                failed = True
+                for i in range(start, start + count):
+                    if not isinstance(outcomes[i], BaseException):
+                        outcomes[i] = DurabilityError(error.reason, outcomes[i].id)
+        if failed:
+            raise BulkAddError(outcomes)

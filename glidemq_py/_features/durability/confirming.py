@@ -1,0 +1,220 @@
+"""Wait until added jobs are durable: one wait of the server for all adds in flight.
+
+``WAITAOF`` and ``WAIT`` block their connection, so they have one of their own. They wait for the last write of their
+connection only. Therefore the adds leave marks (``lua/features/durability``), and a function call in the same pipeline
+finds and rewrites them before the wait. A mark that is missing means that the server has lost the add meanwhile: it
+restarted with older data, or a replica without the add became primary.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Final, NamedTuple
+
+from glidemq_py._client.runtime import Runtime
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._features.durability.options import Durability
+from glidemq_py.errors import (
+    ClosedError,
+    DurabilityError,
+    GlideMQConnectionError,
+    GlideMQError,
+    UnsupportedOptionError,
+)
+
+__all__ = ["Confirmer", "confirm_durable"]
+
+_CONNECTED: Final = re.compile(rb"connected_slaves:(\d+)")
+
+_MAX_MARKS: Final = 1_000
+"""Marks per call, as in ``confirm_durable.lua``."""
+_PAUSE_S: Final = 0.05
+"""Pause before the next try after a lost connection, seconds."""
+_NO_AOF: Final = (
+    "the server has no append-only file: set appendonly to yes, or use Durability(disk=False, replicas=...)"
+)
+_CLOSED: Final = "not confirmed: the queue was closed"
+_NO_REPLICA: Final = "the server has no connected replica"
+
+
+@declared("confirm_durable_reply")
+class ConfirmReply(NamedTuple):
+    """Reply of `confirm_durable`."""
+
+    found: list[int]
+    """1 or 0 per mark."""
+    node: str
+    """Id of the node of a cluster; empty otherwise."""
+
+
+def confirm_durable(meta: str, marks: list[str], keep: int, cluster: bool) -> Call[ConfirmReply]:
+    """Check which marks exist, and keep them for ``keep`` seconds. Repeatable."""
+    arguments = requests.confirm_durable(marks=marks, keep=keep, cluster=cluster)
+    return Call("confirm_durable", meta, arguments, reader(ConfirmReply), repeatable=True)
+
+
+class _Pending:
+    """An add that waits for its confirmation."""
+
+    __slots__ = ("deadline", "failure", "is_done", "mark")
+
+    def __init__(self, mark: str, deadline: float) -> None:
+        self.mark = mark
+        self.deadline = deadline
+        self.is_done = False
+        self.failure = ""
+
+    def end(self, failure: str = "") -> None:
+        self.is_done, self.failure = True, failure
+
+
+def _is_aof_off(error: GlideMQError) -> bool:
+    return "appendonly" in str(error)
+
+
+class Confirmer:
+    """Confirms the adds of one queue over one connection, for the tasks of an event loop or for threads.
+
+    Args:
+        transport: the queue's connection; the waits have another one to the same server.
+        meta: the queue's declared key.
+        runtime: runtime of the code that adds.
+        durability: what to wait for.
+    """
+
+    def __init__(self, transport: Transport, meta: str, runtime: Runtime, durability: Durability) -> None:
+        self._transport = transport
+        self._meta = meta
+        self._runtime = runtime
+        self._durability = durability
+        self._turn = runtime.lock()
+        self._waiting: list[_Pending] = []
+        self._dedicated: Transport | None = None
+        self._replicas = 0
+        """Replicas that the current wait requires."""
+        self._closed = False
+
+    async def ready(self) -> None:
+        """Connect on first use, and check that the server can confirm adds.
+
+        Raises:
+            UnsupportedOptionError: if the server has no append-only file, or no replica for ``replicas="all"``.
+            GlideMQConnectionError: if the server cannot be reached.
+        """
+        if self._dedicated is None:
+            async with self._turn:
+                await self._connect()
+
+    async def _connect(self) -> None:
+        if self._dedicated is not None:
+            return
+        if self._closed:
+            raise ClosedError("the connection was closed")
+        opened = await self._transport.dedicated()
+        try:
+            _, waits = await self._send(opened, [], 1)
+            for reply in waits:
+                if isinstance(reply, GlideMQError):
+                    raise UnsupportedOptionError("durable", self._durability, _NO_AOF) if _is_aof_off(reply) else reply
+        except BaseException:
+            await opened.close()
+            raise
+        self._dedicated = opened
+
+    async def confirm(self, mark: str) -> None:
+        """Wait until the add with this mark is durable.
+
+        Raises:
+            DurabilityError: if it is not within the timeout, or if the server has lost the add.
+        """
+        pending = _Pending(mark, time.monotonic() + self._durability.timeout / 1000)
+        self._waiting.append(pending)
+        try:
+            while not pending.is_done:
+                async with self._turn:  # the first of the waiting adds confirms all of them
+                    if not pending.is_done:
+                        await self._confirm_waiting()
+        finally:
+            self._waiting.remove(pending)
+        if pending.failure:
+            raise DurabilityError(pending.failure)
+
+    async def _confirm_waiting(self) -> None:
+        group = [pending for pending in self._waiting if not pending.is_done][:_MAX_MARKS]
+        left = min(pending.deadline for pending in group) - time.monotonic()
+        failure, missing = await self._try([pending.mark for pending in group], max(1, round(left * 1000)))
+        now = time.monotonic()
+        for pending in group:
+            if pending.mark in missing:
+                pending.end("the server has lost the job: it restarted with older data, or failed over")
+            elif not failure:
+                pending.end()
+            elif now >= pending.deadline:
+                pending.end(f"{failure} within {self._durability.timeout} ms")
+        if failure and not all(pending.is_done for pending in group):
+            await self._runtime.sleep(_PAUSE_S)
+
+    async def _try(self, marks: list[str], block: int) -> tuple[str, set[str]]:
+        """Return why the adds are not confirmed ("" = they are), and the marks that the server does not have."""
+        try:
+            await self._connect()
+            assert self._dedicated is not None
+            reply, waits = await self._send(self._dedicated, marks, block)
+        except ClosedError:
+            await self.close()
+            return _CLOSED, set()
+        except (GlideMQConnectionError, UnsupportedOptionError) as error:
+            return f"not confirmed ({error})", set()
+        missing = {mark for mark, found in zip(marks, reply.found, strict=True) if not found}
+        return self._shortfall(reply.node, waits), missing
+
+    def _shortfall(self, node: str, waits: list[Any]) -> str:
+        """Return what the replies to the waits lack; "" if nothing."""
+        for reply in waits:
+            if isinstance(reply, GlideMQError):
+                return f"not confirmed ({reply})"
+        replies = iter(waits)
+        if node and next(replies) != node.encode():
+            return "not confirmed: the queue's slot is moving"
+        if self._durability.disk:
+            primary, _ = next(replies)
+            if not primary:
+                return "not written to the disk of the primary"
+        if self._replicas and (reached := next(replies)) < self._replicas:
+            return f"received by {reached} of {self._replicas} replicas"
+        return ""
+
+    async def _send(self, transport: Transport, marks: list[str], block: int) -> tuple[ConfirmReply, list[Any]]:
+        durability = self._durability
+        waits: list[list[str]] = [["CLUSTER", "MYID"]] if transport.is_cluster else []
+        if durability.disk:
+            waits.append(["WAITAOF", "1", "0", str(block)])
+        if durability.replicas:
+            wanted = durability.replicas
+            self._replicas = await self._count_replicas(transport) if wanted == "all" else wanted
+            waits.append(["WAIT", str(self._replicas), str(block)])
+        keep = (durability.timeout + block) // 1000 + 1
+        call = confirm_durable(self._meta, marks, keep, transport.is_cluster)
+        return await transport.call_before(call, waits, block)
+
+    async def _count_replicas(self, transport: Transport) -> int:
+        call = confirm_durable(self._meta, [], 1, transport.is_cluster)
+        _, (reply,) = await transport.call_before(call, [["INFO", "replication"]], 0)
+        if isinstance(reply, GlideMQError):
+            raise reply
+        found = _CONNECTED.search(reply)
+        count = int(found[1]) if found else 0
+        if not count:
+            raise UnsupportedOptionError("durable.replicas", "all", _NO_REPLICA)
+        return count
+
+    async def close(self) -> None:
+        """Close the connection; adds that still wait fail. Idempotent."""
+        self._closed = True
+        for pending in self._waiting:
+            pending.end(_CLOSED)
+        if self._dedicated is not None:
+            await self._dedicated.close()

@@ -1,0 +1,74 @@
+"""Durable adds compared with a bare ``WAITAOF``: ``python -m tests.bench.durability``.
+
+The bare form is the fastest possible: one connection adds as many jobs as are in flight in one call, with ``WAITAOF``
+behind it in the same pipeline. It says nothing about jobs lost before the wait, and each add waits for the last group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+
+from glidemq_py import Queue
+from glidemq_py._core.calls.adding import add
+from glidemq_py.testing import ServerProcess, server_binary
+
+DATA = {"payload": "x" * 180}
+SECONDS = 3.0
+ROUNDS = 5
+
+
+async def durable(queue: Queue, depth: int) -> float:
+    """Return durable adds per second with ``depth`` in flight."""
+    count, until = 0, time.perf_counter() + SECONDS
+
+    async def producer() -> None:
+        nonlocal count
+        while time.perf_counter() < until:
+            await queue.add("bench", DATA, durable=True)
+            count += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(producer() for _ in range(depth)))
+    return count / (time.perf_counter() - began)
+
+
+async def bare(queue: Queue, depth: int) -> float:
+    """Return adds per second in calls of ``depth`` jobs, each followed by WAITAOF."""
+    link = await queue._connected()
+    transport = await link.transport.dedicated()
+    rows: list[list[object]] = [["bench", '{"payload":"' + "x" * 180 + '"}', "{}"] for _ in range(depth)]
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + SECONDS:
+        await transport.call_before(add(link.keys.meta, rows, False), [["WAITAOF", "1", "0", "5000"]], 5_000)
+        count += depth
+    rate = count / (time.perf_counter() - began)
+    await transport.close()
+    return rate
+
+
+async def compare(fsync: str, depth: int) -> None:
+    """Print both rates and their ratio, the median of alternating rounds."""
+    with ServerProcess(server_binary("valkey-9.1"), config={"appendonly": "yes", "appendfsync": fsync}) as server:
+        async with Queue("bench", server.url) as queue:
+            forms: tuple[Callable[[Queue, int], Awaitable[float]], ...] = (durable, bare)
+            await queue.add("bench", durable=True)
+            rates = [[await form(queue, depth) for form in forms] for _ in range(ROUNDS)]
+    ratio = statistics.median(ours / theirs for ours, theirs in rates)
+    ours, theirs = (statistics.median(column) for column in zip(*rates, strict=True))
+    print(
+        f"{fsync:8} {depth:5} in flight: durable {ours:9,.0f}/s  bare {theirs:9,.0f}/s  ratio {ratio:.2f}", flush=True
+    )
+
+
+async def main() -> None:
+    """Compare at three depths, with both settings of appendfsync."""
+    for fsync in ("always", "everysec"):
+        for depth in (1, 10, 100):
+            await compare(fsync, depth)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

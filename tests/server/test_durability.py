@@ -1,0 +1,274 @@
+"""Durable adds: an add returns only when its job survives the failures that the option names."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from glidemq_py import (
+    BulkAddError,
+    Durability,
+    DurabilityError,
+    GlideMQValidationError,
+    Producer,
+    Queue,
+    UnsupportedOptionError,
+    sync,
+)
+from glidemq_py._features.durability import confirming
+from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
+from tests.server.worker_support import until, with_timeout
+
+Start = Callable[..., ServerProcess]
+
+
+def waits_of(resp: RespClient) -> int:
+    """Return the number of WAITAOF commands of the server; one that blocked counts twice."""
+    stats = resp.info("commandstats").get("cmdstat_waitaof", "calls=0")
+    return int(stats.split(",")[0].removeprefix("calls="))
+
+
+def mark_keys(resp: RespClient, queue: str) -> list[str]:
+    return resp.keys(f"glide:{{{queue}}}:durable:*")
+
+
+@pytest.fixture
+def server(private_server: Start) -> ServerProcess:
+    """Return a server with an append-only file that is synced every second."""
+    return private_server(appendonly="yes", appendfsync="everysec")
+
+
+def replica_of(private_server: Start, primary: ServerProcess) -> ServerProcess:
+    return private_server(replicaof=["127.0.0.1", str(primary.port)])
+
+
+async def connected_replicas(primary: ServerProcess, count: int) -> None:
+    """Wait until the primary sends its changes to this many replicas."""
+    with primary.client() as resp:
+
+        def ready() -> bool:
+            info = resp.info("replication")
+            return sum(f"slave{i}" in info and "state=online" in info[f"slave{i}"] for i in range(count)) == count
+
+        await with_timeout(until(ready))
+
+
+async def test_durable_add_is_on_disk_when_it_returns(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url) as queue:
+        job = await queue.add("resize", {"n": 1}, durable=True)
+        with server.client() as resp:
+            assert resp.info("persistence")["aof_pending_bio_fsync"] == "0"
+            assert 2 <= waits_of(resp) <= 3  # the first checked that the server has an append-only file
+        server.restart(kill=True)
+        assert await job.get_state() == "waiting"
+
+
+async def test_one_wait_serves_the_adds_in_flight(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        jobs = await asyncio.gather(*(queue.add("resize", n) for n in range(300)))
+        assert [job.outcome for job in jobs] == ["added"] * 300
+        with server.client() as resp:
+            assert waits_of(resp) <= 10
+        assert (await queue.get_job_counts()).waiting == 300
+
+
+async def test_marks_disappear(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, durable=Durability(timeout=500)) as queue:
+        await queue.add("resize")
+        with server.client() as resp:
+            await with_timeout(until(lambda: mark_keys(resp, queue_name) == []))
+
+
+async def test_durable_false_overrides_the_queue(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        await queue.add("resize", durable=False)
+        await queue.add_bulk([("resize", n) for n in range(3)], durable=False)
+        with server.client() as resp:
+            assert waits_of(resp) == 0
+            assert mark_keys(resp, queue_name) == []
+
+
+async def test_durable_bulk_is_confirmed_once(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url) as queue:
+        jobs = await queue.add_bulk([("resize", n) for n in range(1_000)], durable=True)
+        assert len(jobs) == 1_000
+        with server.client() as resp:
+            assert waits_of(resp) <= 9  # one per chunk at most, and the check at first use
+
+
+async def test_producer(server: ServerProcess, queue_name: str):
+    async with Producer(queue_name, server.url, durable={"timeout": 10_000}) as producer:
+        assert await producer.add("resize") == "1"
+        assert await producer.add_bulk([("resize",), ("resize",)]) == ["2", "3"]
+        with server.client() as resp:
+            assert waits_of(resp) >= 2
+
+
+def test_blocking_adds_of_many_threads(server: ServerProcess, queue_name: str):
+    with sync.Queue(queue_name, server.url, durable=True) as queue:
+        ids: list[str] = []
+        threads = [threading.Thread(target=lambda n=n: ids.append(queue.add("resize", n).id)) for n in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(map(int, ids)) == list(range(1, 21))
+        assert len(queue.add_bulk([("resize", n) for n in range(5)])) == 5
+        with server.client() as resp:
+            assert waits_of(resp) >= 2
+
+
+async def test_without_append_only_file_nothing_is_added(private_server: Start, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url) as queue:
+        for add in (queue.add("resize", durable=True), queue.add_bulk([("resize",)], durable=True)):
+            with pytest.raises(UnsupportedOptionError, match="no append-only file: set appendonly to yes") as error:
+                await add
+            assert error.value.option == "durable"
+        assert (await queue.get_job_counts()).waiting == 0
+
+
+async def test_all_replicas_without_a_replica_is_rejected(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url) as queue:
+        with pytest.raises(UnsupportedOptionError, match="no connected replica"):
+            await queue.add("resize", durable=Durability(disk=False, replicas="all"))
+        assert (await queue.get_job_counts()).waiting == 0
+
+
+@pytest.mark.parametrize("replicas", [1, "all"])
+async def test_durable_add_is_on_the_replica_when_it_returns(private_server: Start, queue_name: str, replicas: int):
+    primary = private_server()
+    replica = replica_of(private_server, primary)
+    await connected_replicas(primary, 1)
+    async with Queue(queue_name, primary.url) as queue:
+        job = await queue.add("resize", durable={"disk": False, "replicas": replicas})
+        primary.kill()
+        with replica.client() as resp:
+            assert resp.hash(f"glide:{{{queue_name}}}:job:{job.id}")["state"] == "waiting"
+
+
+async def test_too_few_replicas_is_an_error_that_names_them(private_server: Start, queue_name: str):
+    primary = private_server()
+    replica_of(private_server, primary)
+    await connected_replicas(primary, 1)
+    async with Queue(queue_name, primary.url, durable={"disk": False, "replicas": 2, "timeout": 300}) as queue:
+        with pytest.raises(DurabilityError) as error:
+            await queue.add("resize")
+        assert str(error.value) == (
+            "job '1' was added, but may be lost: received by 1 of 2 replicas within 300 ms; adding it again is safe if "
+            "its job_id is set"
+        )
+        assert error.value.job_id == "1"
+        with pytest.raises(BulkAddError) as bulk:
+            await queue.add_bulk([("resize",), ("resize",)])
+        assert [each.job_id for each in bulk.value.results if isinstance(each, DurabilityError)] == ["2", "3"]
+        assert (await queue.get_job_counts()).waiting == 3
+
+
+async def test_a_server_that_lost_the_add_is_noticed(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Such a server confirms at once what it still has; the add is not part of it."""
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        await queue.add("resize")
+        confirm = confirming.Confirmer.confirm
+
+        async def confirm_after_loss(self: confirming.Confirmer, mark: str) -> None:
+            with server.client() as resp:
+                resp.execute("FLUSHALL")
+            await confirm(self, mark)
+
+        monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after_loss)
+        with pytest.raises(DurabilityError, match="the server has lost the job"):
+            await with_timeout(queue.add("resize"))
+
+
+async def test_confirmation_survives_a_lost_connection(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, durable=Durability(timeout=60_000)) as queue:
+        await queue.add("resize")
+        with server.client() as resp:
+            resp.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        job = await with_timeout(queue.add("resize", job_id="again"))
+        assert job.id == "again"
+
+
+async def test_server_that_dies_before_the_confirmation(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with Queue(queue_name, f"{server.url}?request_timeout=300", durable=Durability(timeout=500)) as queue:
+        await queue.add("resize")
+        confirm = confirming.Confirmer.confirm
+
+        async def confirm_after_death(self: confirming.Confirmer, mark: str) -> None:
+            server.kill()
+            await confirm(self, mark)
+
+        monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after_death)
+        with pytest.raises(DurabilityError, match=r"job '2' was added, but may be lost: not confirmed \("):
+            await with_timeout(queue.add("resize"))
+
+
+async def test_cancelled_add_does_not_disturb_others(server: ServerProcess, queue_name: str):
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        await queue.add("resize")
+        adds = [asyncio.create_task(queue.add("resize", n)) for n in range(20)]
+        await asyncio.sleep(0)
+        for add in adds[::2]:
+            add.cancel()
+        done = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
+        assert all(not isinstance(each, BaseException) for each in done[1::2])
+
+
+async def test_close_ends_pending_confirmations(private_server: Start, queue_name: str):
+    primary = private_server()
+    queue = Queue(queue_name, primary.url, durable={"disk": False, "replicas": 1, "timeout": 60_000})
+    adding = asyncio.create_task(queue.add("resize"))
+    with primary.client() as resp:
+        await with_timeout(until(lambda: mark_keys(resp, queue_name)))
+    await with_timeout(queue.close())
+    with pytest.raises(DurabilityError, match="the queue was closed"):
+        await with_timeout(adding)
+
+
+async def test_cluster(queue_name: str, aof_cluster: ClusterProcess):
+    queues = [Queue(f"{queue_name}-{i}", aof_cluster.url, durable=True) for i in range(4)]
+    for queue in queues:
+        async with queue:
+            jobs = await asyncio.gather(*(queue.add("resize", n) for n in range(20)))
+            assert len({job.id for job in jobs}) == 20
+            assert len(await queue.add_bulk([("resize", n) for n in range(10)])) == 10
+    with sync.Queue(queue_name, aof_cluster.url, durable=True) as blocking:
+        assert blocking.add("resize").id == "1"
+
+
+@pytest.fixture
+def aof_cluster() -> Iterator[ClusterProcess]:
+    """Return a cluster whose nodes have append-only files."""
+    with ClusterProcess(server_binary("valkey-9.1"), config={"appendonly": "yes"}) as cluster:
+        yield cluster
+
+
+async def test_in_memory_server():
+    async with TestQueue("emails", durable=True) as queue:
+        assert (await queue.add("send")).id == "1"
+        assert len(await queue.add_bulk([("send",), ("send",)])) == 2
+        with pytest.raises(UnsupportedOptionError, match="no connected replica"):
+            await queue.add("send", durable={"replicas": "all"})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("yes", "must be a Durability, True or False"),
+        ({"disk": False}, "requires 'replicas'"),
+        ({"replicas": "most"}, "must be a number of replicas or 'all'"),
+        ({"replicas": -1}, "from 0 to 1,000"),
+        ({"timeout": 0}, "from 1"),
+        ({"fsync": True}, "unknown option"),
+    ],
+)
+async def test_invalid_options(value: object, message: str):
+    with pytest.raises(GlideMQValidationError, match=message) as error:
+        Queue("emails", durable=value)  # type: ignore[arg-type]
+    assert error.value.option.startswith("durable")
