@@ -38,6 +38,7 @@ from glidemq_py.errors import (
     JobSignal,
     JobStateError,
     JobTimeoutError,
+    LeaseLostError,
     LibraryError,
     MissingAwaitError,
     NoHandlerError,
@@ -97,6 +98,9 @@ if TYPE_CHECKING:
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
+    from glidemq_py._features.leases.exchanging import LeaseOutcome
+    from glidemq_py._features.leases.lease import Lease
+    from glidemq_py._features.leases.queue_api import LeaseReport
     from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
@@ -147,6 +151,9 @@ else:
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
+            "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
+            "glidemq_py._features.leases.lease": ("Lease",),
+            "glidemq_py._features.leases.queue_api": ("LeaseReport",),
             "glidemq_py._features.limits.options": ("RateLimit", "TokenBucket", "TokenLimiter"),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
@@ -245,6 +252,10 @@ __all__ = [
     "JobTimeoutError",
     "JobUsage",
     "KeepJobs",
+    "Lease",
+    "LeaseLostError",
+    "LeaseOutcome",
+    "LeaseReport",
     "LibraryError",
     "Message",
     "Metrics",

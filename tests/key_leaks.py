@@ -26,6 +26,7 @@ PERMANENT = frozenset(
         ),
         *(
             "dedup-expiry",
+            "leases",
             "list-popped",
             "list-taken",
             "schedulers",

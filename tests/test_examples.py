@@ -55,6 +55,13 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "leases": [
+        r"a\.png 200 ok",
+        r"b\.png 200 ok",
+        r"b\.png 200 ok",
+        r"b\.png 409 not applied",
+        r"2 completed",
+    ],
     "broadcast": [
         r"index: orders\.eu\.created, attempt 1",
         r"index: orders\.eu\.paid, attempt 2",

@@ -202,7 +202,7 @@ def _python_request(call: CallLayout) -> str:
 
 
 _OPTIONAL = {
-    "exchange": ("limiter", "tokens", "idle", "charges", "held"),
+    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
     "page": ("name",),
     "schedulers_read": ("name", "cursor", "count"),

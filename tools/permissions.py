@@ -119,6 +119,16 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "": ["Spark: write"],
     },
     "worker app": {
+        "Queue": [
+            "complete_leases",
+            "extend_leases",
+            "fail_leases",
+            "fetch",
+            "lease",
+            "release_leases",
+            "release_owner",
+        ],
+        "Lease": ["complete", "extend", "fail", "release"],
         "Job": [
             "discard",
             "move_to_delayed",

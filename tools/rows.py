@@ -84,6 +84,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "limiter": "max duration",
         "tokens": "max duration counts",
         "held": "jobs suspects limit",
+        "leasing": "owner lock counts_expiry limits",
+        "leased": "id entry fence processed_on limit",
         "dropped": "entry id reason",
         "charge": "row key usage",
         "amounts": "tokens costs total_tokens total_cost",
@@ -185,7 +187,7 @@ CALLS: tuple[CallLayout, ...] = (
     # -- working
     _call(
         "exchange",
-        "consumer want finished quiet no_metrics limiter tokens idle charges held",
+        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing",
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
@@ -194,6 +196,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
     _call("workers"),
+    _call("extend_leases", "duration leases", reply="now statuses deadlines"),
+    _call("release_leases", "owner cursor quiet", reply="released cursor"),
     _call("update_job", "kind id text fence processed_on keep"),
     _call("stream_chunk", "id fence processed_on keep fields", reply="status entry"),
     _call("store_vector", "id field bytes fence processed_on"),

@@ -5,6 +5,7 @@ It adds and reads jobs. The other methods are functions of their features, which
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
@@ -41,6 +42,8 @@ from glidemq_py._features.durability.adding import DurableAdds, MarkedChunks, ad
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.leases import queue_api as leases
+from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers import queue_api as schedulers
@@ -65,7 +68,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 _NAMES_KEPT = 1_000
-_ADDS, _SWEEP = "adds", "sweep"
+_ADDS, _SWEEP, _WAKES = "adds", "sweep", "wakes"
 """Parts that a queue has per event loop, in addition to its connection."""
 
 
@@ -129,6 +132,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._dead_letter_queue = dead_letters.DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
+        self._lease_owner = secrets.token_hex(8)
         self._known_names: set[str] = set()
         """Names that are known to be valid."""
 
@@ -220,6 +224,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             return DurableAdds(self._make_adder(transport, add_marked), confirmer)
 
         return connection.part(durability, make)
+
+    async def _wake_ups(self) -> WakeUps:
+        """Return the wake-ups of the running event loop, for fetches that wait."""
+        connection = await self._transport.connected()
+        return connection.part(_WAKES, lambda transport: WakeUps(transport, self._keys, self._runtime))
 
     @staticmethod
     def _no_adder(_: Transport) -> Adder:
@@ -600,6 +609,16 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    fetch = leases.fetch
+    lease = leases.lease
+    complete_leases = leases.complete_leases
+    fail_leases = leases.fail_leases
+    extend_leases = leases.extend_leases
+    release_leases = leases.release_leases
+    release_owner = leases.release_owner
 
     # -- schedulers ---------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ __all__ = [
     "drain",
     "event_slice",
     "exchange",
+    "extend_leases",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -72,6 +73,7 @@ __all__ = [
     "registry_add",
     "registry_set",
     "registry_touch",
+    "release_leases",
     "remote_children",
     "remove",
     "renew",
@@ -183,9 +185,10 @@ def exchange(
     idle: object = False,
     charges: object = False,
     held: object = False,
+    leasing: object = False,
 ) -> tuple[bytes]:
     """Return the arguments of ``exchange``."""
-    return (pack((consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held)),)
+    return (pack((consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held, leasing)),)
 
 
 def reattach(
@@ -228,6 +231,16 @@ def invalidate(*, token: str | bytes) -> tuple[str | bytes]:
 def leave(*, consumer: str | bytes) -> tuple[str | bytes]:
     """Return the arguments of ``leave``."""
     return (consumer,)
+
+
+def extend_leases(*, duration: object, leases: object) -> tuple[bytes]:
+    """Return the arguments of ``extend_leases``."""
+    return (pack((duration, leases)),)
+
+
+def release_leases(*, owner: object, cursor: object, quiet: object) -> tuple[bytes]:
+    """Return the arguments of ``release_leases``."""
+    return (pack((owner, cursor, quiet)),)
 
 
 def update_job(

@@ -78,3 +78,14 @@ def parse_retention(option: str, value: object) -> Retention | None:
 def retention_to_wire(value: Retention) -> bool | int | dict[str, Any]:
     """Return the option as in the opts JSON. True replaces 0, which a Node peer would read as "keep all"."""
     return value.to_wire() if isinstance(value, KeepJobs) else value
+
+
+def kept(value: Retention | None) -> int | tuple[int, int]:
+    """Return the option in the form of reports: 0 = keep the job, 1 = delete it, or (count, age in seconds)."""
+    if value is None or value is False:
+        return 0
+    if value is True:
+        return 1
+    if isinstance(value, KeepJobs):
+        return (value.count or 0, value.age or 0)
+    return (value, 0)

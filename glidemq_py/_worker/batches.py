@@ -16,11 +16,11 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
+from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import Handler, HandlerThreads, Route
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import BatchOptions
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.run import Run
 from glidemq_py._worker.runner import AttemptRunner, ResultSink
 from glidemq_py._worker.timeouts import start_timeout
 from glidemq_py.errors import (

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._job.failure_text import message_of
+from glidemq_py._job.run import Run
 from glidemq_py._worker.options import FailureLogOptions
-from glidemq_py._worker.results import FinishedAttempt, message_of
-from glidemq_py._worker.run import Run
+from glidemq_py._worker.results import FinishedAttempt
 from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
 
 __all__ = ["FailureLog"]

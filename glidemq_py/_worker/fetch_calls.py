@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held, Tokens
+    from glidemq_py._job.run import Run
     from glidemq_py._worker.results import FinishedAttempt
-    from glidemq_py._worker.run import Run
 
 __all__ = ["MAX_ROWS", "Call", "Exchange", "Failure", "Invalidate", "Pipelined", "Reattach", "Step"]
 

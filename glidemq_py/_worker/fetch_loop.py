@@ -17,13 +17,13 @@ from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Fetched
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
-from glidemq_py._worker.run import Run
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import (

@@ -21,7 +21,7 @@ from glidemq_py._client.transport import BlockingTransport, Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.logs import get_logger
-from glidemq_py._worker.run import Run
+from glidemq_py._job.run import Run
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, UnsupportedFeatureError
 

@@ -15,10 +15,10 @@ from glidemq_py._core.calls.working import AttemptStatus, Finished
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
+from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import HandlerThreads, Routes
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.run import Run
 from glidemq_py._worker.timeouts import start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from glidemq_py._worker.run import Run
+from glidemq_py._job.run import Run
 from glidemq_py.errors import JobTimeoutError
 
 __all__ = ["start_timeout", "stop_timeout"]

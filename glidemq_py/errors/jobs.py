@@ -23,6 +23,7 @@ __all__ = [
     "JobSignal",
     "JobStateError",
     "JobTimeoutError",
+    "LeaseLostError",
     "MissingAwaitError",
     "NoHandlerError",
     "RateLimitError",
@@ -86,6 +87,17 @@ class StaleAttemptError(GlideMQError):
     def __str__(self) -> str:
         text = "the attempt is no longer the current one (another worker has locked the job); nothing was changed"
         return text if self.job_id is None else f"job {self.job_id!r}: {text}"
+
+
+class LeaseLostError(StaleAttemptError):
+    """The lease is not valid any more: it expired, its timeout passed, or the job was removed. Nothing was changed."""
+
+    def __init__(self, job_id: str | None = None) -> None:
+        super().__init__(job_id)
+
+    def __str__(self) -> str:
+        job = "the job" if self.job_id is None else f"job {self.job_id!r}"
+        return f"{job}: the lease is lost (it expired, its timeout passed, or the job was removed); nothing was changed"
 
 
 class JobFailedError(GlideMQError):

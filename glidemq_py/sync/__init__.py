@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glidemq_py.sync.events import QueueEvents
     from glidemq_py.sync.flows import FlowProducer
     from glidemq_py.sync.job_queue import Queue
+    from glidemq_py.sync.leases import Lease
     from glidemq_py.sync.pool import ServerlessPool, serverless_pool
     from glidemq_py.sync.producer import Producer
 else:
@@ -26,6 +27,7 @@ else:
             "glidemq_py.sync.events": ("QueueEvents",),
             "glidemq_py.sync.flows": ("FlowProducer",),
             "glidemq_py.sync.job_queue": ("Queue",),
+            "glidemq_py.sync.leases": ("Lease",),
             "glidemq_py.sync.pool": (
                 "ServerlessPool",
                 "serverless_pool",
@@ -34,4 +36,14 @@ else:
         },
     )
 
-__all__ = ["Broadcast", "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool"]
+__all__ = [
+    "Broadcast",
+    "FlowProducer",
+    "Job",
+    "Lease",
+    "Producer",
+    "Queue",
+    "QueueEvents",
+    "ServerlessPool",
+    "serverless_pool",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -17,11 +17,18 @@ from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.leases.lease import Lease as LeaseCore
+from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport
 from glidemq_py._features.vectors.options import VectorMatch
 from glidemq_py._job.blocking import BlockingJob
 from glidemq_py._job.job import Job
+from glidemq_py.sync.lease_context import BlockingLeaseContext
 
-__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "twin_if_any", "twin_of",
+if TYPE_CHECKING:
+    from glidemq_py.sync.leases import Lease
+
+__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "context_of", "leases_of",
+           "report_of", "twin_if_any", "twin_of",
            "twins_by_name",
            "twins_in_matches", "twins_of"]  # fmt: skip
 
@@ -120,3 +127,20 @@ def twins_in_matches(
 ) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
     """Return the results of a vector search with `BlockingJob` objects."""
     return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]
+
+
+def leases_of(leases: list[LeaseCore[Any, Any]]) -> list[Lease[Any, Any]]:
+    """Return the leases with blocking methods."""
+    from glidemq_py.sync.leases import Lease  # it imports this module
+
+    return [Lease(lease) for lease in leases]
+
+
+def report_of(report: LeaseReport[LeaseCore[Any, Any]]) -> LeaseReport[Lease[Any, Any]]:
+    """Return the report with leases that have blocking methods."""
+    return LeaseReport(report.outcomes, leases_of(report.leases))
+
+
+def context_of(context: LeaseContext) -> BlockingLeaseContext:
+    """Return the context for a ``with`` block."""
+    return BlockingLeaseContext(context, leases_of)

@@ -30,6 +30,8 @@ from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.durability.options import DurableInput
+from glidemq_py._features.leases.exchanging import LeaseOutcome
+from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.ordering_groups import GroupInfo
@@ -43,7 +45,18 @@ from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job.blocking import BlockingJob as Job
-from glidemq_py.sync.driving import QueueCore, twin_if_any, twin_of, twins_in_matches, twins_of
+from glidemq_py.sync.driving import (
+    QueueCore,
+    context_of,
+    leases_of,
+    report_of,
+    twin_if_any,
+    twin_of,
+    twins_in_matches,
+    twins_of,
+)
+from glidemq_py.sync.lease_context import BlockingLeaseContext
+from glidemq_py.sync.leases import Lease
 
 __all__ = ["Queue"]
 
@@ -637,6 +650,154 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def fetch(
+        self,
+        count: int = 1,
+        *,
+        lock_duration: Milliseconds = 30000,
+        wait: Milliseconds = 0,
+        owner: str | None = None,
+        count_expiry: bool = False,
+    ) -> list[Lease[Any, Any]]:
+        """Fetch jobs without a worker. Each is leased until its lock expires: report or extend it before.
+
+        Limits, ordering groups, priorities and pauses of the queue apply as they do for workers. If the reply is lost,
+        or the process dies, the jobs are ready again when their locks expire. A cancelled fetch releases its jobs.
+
+        Args:
+            count: Maximum number of jobs, 1..500.
+            lock_duration: How long nobody else gets the jobs, 1_000 ms to 12 hours; see `Lease.extend`.
+            wait: How long to wait if no job is ready, 0 ms to one hour. Fewer jobs than ``count`` are returned at once.
+            owner: Name of the caller for `release_owner`, 1..256 characters; None is a name of this object's own.
+            count_expiry: If True, the expiry of the lock counts as a failed attempt; if False, the job has stalled.
+
+        Returns:
+            The leases; empty if no job is ready.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+            AmbiguousResultError: If the reply was lost. The fetched jobs are ready again when their locks expire.
+            GlideMQConnectionError: If the server cannot be reached.
+            ClosedError: If the queue is closed.
+        """
+        return leases_of(
+            run_immediately(
+                self._core.fetch(count, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry)
+            )
+        )
+
+    def lease(
+        self,
+        *,
+        lock_duration: Milliseconds = 30000,
+        wait: Milliseconds = 0,
+        owner: str | None = None,
+        count_expiry: bool = False,
+    ) -> BlockingLeaseContext:
+        """Fetch one job for a block: ``with queue.lease() as lease``.
+
+        ``lease`` is None if no job was ready in time. At the end of the block the job is completed without a result,
+        unless the block has reported it. An exception fails it and propagates; a cancellation releases it. A
+        `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block.
+
+        Args:
+            lock_duration: See `fetch`.
+            wait: See `fetch`.
+            owner: See `fetch`.
+            count_expiry: See `fetch`.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return context_of(
+            self._core.lease(lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry)
+        )
+
+    def complete_leases(
+        self, results: Iterable[tuple[LeaseHandle, Any]], *, fetch_next: int = 0
+    ) -> LeaseReport[Lease[Any, Any]]:
+        """Complete many leases in few calls, at most 500 per call.
+
+        A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
+
+        Args:
+            results: Pairs of a lease and its result.
+            fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched; 0..500.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            SerializationError: If a result cannot be serialized. Nothing was sent.
+            PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
+            AmbiguousResultError: If a reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        return report_of(run_immediately(self._core.complete_leases(results, fetch_next=fetch_next)))
+
+    def fail_leases(
+        self, failures: Iterable[tuple[LeaseHandle, Any]], *, retry: bool = True, fetch_next: int = 0
+    ) -> LeaseReport[Lease[Any, Any]]:
+        """Fail many leases in few calls, at most 500 per call. See `complete_leases`.
+
+        Args:
+            failures: Pairs of a lease and its error: an exception, or a message.
+            retry: If False, the jobs fail permanently.
+            fetch_next: See `complete_leases`.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            AmbiguousResultError: If a reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        return report_of(run_immediately(self._core.fail_leases(failures, retry=retry, fetch_next=fetch_next)))
+
+    def extend_leases(self, leases: Iterable[LeaseHandle], duration: Milliseconds) -> list[LeaseOutcome]:
+        """Extend many leases in few calls, at most 500 per call.
+
+        Args:
+            leases: The leases; their `Lease.expires_at` is updated.
+            duration: The locks expire this long from now; see `Lease.extend`.
+
+        Returns:
+            One outcome per lease, in their order: extended, revoked (extended, but the job was revoked), lost or gone.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Nothing was sent.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        return run_immediately(self._core.extend_leases(leases, duration))
+
+    def release_leases(self, leases: Iterable[LeaseHandle]) -> list[LeaseOutcome]:
+        """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
+
+        Args:
+            leases: The leases.
+
+        Returns:
+            One outcome per lease, in their order.
+
+        Raises:
+            GlideMQValidationError: If an item is not a lease of this queue. Nothing was sent.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        return run_immediately(self._core.release_leases(leases))
+
+    def release_owner(self, owner: str | None = None) -> int:
+        """Release all leases of an owner, for example of a client that has disconnected.
+
+        It reads all leases of the queue, 500 per call. An interrupted call is continued by calling again.
+
+        Args:
+            owner: The ``owner`` of the fetches; None is this object's own name.
+
+        Returns:
+            The number of released jobs.
+
+        Raises:
+            GlideMQValidationError: If the owner is invalid.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        return run_immediately(self._core.release_owner(owner))
 
     def upsert_job_scheduler(
         self,

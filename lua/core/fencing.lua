@@ -3,7 +3,7 @@
 -- fencing").
 
 G.OK, G.ALREADY, G.GONE, G.STALE, G.RETRYING, G.FAILED, G.RELEASED = 0, 1, 2, 3, 4, 5, 6
-G.DELAYED, G.LIMITED = 8, 9 -- 7 is in core/functions/heartbeat.lua
+G.REVOKED, G.DELAYED, G.LIMITED = 7, 8, 9
 G.SUSPENDED = 11
 G.WAITING_CHILDREN = 10
 

@@ -94,6 +94,7 @@ local function write_active(q, fetching, id, entry, h)
     if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', fetching.consumer) end
     if not fetching.quiet then G.emit(q.events, 'active', id) end
   end
+  if fetching.lease then G.leases.start(q, fetching, id, entry, fence, h[OPTS]) end
   fetching.bytes = fetching.bytes + #h[DATA]
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
     h[STALLED], h[PRIORITY], h[STACKTRACE])

@@ -13,7 +13,7 @@ local STATIC = {
   write_reports = 'write-reports', last_write = 'last-write', results = 'results',
   waiting_children = 'waiting-children', remote_parents = 'remote-parents',
   remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
-  suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses',
+  suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses', leases = 'leases',
   temporary = 'temporary', obliterating = 'obliterating',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }

@@ -19,7 +19,8 @@ end
 -- Return the fields that routines moving a job need.
 G.job_of = function(q, id)
   return G.pick(q.J .. id, 'state', 'name', 'groupKey', 'orderingSeq', 'slot', 'eid', 'lifo', 'priority', 'opts',
-    'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src', 'suspectLimit')
+    'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src', 'suspectLimit',
+    'fence', 'lease')
 end
 
 G.TERMINAL = { completed = true, failed = true }

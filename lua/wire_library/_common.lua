@@ -42,7 +42,7 @@ local FIELDS = { 'id', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'del
   'processedOn', 'finishedOn', 'lastActive', 'returnvalue', 'failedReason', 'progress', 'stalledCount', 'revoked',
   'expireAt', 'lifo', 'groupKey', 'orderingSeq', 'cost', 'parentId', 'parentQueue', 'parentIds', 'parentQueues',
   'schedulerName', 'signals', 'suspendReason', 'suspendedAt', 'suspendTimeout', 'depsCompleted', 'budgetKey',
-  'fallbackIndex', 'slot', 'src', 'eid', 'fence', 'takenBy', 'suspectLimit', 'failedType', 'stacktrace', 'flowId',
+  'fallbackIndex', 'slot', 'src', 'eid', 'fence', 'lease', 'takenBy', 'suspectLimit', 'failedType', 'stacktrace', 'flowId',
   'childFailed', 'notBefore', 'scheduledFor', 'orderingKey', 'tpmTokens', 'usage:model', 'usage:provider',
   'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens', 'usage:totalCost', 'usage:latencyMs',
   'usage:cached', 'usage:bucketTs' }

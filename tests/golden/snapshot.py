@@ -18,11 +18,11 @@ Snapshot = dict[str, dict[str, Any]]
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
 OUR_KEYS = re.compile(
     r":(wake|workers|invalidated|list-active-ids|stall-watch|schedulers-[a-z]+|lock:[a-z:]+|dedup-expiry|w:.*"
-    r"|outbox|waiting-children|children-watch|flows|temporary|results|depvals:.*)$"
+    r"|outbox|waiting-children|children-watch|flows|temporary|results|leases|depvals:.*)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
-                        "resultsKept"})  # fmt: skip
+                        "resultsKept", "lease", "features"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

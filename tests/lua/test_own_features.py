@@ -29,8 +29,8 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Library:
     shutil.copytree(lua_root(), root)
     declared = root / "core" / "known_features.lua"
     text = declared.read_text(encoding="utf-8")
-    assert text.count("G.KNOWN_FEATURES = {}") == 1
-    declared.write_text(text.replace("G.KNOWN_FEATURES = {}", f"G.KNOWN_FEATURES = {{ ['{FEATURE}'] = true }}"))
+    assert text.count("G.KNOWN_FEATURES = { ") == 1
+    declared.write_text(text.replace("G.KNOWN_FEATURES = { ", f"G.KNOWN_FEATURES = {{ ['{FEATURE}'] = true, "))
     (root / "features" / "partitions" / "functions").mkdir(parents=True)
     (root / "features" / "partitions" / "functions" / "partitions.lua").write_text(USE)
     return assemble(settable_clock=True, root=root)

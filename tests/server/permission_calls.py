@@ -21,6 +21,7 @@ from glidemq_py import (
     FlowJob,
     FlowProducer,
     Job,
+    Lease,
     Message,
     PermissionDeniedError,
     Producer,
@@ -237,6 +238,24 @@ async def iterate_streams(place: Place) -> None:
 async def read_stream(place: Place) -> None:
     job_id = await place.prepare(lambda job: job.stream({"n": 1}))
     assert await place.queue.read_stream(job_id, block=1_000)
+
+
+def of_lease(use: Callable[[Queue[Any, Any], Any], Awaitable[Any]]) -> Call:
+    """Return a call that uses a lease of the user."""
+
+    async def run(place: Place) -> None:
+        await place.add(attempts=2)
+        (lease,) = await place.queue.fetch(1, wait=1_000)
+        await use(place.queue, lease)
+
+    return run
+
+
+async def lease_in_block(place: Place) -> None:
+    await place.add()
+    async with place.queue.lease() as lease:
+        assert lease is not None
+    assert await place.queue.fetch(1, wait=10) == []  # waits with a connection of its own
 
 
 async def dead_letter(place: Place) -> str:
@@ -668,6 +687,17 @@ async def probe(place: Place) -> None:
 
 
 CALLS: dict[str, Call] = {
+    "Queue.fetch": of_lease(lambda _, lease: lease.release()),
+    "Queue.lease": lease_in_block,
+    "Queue.complete_leases": of_lease(lambda queue, lease: queue.complete_leases([(lease, 1)], fetch_next=1)),
+    "Queue.fail_leases": of_lease(lambda queue, lease: queue.fail_leases([(lease, "no")])),
+    "Queue.extend_leases": of_lease(lambda queue, lease: queue.extend_leases([lease], 5_000)),
+    "Queue.release_leases": of_lease(lambda queue, lease: queue.release_leases([lease])),
+    "Queue.release_owner": of_lease(lambda queue, _: queue.release_owner()),
+    "Lease.complete": of_lease(lambda _, lease: lease.complete(1)),
+    "Lease.fail": of_lease(lambda queue, lease: Lease.from_token(queue, lease.token).fail("no")),
+    "Lease.extend": of_lease(lambda _, lease: lease.extend(5_000)),
+    "Lease.release": of_lease(lambda _, lease: lease.release()),
     "Queue.add": add,
     "Queue.add_and_wait": add_and_wait,
     "Queue.add_bulk": of_queue("add_bulk", [("b", 1), ("c", 2, {"delay": 50}), ("d", 1, {"ordering": ORDERING})]),

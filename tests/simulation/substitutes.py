@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from glidemq_py._worker.run import Run
+from glidemq_py._job.run import Run
 from tests.simulation.loop import PARTY, SimulatedLoop
 
 __all__ = ["EPOCH_S", "substituted"]

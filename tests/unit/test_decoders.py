@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import base64
 import contextlib
 import importlib
 import io
+import json
 import os
 import re
 import tracemalloc
@@ -118,6 +120,9 @@ SPARK = st.dictionaries(
 )  # fmt: skip
 
 
+LEASE_TOKENS = st.lists(JSON_VALUES | st.just("q"), max_size=9).map(
+    lambda items: "l1." + base64.urlsafe_b64encode(json.dumps(items).encode()).decode().rstrip("=")
+) | st.sampled_from(["l1." + "W1tb" * 1_000, "l1." + "A" * 100_000])
 PAIRS = st.tuples(st.binary(max_size=9), st.binary(max_size=9)).map(list)
 
 
@@ -256,6 +261,10 @@ DECODERS = dict(
                 st.binary(max_size=80) | st.sampled_from([b"-NOAUTH x", b"+PONG\r\n", b"-", b"-\r\n"]),
             ),
         ),
+        (
+            "_features.leases.tokens:decode_token",
+            Decoder(lambda text: of("_features.leases.tokens:decode_token")("q", text), VALUES | TEXT | LEASE_TOKENS),
+        ),
         # Replies of our functions.
         *map(
             reply,
@@ -356,6 +365,8 @@ ELSEWHERE: dict[str, set[str]] = {
     "part of a decoder above": {
         "_features.schedulers.cron:_read",
         "_features.schedulers.cron:_read_token",
+        "_features.leases.lease:Lease.from_token",
+        "sync.leases:Lease.from_token",
         "_api.bulk:BulkAdd._read_reply",
         "_job.job:Job._decode_result",
         "_job.job:Job.from_record",

@@ -19,7 +19,7 @@ from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._core import requests
 from glidemq_py._core.calls import adding, declared, unpack
 from glidemq_py._core.rows import FIELDS
-from glidemq_py._worker import run
+from glidemq_py._job import run
 from tools.generate_rows import rendered
 from tools.rows import BUILT, CALLS, LUA_ROWS, ROWS
 
@@ -193,7 +193,7 @@ def test_arguments_are_packed_in_order() -> None:
     assert jobs == b"jobs"
     assert requests.lock(token="t", ttl="5") == ("t", "5")
     (packed,) = requests.exchange(consumer="c", want=1, finished=(), quiet=True, no_metrics=False)
-    assert unpack(packed) == ["c", 1, [], True, False, False, False, False, False, False]
+    assert unpack(packed) == ["c", 1, [], True, False, False, False, False, False, False, False]
 
 
 REPLIES = {"call", "command", "unpack", "decode"}

@@ -21,11 +21,13 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.Job, sync.Job),
     (glidemq_py.QueueEvents, sync.QueueEvents),
     (glidemq_py.ServerlessPool, sync.ServerlessPool),
+    (glidemq_py.Lease, sync.Lease),
 ]
 
 AFTER_A_CHANGE = "run python -m tools.generate_sync"
 
-GENERATED = (glidemq_py.Queue, glidemq_py.Producer, glidemq_py.FlowProducer, glidemq_py.Broadcast, glidemq_py.Job)
+GENERATED = (glidemq_py.Queue, glidemq_py.Producer, glidemq_py.FlowProducer, glidemq_py.Broadcast, glidemq_py.Job,
+             glidemq_py.Lease)  # fmt: skip
 
 MISSING: dict[type[Any], dict[str, str]] = {
     glidemq_py.Job: {
@@ -41,6 +43,7 @@ MISSING: dict[type[Any], dict[str, str]] = {
 OTHER_TYPES = {
     "Connection": "BlockingConnection",
     "AsyncIterator": "Iterator",
+    "LeaseContext": "BlockingLeaseContext",
 }
 """Names in annotations that differ, and their replacements."""
 
@@ -75,7 +78,7 @@ def test_names_are_equal(cls: type[Any], twin: type[Any]) -> None:
 
 @pytest.mark.parametrize(("cls", "twin"), PAIRS, ids=lambda each: f"{each.__module__}.{each.__name__}")
 def test_signatures_are_equal(cls: type[Any], twin: type[Any]) -> None:
-    if cls is not glidemq_py.Job:  # jobs are created internally
+    if cls not in (glidemq_py.Job, glidemq_py.Lease):  # they are created internally
         assert signature(cls.__init__) == signature(twin.__init__)
     theirs = members(twin)
     for name, member in members(cls).items():
@@ -116,5 +119,6 @@ def test_every_public_member_has_a_docstring() -> None:
 
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
-        "Broadcast", "FlowProducer", "Job", "Producer", "Queue", "QueueEvents", "ServerlessPool", "serverless_pool",
+        "Broadcast", "FlowProducer", "Job", "Lease", "Producer", "Queue", "QueueEvents", "ServerlessPool",
+        "serverless_pool",
     }  # fmt: skip

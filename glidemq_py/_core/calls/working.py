@@ -29,6 +29,7 @@ __all__ = [
     "GroupLimited",
     "HeartbeatReply",
     "Held",
+    "Leasing",
     "ReattachReply",
     "RecoverStalledReply",
     "Released",
@@ -47,6 +48,7 @@ __all__ = [
     "reattach",
     "recover_stalled",
     "released",
+    "status_after_lost_reply",
     "waiting_children",
 ]
 
@@ -68,6 +70,19 @@ class EarlierRun(NamedTuple):
     failed_type: str | bool
     suspect_limit: str | bool = False
     """Absent for messages."""
+
+
+@declared("leasing")
+class Leasing(NamedTuple):
+    """Field ``leasing`` of an exchange: the jobs that it fetches and reports are leases."""
+
+    owner: str
+    lock: int
+    """Lock duration, ms."""
+    counts_expiry: bool
+    """True if the expiry of the lock counts as a failed attempt."""
+    limits: Sequence[int]
+    """When the timeout of each reported attempt ends, epoch ms; 0 = none. May be shorter than ``finished``."""
 
 
 Held = tuple[int, int, int]
@@ -124,6 +139,7 @@ class ExchangeRequest(NamedTuple):
     idle: object = False
     charges: object = False
     held: object = False
+    leasing: object = False
 
 
 @declared("exchange_reply")
@@ -357,6 +373,37 @@ def waiting_children(
     )  # fmt: skip
 
 
+_SIGNALLED: Final = (Delayed, GroupLimited, WaitingChildren, Suspended)
+"""Reports of attempts that ended with a signal."""
+
+
+def status_after_lost_reply(row: Finished, attempts_made: int, status: int) -> int:
+    """Return the most likely status of a lost reply, derived from the ``status`` of the repeated report.
+
+    ALREADY: the first report was accepted. GONE: it was accepted if the job was to be removed at its end or by
+    retention. STALE: it was accepted if the job was to be retried, and has been fetched again since.
+    """
+    if status not in (AttemptStatus.ALREADY, AttemptStatus.GONE, AttemptStatus.STALE):
+        return status
+    is_retried = isinstance(row, Failed) and attempts_made + 1 < row.limit
+    if status == AttemptStatus.GONE and not (isinstance(row, (Completed, Failed)) and row.keep):
+        return status
+    if status == AttemptStatus.STALE and not (is_retried or isinstance(row, _SIGNALLED)):
+        return status
+    if isinstance(row, Suspended):
+        return AttemptStatus.SUSPENDED
+    if isinstance(row, WaitingChildren):
+        return AttemptStatus.WAITING_CHILDREN
+    if isinstance(row, _SIGNALLED):
+        fails = isinstance(row, GroupLimited) and row.how == "fail"
+        return AttemptStatus.FAILED if fails else AttemptStatus.DELAYED
+    if isinstance(row, Completed):
+        return AttemptStatus.OK
+    if not isinstance(row, Failed):
+        return AttemptStatus.RELEASED
+    return AttemptStatus.RETRYING if is_retried else AttemptStatus.FAILED
+
+
 Tokens = tuple[int, int, Sequence[int]]
 """Limit, window in ms, and the tokens that each finished row reported."""
 
@@ -377,15 +424,16 @@ def exchange(
     tokens: Tokens | None = None,
     charges: Sequence[BudgetCharge] | None = None,
     held: Held | None = None,
+    leasing: Leasing | None = None,
 ) -> Call[ExchangeReply]:
     """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
-    by `reattach`. ``held`` is given if this call may fetch suspects.
+    by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases.
     """
     request = ExchangeRequest(
         consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
-        charges=charges or False, held=held or False,
+        charges=charges or False, held=held or False, leasing=leasing or False,
     )  # fmt: skip
     return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 

@@ -17,7 +17,7 @@ from glidemq_py._features.vectors import job_api as vectors
 from glidemq_py._job import details, steps
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import JobContents, resolve_in_hints
-from glidemq_py._worker.run import Run
+from glidemq_py._job.run import Run
 
 __all__ = ["Message", "MessageRun"]
 

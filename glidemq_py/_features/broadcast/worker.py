@@ -35,6 +35,7 @@ from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.components import WorkerComponents
 from glidemq_py._worker.options import (
@@ -48,7 +49,6 @@ from glidemq_py._worker.options import (
     WorkerOptions,
 )
 from glidemq_py._worker.results import Outcomes
-from glidemq_py._worker.run import Run
 from glidemq_py._worker.source import BLOCK_MS, ExchangeBuilder, QueueSource
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError, JobSignal, RateLimitError
 

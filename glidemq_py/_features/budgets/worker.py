@@ -14,9 +14,9 @@ from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.usage.calls import check_budget
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.results import FinishedAttempt
-from glidemq_py._worker.run import Run
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py.errors import BudgetExceededError, DelayedError, GlideMQError
 

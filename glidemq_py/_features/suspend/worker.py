@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from glidemq_py._job.job import Job
+from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import Route, is_async
-from glidemq_py._worker.run import Run
 from glidemq_py.errors import SuspendError
 
 __all__ = ["Continuations"]

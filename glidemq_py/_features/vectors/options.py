@@ -43,7 +43,7 @@ RESERVED: Final = frozenset({
     "schedulerName", "processedOn", "lastActive", "finishedOn", "returnvalue", "failedReason", "stalledCount",
     "suspectLimit", "progress", "revoked", "depsCompleted", "suspendedAt", "suspendReason", "suspendTimeout", "signals",
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy", "failedType", "stacktrace",
-    "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
+    "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""

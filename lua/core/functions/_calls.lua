@@ -37,7 +37,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], limiter = r[6], tokens = r[7],
-      idle = r[8], charges = r[9], held = r[10],
+      idle = r[8], charges = r[9], held = r[10], leasing = r[11],
     }
   end,
   reattach = function(args)
@@ -58,6 +58,14 @@ G.calls = {
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
   workers = function() end,
+  extend_leases = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { duration = r[1], leases = r[2] }
+  end,
+  release_leases = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { owner = r[1], cursor = r[2], quiet = r[3] }
+  end,
   update_job = function(args)
     local r = cmsgpack.unpack(args[1])
     return { kind = r[1], id = r[2], text = r[3], fence = r[4], processed_on = r[5], keep = r[6] }
@@ -407,6 +415,8 @@ G.replies = {
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
   heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses }) end,
   recover_stalled = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held }) end,
+  extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
+  release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,
   counts = function(r)
     return {

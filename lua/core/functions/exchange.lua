@@ -1,5 +1,6 @@
 -- exchange: report finished jobs, promote due jobs and fetch ready jobs. The main call of a worker.
--- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held}
+-- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held,
+-- leasing}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: jobs to fetch, at most WANT_MAX per call
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
@@ -13,6 +14,8 @@
 --   charges: absent, or what finished jobs used of their flow's budget, see features/budgets/budget.lua
 --   held: false, or the worker's current jobs: {jobs, suspects, smallest limit of these}, see
 --   stalled_jobs/suspects.lua
+--   leasing: false or absent, or {owner, lock ms, whether expiry counts, limits}: the fetched and reported jobs are leases,
+--   see features/leases/leases.lua
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
@@ -55,8 +58,10 @@ end
 
 local function run(q, fetching, request, want)
   local finished, quiet = request.finished, request.quiet
+  if fetching.lease then G.leases.end_timed_out(q, fetching, finished) end
   local statuses, tokens = G.finish(q, fetching, finished, quiet, request.no_metrics), request.tokens
   if tokens then G.count_tokens(q, tokens[TOKENS.duration], fetching.now, tokens[TOKENS.counts], statuses) end
+  if fetching.lease then G.leases.reported(q, fetching, finished, statuses, want) end
   local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
   local next_due, flags = -1, 0
   local stream_only, outbox_has_entries = read_places(q)
@@ -88,11 +93,13 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
   if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
   fetching.held, fetching.settings = request.held or nil, settings
+  if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
   q.defer = true
   rawset(q, 'fetching', fetching)
   local ok, reply = pcall(run, q, fetching, request, want)
   -- Changes of groups are written once per group, also if the call fails half-way.
   G.groups.flush(q)
+  if fetching.lease then G.leases.store(q, fetching) end
   if not ok then error(reply, 0) end
   return reply
 end, true)

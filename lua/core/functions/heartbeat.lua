@@ -7,7 +7,7 @@
 -- Bound: the jobs given.
 
 local LEASE = G.rows.lease
-local REVOKED = 7
+local REVOKED = G.REVOKED
 local FORGET_WORKER_MS = 86400000
 local NO_END = {}
 

@@ -77,7 +77,7 @@ end
 -- Return ids of jobs, `count` at most, and how many places were emptied.
 local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
-    q.list_popped }
+    q.list_popped, q.leases }
   for _, key in ipairs(sets) do
     local ids = typed(G.pcall('ZRANGE', key, 0, count - 1))
     if #ids > 0 then
@@ -281,7 +281,7 @@ local function delete_queue(q)
     q.list_popped, q.list_taken, q.invalidated, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
-    q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results)
+    q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases)
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

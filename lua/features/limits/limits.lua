@@ -20,6 +20,12 @@ local function checked(settings)
   return settings
 end
 
+-- Return whether the queue lists a feature.
+G.uses_feature = function(settings, feature)
+  local list = settings.err or settings[AT.features]
+  return type(list) == 'string' and string.find(list, feature, 1, true) ~= nil
+end
+
 -- Return whether jobs of the queue may have keys besides their record (G.mark_side_keys).
 G.may_have_side_keys = function(settings) return settings.err or settings[SIDE_KEYS] end
 

@@ -152,10 +152,19 @@ local function fetch_some(q, fetching, want)
   end
 end
 
+-- A lease of a suspect is the only one of its call, if no worker is the host. Return true if there is one.
+local function fetch_leased(q, fetching)
+  local host = host_of(q, fetching.now)
+  if host and host.wait > 0 then return false end
+  local id = G.first(redis.call('ZRANGE', q.suspects, 0, 0))
+  return id ~= nil and fetch(q, fetching, id)
+end
+
 -- fetching.held: {jobs, suspects, smallest limit} of the worker; nil = another of its calls may fetch suspects. Return
 -- true if the worker gets no other jobs now. Bound: PAGE jobs.
 S.fetch = function(q, fetching, want)
   if redis.call('EXISTS', q.suspects, q.suspect_host) == 0 then return false end
+  if fetching.lease then return fetch_leased(q, fetching) end
   if fetch_alone(q, fetching) then return true end
   if fetching.held then fetch_some(q, fetching, want) end
   return false

@@ -5,7 +5,7 @@ local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
   'orderingSeq', 'slot', 'attemptsMade', 'finishedOn', 'lastActive', 'suspendedAt', 'suspendTimeout', 'src',
-  'building' }
+  'building', 'lease' }
 local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'attemptsMade', 'slot' }
 
 local READY = { waiting = true, prioritized = true, delayed = true }
@@ -18,7 +18,7 @@ C.FITS = {
   completed = { completed = true }, failed = { failed = true }, suspended = { suspended = true },
   groupq = { ['group-waiting'] = true }, ['waiting-children'] = { ['waiting-children'] = true },
   suspects = { waiting = true }, ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
-  ['stall-watch'] = { active = true, waiting = true },
+  ['stall-watch'] = { active = true, waiting = true }, leases = { active = true },
 }
 
 -- Return the job's record; else nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (written after the job was
@@ -81,6 +81,7 @@ end
 C.mismatch = function(q, source, id, entry)
   local h, why = C.read(q, id)
   if source == 'stall-watch' and was_watched_lately(q, id) then return nil, h end
+  if source == 'leases' and not G.leases.is_overdue(q, id, G.now(q)) then return nil, h end
   if not h then return why end
   if not C.FITS[source][h.state] then return 'state', h end
   return misplaced(q, source, id, entry, h), h
@@ -88,7 +89,8 @@ end
 
 -- Sets whose members are removed by name, and the command for it.
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
-  ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
+  ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', leases = 'ZREM',
+  ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- recover_stalled keeps deduplication entries in order. Entries older than this are leftovers.
 local DEDUP_OVERDUE = 86400000

@@ -49,6 +49,7 @@ C.is_placed = function(q, id, h)
   if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end
   if h.state == 'waiting' then return is_ready(q, id, h) end
   if h.state == 'active' then
+    if G.leases.is_unlisted(q, id, h) then return false end
     if redis.call('ZSCORE', q.list_active_ids, id) or redis.call('SISMEMBER', q.P .. 'list-taken', id) == 1 then
       return true
     end

@@ -1,7 +1,8 @@
 -- check_places: return one page of the members of a place, and which of them are wrong there. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
--- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, groupq:<group>
+-- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, leases,
+-- groupq:<group>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (pending, but no longer in
 -- the stream), stale (deduplication), popped (and never activated)
 -- seen: {id, entry or place} flat, of stream, pending, lists and list-popped

@@ -139,6 +139,7 @@ end
 LOST['waiting-children'] = function(q, id, _, now) G.flows.release(q, id, now) end
 
 LOST.active = function(q, id, h, now)
+  if G.leases.list_again(q, id, h) then return true end
   local entry = G.find_entry(q, id, h.eid, h.timestamp)
   if entry and C.is_pending(q, entry) then return false end
   local g = G.return_job(q, id, now, h)

@@ -36,26 +36,9 @@ local function foreign_alive(q, now, id, last_active, lock)
   return true
 end
 
-local function return_stalled(q, run, id, h)
-  local g = G.return_job(q, id, run.now, h)
-  if g then G.groups.promote_parked(q, g, run.now) end
-end
-
 -- consumer: the worker that had the job. listed: how many jobs without a stream entry it lost.
 local function recover(q, run, id, entry, h, consumer, listed, lock)
-  local lost = G.suspects.lost_together(q, run, consumer, listed, lock)
-  local charged = not G.suspects.suspect(q, id, h, lost)
-  if charged and G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
-    G.bump(q.J .. id, 'fence')
-    G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
-    run.failed[#run.failed + 1] = id
-  else
-    return_stalled(q, run, id, h)
-    if not run.quiet then G.emit(q.events, 'stalled', id) end
-    run.recovered[#run.recovered + 1] = id
-  end
-  redis.call('HDEL', q.stall_watch, id)
-  if entry == '' then G.untrack_list_job(q, id) else G.ack_entries(q, { entry }) end
+  G.recover_job(q, run, id, entry, h, G.suspects.lost_together(q, run, consumer, listed, lock))
 end
 
 local function read(q, id)
@@ -73,6 +56,7 @@ local function check_entry(q, run, entry, consumer, idle)
     G.ack_entries(q, { entry })
     return
   end
+  if G.leases.is_leased(q, run, id, entry, h) then return end
   local lock = lock_of(h.opts, G.lock_of_worker(q, run, consumer))
   if idle < lock then return end
   local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
@@ -82,7 +66,7 @@ local function check_entry(q, run, entry, consumer, idle)
   elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
-    return_stalled(q, run, id, {
+    G.return_stalled(q, run, id, {
       name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state,
     })
     redis.call('HDEL', q.stall_watch, id)
@@ -126,6 +110,12 @@ local function owners_of(q, run, found)
   return owner, silent
 end
 
+-- Return nil if the job is not leased, else whether it still is (1 or 0).
+local function leases_left(q, run, id, h)
+  if not h or not G.leases.is_leased(q, run, id, '', h) then return nil end
+  return redis.call('ZSCORE', q.list_active_ids, id) and 1 or 0
+end
+
 -- A worker of ours that activates or renews such a job writes the same time to its score and its `lastActive`. If they
 -- differ, a Node peer has fetched the job since, and recovers it itself. rank: where to continue in the set; return the
 -- rank of the next page, nil at the end.
@@ -139,7 +129,10 @@ local function check_lists(q, run, rank)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
     local h, lock = read(q, id), G.lock_of_worker(q, run, owner[i])
-    if not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
+    local leased = leases_left(q, run, id, h)
+    if leased then
+      left = left + leased
+    elseif not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
     elseif run.now - beat >= lock_of(h.opts, lock) then
       recover(q, run, id, '', h, owner[i], silent[owner[i]] or 1, lock_of(h.opts, lock))
@@ -175,6 +168,7 @@ local function sweep(q, run)
   G.sweep_dedup(q, run.now)
   G.sweep_groups(q, run.now)
   G.flows.sweep_parents(q, run.now)
+  G.leases.recover_expired(q, run, PAGE)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
   G.trim_metrics(q.metrics_completed, run.now)

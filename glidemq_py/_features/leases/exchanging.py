@@ -1,0 +1,385 @@
+"""Fetches and reports leases: builds the rows of an exchange, and processes its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from glidemq_py._core.calls import reading, working
+from glidemq_py._core.calls.working import AttemptStatus, BudgetVerdicts, ExchangeFlags, Finished, Leasing
+from glidemq_py._core.job_options import JobOptions, read_stored_options
+from glidemq_py._core.keys import split_budget_key
+from glidemq_py._core.logs import get_logger, show_id
+from glidemq_py._core.payload import encode_result
+from glidemq_py._core.times import to_ms
+from glidemq_py._features.leases.calls import CONSUMER
+from glidemq_py._features.leases.tokens import LeaseFacts
+from glidemq_py._features.leases.waiting import WakeUps, uncancelled
+from glidemq_py._features.outbox import Outbox
+from glidemq_py._features.retention import kept
+from glidemq_py._features.retries import is_retried, retry_delay
+from glidemq_py._features.signals import signal_row
+from glidemq_py._features.usage.calls import check_budget
+from glidemq_py._job.failure_text import reason_of, stacktraces_with, stored_text
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._job.run import Run
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    BudgetExceededError,
+    DelayedError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobSignal,
+)
+from glidemq_py.telemetry.state import TELEMETRY
+
+if TYPE_CHECKING:
+    from glidemq_py._features.leases.lease import Lease
+
+__all__ = ["FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row", "exchange", "failed_rows",
+           "released_row"]  # fmt: skip
+
+_log = get_logger(__name__)
+_failures = get_logger("glidemq_py.failures")
+
+ROWS_PER_CALL: Final = 500
+_BUDGET_PAUSE_MS: Final = 86_400_000
+_UNKNOWN_BUDGET_MS: Final = 1_000
+
+
+class LeaseOutcome(StrEnum):
+    """What a report or extension of a lease has done."""
+
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    """The attempt failed, and the job will be retried."""
+    FAILED = "failed"
+    RELEASED = "released"
+    DELAYED = "delayed"
+    SUSPENDED = "suspended"
+    WAITING_CHILDREN = "waiting-children"
+    EXTENDED = "extended"
+    REVOKED = "revoked"
+    """The lease is extended, but the job was revoked: end it with ``fail(JobRevokedError())``."""
+    LOST = "lost"
+    """Nothing was changed: the lease expired, or its timeout passed."""
+    GONE = "gone"
+    """Nothing was changed: the job does not exist any more."""
+
+    @property
+    def applied(self) -> bool:
+        """False if nothing was changed: the lease was lost, or its job removed."""
+        return self not in (LeaseOutcome.LOST, LeaseOutcome.GONE)
+
+
+_OUTCOMES: Final[dict[int, LeaseOutcome]] = {
+    AttemptStatus.OK: LeaseOutcome.COMPLETED,
+    AttemptStatus.RETRYING: LeaseOutcome.RETRYING,
+    AttemptStatus.FAILED: LeaseOutcome.FAILED,
+    AttemptStatus.RELEASED: LeaseOutcome.RELEASED,
+    AttemptStatus.DELAYED: LeaseOutcome.DELAYED,
+    AttemptStatus.LIMITED: LeaseOutcome.DELAYED,
+    AttemptStatus.SUSPENDED: LeaseOutcome.SUSPENDED,
+    AttemptStatus.WAITING_CHILDREN: LeaseOutcome.WAITING_CHILDREN,
+    AttemptStatus.GONE: LeaseOutcome.GONE,
+}
+
+
+class LeasingQueue(ConnectedQueue, Protocol):
+    """A `Queue` as leases use it."""
+
+    _lease_owner: str
+
+    async def _wake_ups(self) -> WakeUps: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """Validated arguments of a fetch."""
+
+    count: int
+    lock_duration: int
+    owner: str
+    count_expiry: bool
+
+
+class Report(NamedTuple):
+    """A row to report."""
+
+    row: Finished
+    limit: int
+    """When the timeout of the job ends, epoch ms; 0 = none."""
+    run: Run | None
+    error: object = None
+
+    @property
+    def attempts_made(self) -> int:
+        """Failed attempts before this one, as far as known."""
+        return 0 if self.run is None else self.run.job.attempts_made
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+
+def completed_row(link: QueueLink, facts: LeaseFacts, result: Any) -> Finished:
+    """Return the row of a completed lease.
+
+    Raises:
+        SerializationError: If the result cannot be serialized.
+        PayloadTooLargeError: If the result is too large.
+    """
+    text = "null" if result is None else encode_result(result, link.serializer)
+    return working.completed(facts.id, facts.entry, facts.fence, facts.processed_on, text, facts.keep)
+
+
+def released_row(facts: LeaseFacts) -> Finished:
+    """Return the row of a released lease."""
+    return working.released(facts.id, facts.entry, facts.fence, facts.processed_on)
+
+
+class _Stored(NamedTuple):
+    """What a failure needs to know of the job."""
+
+    options: JobOptions
+    opts_text: str
+    attempts_made: int
+    stacktrace: object
+
+
+def _stored_of(run: Run) -> _Stored:
+    return _Stored(run.options, run.job._opts_text, run.job.attempts_made, run.stacktrace)
+
+
+async def failed_rows(link: QueueLink, failures: Sequence[tuple[Lease[Any, Any], Any]], retry: bool) -> list[Finished]:
+    """Return the rows of failed leases. Jobs of leases that were made from a token are read first.
+
+    Raises:
+        GlideMQValidationError: If an error is neither an exception nor a string.
+    """
+    unknown = [lease.id for lease, _ in failures if lease._run is None]
+    known = await _read_stored(link, unknown) if unknown else {}
+    return [
+        _failed_row(link, lease, known.get(lease.id) if lease._run is None else _stored_of(lease._run), error, retry)
+        for lease, error in failures
+    ]
+
+
+async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, _Stored]:
+    fields = ("opts", "attemptsMade", "stacktrace")
+    found: dict[str, _Stored] = {}
+    for start in range(0, len(ids), ROWS_PER_CALL):
+        call = reading.records(link.keys.meta, ids[start : start + ROWS_PER_CALL], fields)
+        for job_id, (opts, made, stacktrace) in await link.transport.call(call):
+            text = opts if isinstance(opts, str) else "{}"
+            count = int(made) if isinstance(made, str) and made.isdecimal() else 0
+            found[job_id] = _Stored(read_stored_options(text), text, count, stacktrace)
+    return found
+
+
+def _failed_row(
+    link: QueueLink, lease: Lease[Any, Any], stored: _Stored | None, error: object, retry: bool
+) -> Finished:
+    facts = lease._facts
+    if isinstance(error, JobSignal):
+        if lease._run is None:
+            raise GlideMQValidationError("error", error, "a signal needs a lease that this process has fetched")
+        return signal_row(link, lease._run, error, 1_000, kept(lease._run.options.remove_on_fail))
+    if isinstance(error, str):
+        reason, kind = stored_text(error), "Error"
+    elif isinstance(error, BaseException):
+        reason, kind = reason_of(error), type(error).__name__
+    else:
+        raise GlideMQValidationError("error", error, f"must be an exception or a string, not {type(error).__name__}")
+    stored = stored or _Stored(read_stored_options("{}"), "{}", 0, None)
+    options = stored.options
+    failure = error if isinstance(error, BaseException) else GlideMQError(reason)
+    limit = options.attempts or 0
+    if not retry or not is_retried(failure, None, ()):
+        limit = 0
+    earlier = stored.stacktrace if isinstance(stored.stacktrace, str) else "[]"
+    return working.failed(
+        facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind,
+        stacktraces_with(earlier, error) if isinstance(error, BaseException) else earlier, limit,
+        retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if limit else 0,
+        kept(options.remove_on_fail), limit > 0 and '"fallbacks"' in stored.opts_text,
+    )  # fmt: skip
+
+
+# -- the call --------------------------------------------------------------------------------------------------
+
+
+async def exchange(
+    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None, make: Callable[[Run], Lease[Any, Any]]
+) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]], int]:
+    """Report leases, and fetch others with the last call.
+
+    Returns:
+        The outcome per report, the fetched leases, and in how many ms the next job is due (-1 = unknown).
+
+    Raises:
+        AmbiguousResultError: If the reply was lost twice.
+    """
+    link = await queue._connected()
+    outcomes: list[LeaseOutcome] = []
+    leases: list[Lease[Any, Any]] = []
+    next_due = -1
+    for start in range(0, max(1, len(reports)), ROWS_PER_CALL):
+        piece = reports[start : start + ROWS_PER_CALL]
+        is_last = start + ROWS_PER_CALL >= len(reports)
+        wanted = fetch if is_last else None
+        work = _call(queue, link, piece, wanted, make)
+        if wanted is None:
+            found = await work
+        else:
+            found = await uncancelled(link.runtime, work, lambda late: _release_orphans(queue, late[1]))
+        outcomes += found[0]
+        leases, next_due = found[1], found[2]
+    return outcomes, leases, next_due
+
+
+async def _call(
+    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    make: Callable[[Run], Lease[Any, Any]],
+) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]], int]:  # fmt: skip
+    limits = [report.limit for report in reports]
+    want, owner, lock, counts = (0, "", 0, False) if fetch is None else (
+        fetch.count, fetch.owner, fetch.lock_duration, fetch.count_expiry
+    )  # fmt: skip
+    call = working.exchange(
+        link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
+        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, counts, limits if any(limits) else ()),
+    )  # fmt: skip
+    sent = False
+    try:
+        reply = await link.transport.call(call)
+    except AmbiguousResultError:
+        if not reports:
+            raise
+        sent = True  # the fencing tokens make a second report harmless
+        reply = await link.transport.call(call)
+    outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
+    runs = [Run(link, job, reply.now, None) for job in reply.jobs]
+    if reply.budgets is not None:
+        runs = await _within_budgets(queue, link, runs, reply.budgets)
+    if reply.flags & ExchangeFlags.OUTBOX_PENDING:
+        await _deliver(link)
+    return outcomes, [make(run) for run in runs], reply.next_due
+
+
+def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseOutcome:
+    if sent or status == AttemptStatus.ALREADY:
+        status = working.status_after_lost_reply(report.row, report.attempts_made, status)
+    outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)
+    if TELEMETRY.on:
+        for meter in TELEMETRY.meters:
+            meter.job_reported(link.keys.name, str(outcome) if outcome.applied else "stale")
+    row = report.row
+    if isinstance(row, working.Failed) and outcome.applied:
+        level, what = ("warning", "retrying") if outcome is LeaseOutcome.RETRYING else ("error", "failed")
+        getattr(_failures, level)(
+            "queue %r: job %s failed its lease (%s: %s); %s", link.keys.name, show_id(row.id), row.failed_type,
+            row.reason[:300], f"retried in {row.backoff} ms" if what == "retrying" else "no attempts are left",
+            extra={"job_outcome": what, "job_id": row.id, "queue": link.keys.name},
+        )  # fmt: skip
+    elif not outcome.applied:
+        _failures.warning("queue %r: job %s: discarded the report of a lost lease", link.keys.name, show_id(row.id))
+    return outcome
+
+
+def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetCharge]:
+    """Return the charges of jobs of flows with a budget; see `BudgetGate.charges` of the worker."""
+    charges: list[working.BudgetCharge] = []
+    for number, report in enumerate(reports, 1):
+        job = None if report.run is None else report.run.job
+        if job is None or job._budget_key is None:
+            continue
+        usage, key = job._usage, job._budget_key
+        if usage is not None:
+            charges.append((number, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
+        elif key == link.keys.budget(job.id):
+            charges.append((number, key, False))
+    return charges
+
+
+async def _within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
+    """Return the jobs that may start. The others fail or are delayed, as a worker does it."""
+    verdicts: dict[str, list[str]] = BudgetVerdicts(*budgets).verdicts or {}
+    allowed: list[Run] = []
+    refused: list[Report] = []
+    for run in runs:
+        key, verdict = verdicts.get(run.job.id, ("", ""))
+        if key:
+            run.job._budget_key = key
+        if verdict == "ask":
+            verdict = await _verdict_elsewhere(link, key)
+        if not verdict:
+            allowed.append(run)
+            continue
+        delay = {"pause": _BUDGET_PAUSE_MS, "unknown": _UNKNOWN_BUDGET_MS}.get(verdict)
+        attempt = run.attempt
+        if delay is not None:
+            row = signal_row(link, run, DelayedError(delay), 0, 0)
+        else:
+            error = BudgetExceededError(run.job.id)
+            row = working.failed(
+                run.job.id, attempt.entry, attempt.fence, attempt.processed_on, str(error), type(error).__name__,
+                stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail),
+            )  # fmt: skip
+        refused.append(Report(row, 0, run))
+    if refused:
+        await exchange(queue, refused, None, _no_lease)
+    return allowed
+
+
+async def _verdict_elsewhere(link: QueueLink, key: str) -> str:
+    try:
+        meta, flow_id = split_budget_key(key)
+        return await link.transport.call(check_budget(meta, flow_id))
+    except ValueError:
+        return ""  # not a budget key
+    except GlideMQError as error:
+        _log.warning("queue %r: reading a budget failed: %s", link.keys.name, error)
+        return "unknown"
+
+
+def _no_lease(_: Run) -> Lease[Any, Any]:
+    raise AssertionError("a call that fetches nothing has fetched a job")
+
+
+async def _deliver(link: QueueLink) -> None:
+    """Deliver results to parents in other queues, and dead letters: there may be no worker."""
+    try:
+        await Outbox(link).deliver()
+    except GlideMQError as error:
+        _log.debug("queue %r: outbox left to the next report or worker: %s", link.keys.name, error)
+
+
+# -- cancelled fetches -----------------------------------------------------------------------------------------
+
+
+def _release_orphans(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
+    if leases:
+        task = asyncio.ensure_future(_release(queue, leases))
+        _releasing.add(task)
+        task.add_done_callback(_releasing.discard)
+
+
+_releasing: set[asyncio.Task[None]] = set()
+
+
+async def _release(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
+    try:
+        await exchange(queue, [Report(released_row(each._facts), 0, None) for each in leases], None, _no_lease)
+    except GlideMQError as error:
+        _log.debug("queue %r: leases of a cancelled fetch will expire: %s", queue.name, error)
+
+
+def facts_of(run: Run) -> LeaseFacts:
+    """Return the facts of a fetched lease."""
+    attempt, options = run.attempt, run.options
+    limit = 0 if not options.timeout else attempt.processed_on + to_ms("timeout", options.timeout)
+    return LeaseFacts(run.job.id, attempt.entry, attempt.fence, attempt.processed_on, limit,
+                      kept(options.remove_on_complete))  # fmt: skip

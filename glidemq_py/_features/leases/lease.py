@@ -1,0 +1,252 @@
+"""`Lease`: a job that was fetched without a worker, and the right to report it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
+
+from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
+from glidemq_py._features.leases import exchanging
+from glidemq_py._features.leases.calls import Leased, extend_leases
+from glidemq_py._features.leases.exchanging import (
+    FetchOptions,
+    LeaseOutcome,
+    LeasingQueue,
+    Report,
+    completed_row,
+    exchange,
+    failed_rows,
+    released_row,
+)
+from glidemq_py._features.leases.tokens import LeaseFacts, decode_token, encode_token
+from glidemq_py._job.job import Job
+from glidemq_py._job.run import Run
+from glidemq_py.errors import JobNotLoadedError, JobRevokedError, LeaseLostError
+
+__all__ = ["MAX_LOCK_MS", "Lease", "lock_ms", "maker", "report_all"]
+
+DataT = TypeVar("DataT", default=Any)
+ResultT = TypeVar("ResultT", default=Any)
+
+MAX_LOCK_MS = DAY_MS // 2
+"""Longest lock of a lease: a library of another client takes a time more than a day ahead for an invalid one."""
+_DEFAULTS = FetchOptions(1, 30_000, "", False)
+
+
+class Lease(Generic[DataT, ResultT]):
+    """A job that was fetched without a worker, and the right to report its result.
+
+    `Queue.fetch` and `Queue.lease` return leases. A lease ends with its report, or when its lock expires. Every call
+    contains the attempt's fencing token, so that a late report cannot overwrite the result of a later attempt.
+
+    Attributes:
+        id: Id of the job.
+        expires_at: When the lock expires, epoch ms of the server's clock; 0 if unknown (a lease made from a token).
+    """
+
+    __slots__ = ("_facts", "_options", "_queue", "_run", "ended", "expires_at", "id")
+
+    id: str
+    expires_at: int
+    ended: bool
+    """True once a report of this object was applied."""
+
+    def __init__(
+        self, queue: LeasingQueue, facts: LeaseFacts, options: FetchOptions, run: Run | None = None
+    ) -> None:  # fmt: skip
+        """Create a lease; for queues only."""
+        self._queue = queue
+        self._facts = facts
+        self._options = options
+        self._run = run
+        self.id = facts.id
+        self.ended = False
+        self.expires_at = 0
+        if run is not None:
+            expiry = facts.processed_on + options.lock_duration
+            self.expires_at = min(expiry, facts.limit) if facts.limit else expiry
+
+    @classmethod
+    def from_token(cls, queue: Any, token: str) -> Self:
+        """Return the lease of a token, in any process that can reach the queue's server. Nothing is sent.
+
+        Args:
+            queue: The queue from which the job was fetched.
+            token: The `token` of the lease.
+
+        Raises:
+            GlideMQValidationError: If the token is malformed, or of another queue.
+        """
+        return cls(queue, decode_token(queue.name, token), _DEFAULTS)
+
+    @property
+    def token(self) -> str:
+        """Text from which `from_token` makes this lease again, in any process or machine. Treat it as opaque."""
+        return encode_token(self._queue.name, self._facts)
+
+    @property
+    def job(self) -> Job[DataT, ResultT]:
+        """The job. Its methods, such as `Job.update_progress`, contain the fencing token of this attempt.
+
+        Raises:
+            JobNotLoadedError: If the lease was made from a token; `Queue.get_job` reads the job.
+        """
+        if self._run is None:
+            raise JobNotLoadedError("job")
+        return self._run.job
+
+    @property
+    def name(self) -> str:
+        """Name of the job. Raises the errors of `job`."""
+        return self.job.name
+
+    @property
+    def data(self) -> DataT:
+        """Data of the job. Raises the errors of `job`, and `SerializationError` if the data cannot be decoded."""
+        return self.job.data
+
+    def __repr__(self) -> str:
+        return f"<Lease of job {self.id!r} of queue {self._queue.name!r}>"
+
+    async def complete(self, result: ResultT | None = None, *, fetch_next: int = 0) -> list[Lease[Any, Any]]:
+        """Complete the job with its result.
+
+        Args:
+            result: Any value that the serializer accepts.
+            fetch_next: Number of jobs to fetch in the same call, with the arguments of the fetch of this lease; 0..500.
+
+        Returns:
+            The fetched leases.
+
+        Raises:
+            LeaseLostError: If the lease is lost. The result was not stored, and the fetched jobs are released.
+            SerializationError: If the result cannot be serialized.
+            PayloadTooLargeError: If the serialized result exceeds 1 MiB.
+            AmbiguousResultError: If the reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        link = await self._queue._connected()
+        row = completed_row(link, self._facts, result)
+        return await self._report(Report(row, self._facts.limit, self._run), fetch_next)
+
+    async def fail(self, error: Any, *, retry: bool = True, fetch_next: int = 0) -> list[Lease[Any, Any]]:
+        """Fail the attempt: the job is retried after its backoff if it has attempts left.
+
+        Args:
+            error: An exception, or its message. A signal such as `DelayedError` has the same effect as in a handler.
+            retry: If False, the job fails permanently.
+            fetch_next: See `complete`.
+
+        Returns:
+            The fetched leases.
+
+        Raises:
+            LeaseLostError: If the lease is lost. The failure was not counted, and the fetched jobs are released.
+            GlideMQValidationError: If an argument is invalid.
+            AmbiguousResultError: If the reply was lost; repeating the call is safe.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        retried = check_bool("retry", retry)
+        link = await self._queue._connected()
+        (row,) = await failed_rows(link, [(self, error)], retried)
+        return await self._report(Report(row, self._facts.limit, self._run, error), fetch_next)
+
+    async def release(self) -> None:
+        """Give the job back: it is ready again, and no attempt is counted.
+
+        Raises:
+            LeaseLostError: If the lease is lost.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        await self._report(Report(released_row(self._facts), self._facts.limit, self._run), 0)
+
+    async def extend(self, duration: Milliseconds) -> int:
+        """Extend the lock: it expires ``duration`` from now, but never after the job's timeout.
+
+        Args:
+            duration: 1_000 ms to 12 hours, in ms or as a timedelta.
+
+        Returns:
+            When the lock expires, epoch ms of the server's clock.
+
+        Raises:
+            LeaseLostError: If the lease is lost.
+            JobRevokedError: If the job was revoked. The lock was extended; pass the error to `fail`.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        ((outcome, deadline),) = await extend_all(self._queue, [self], duration)
+        if not outcome.applied:
+            raise LeaseLostError(self.id)
+        if outcome is LeaseOutcome.REVOKED:
+            raise JobRevokedError(f"job {self.id!r} was revoked")
+        return deadline
+
+    async def _report(self, report: Report, fetch_next: int) -> list[Lease[Any, Any]]:
+        fetch = next_fetch(self._queue, self._options, fetch_next)
+        (outcome,), leases, _ = await exchange(self._queue, [report], fetch, maker(self._queue, fetch))
+        if not outcome.applied:
+            await release_unwanted(self._queue, leases)
+            raise LeaseLostError(self.id)
+        self.ended = True
+        return leases
+
+
+def lock_ms(option: str, value: Milliseconds) -> int:
+    """Return a valid lock duration."""
+    return to_ms(option, value, minimum=SECOND_MS, maximum=MAX_LOCK_MS)
+
+
+def next_fetch(queue: LeasingQueue, options: FetchOptions, count: Any) -> FetchOptions | None:
+    """Return the fetch of ``fetch_next``; None if it is 0."""
+    if not check_int("fetch_next", count, 0, exchanging.ROWS_PER_CALL):
+        return None
+    return FetchOptions(count, options.lock_duration, options.owner or queue._lease_owner, options.count_expiry)
+
+
+def maker(queue: LeasingQueue, options: FetchOptions | None) -> Any:
+    """Return the function that makes the leases of a call."""
+    return functools.partial(_make, queue, options or _DEFAULTS)
+
+
+def _make(queue: LeasingQueue, options: FetchOptions, run: Run) -> Lease[Any, Any]:
+    return Lease(queue, exchanging.facts_of(run), options, run)
+
+
+async def release_unwanted(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
+    """Release leases that an error prevents from being returned."""
+    if leases:
+        await exchange(queue, [Report(released_row(each._facts), 0, None) for each in leases], None, maker(queue, None))
+
+
+async def report_all(
+    queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch: FetchOptions | None
+) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]]]:
+    """Report leases, and fetch others; return the outcomes and the fetched leases."""
+    outcomes, fetched, _ = await exchange(queue, reports, fetch, maker(queue, fetch))
+    for lease, outcome in zip(leases, outcomes, strict=True):
+        lease.ended = lease.ended or outcome.applied
+    return outcomes, fetched
+
+
+async def extend_all(
+    queue: LeasingQueue, leases: list[Lease[Any, Any]], duration: Milliseconds
+) -> list[tuple[LeaseOutcome, int]]:
+    """Extend leases; return the outcome and the new deadline of each."""
+    ms = lock_ms("duration", duration)
+    link = await queue._connected()
+    found: list[tuple[LeaseOutcome, int]] = []
+    for start in range(0, len(leases), exchanging.ROWS_PER_CALL):
+        piece = leases[start : start + exchanging.ROWS_PER_CALL]
+        reply = await link.transport.call(
+            extend_leases(link.keys.meta, ms, [Leased(*each._facts[:5]) for each in piece])
+        )
+        for lease, status, deadline in zip(piece, reply.statuses, reply.deadlines, strict=True):
+            lease.expires_at = deadline or lease.expires_at
+            found.append((_EXTENDED.get(status, LeaseOutcome.LOST), deadline))
+    return found
+
+
+_EXTENDED = {0: LeaseOutcome.EXTENDED, 2: LeaseOutcome.GONE, 7: LeaseOutcome.REVOKED}

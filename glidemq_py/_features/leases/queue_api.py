@@ -1,0 +1,357 @@
+"""The methods of `Queue` that fetch and report leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from glidemq_py._core.checks import check_bool, check_int, check_text
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.leases import exchanging
+from glidemq_py._features.leases.calls import release_leases as release_call
+from glidemq_py._features.leases.exchanging import (
+    FetchOptions,
+    LeaseOutcome,
+    LeasingQueue,
+    Report,
+    completed_row,
+    exchange,
+    failed_rows,
+    released_row,
+)
+from glidemq_py._features.leases.lease import Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
+
+__all__ = [
+    "LeaseContext",
+    "LeaseHandle",
+    "LeaseReport",
+    "complete_leases",
+    "extend_leases",
+    "fail_leases",
+    "fetch",
+    "lease",
+    "release_leases",
+    "release_owner",
+]
+
+MAX_WAIT_MS = 3_600_000
+_OWNER_CHARS = 256
+
+
+LeaseT = TypeVar("LeaseT")
+
+
+class LeaseHandle(Protocol):
+    """A `Lease` of either API."""
+
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """See `Lease.token`."""
+        ...
+
+
+class LeaseReport(NamedTuple, Generic[LeaseT]):
+    """Result of a report of many leases."""
+
+    outcomes: list[LeaseOutcome]
+    """One per lease, in their order."""
+    leases: list[LeaseT]
+    """The leases fetched by ``fetch_next``."""
+
+
+async def fetch(
+    self: LeasingQueue,
+    count: int = 1,
+    *,
+    lock_duration: Milliseconds = 30_000,
+    wait: Milliseconds = 0,
+    owner: str | None = None,
+    count_expiry: bool = False,
+) -> list[Lease[Any, Any]]:
+    """Fetch jobs without a worker. Each is leased until its lock expires: report or extend it before.
+
+    Limits, ordering groups, priorities and pauses of the queue apply as they do for workers. If the reply is lost,
+    or the process dies, the jobs are ready again when their locks expire. A cancelled fetch releases its jobs.
+
+    Args:
+        count: Maximum number of jobs, 1..500.
+        lock_duration: How long nobody else gets the jobs, 1_000 ms to 12 hours; see `Lease.extend`.
+        wait: How long to wait if no job is ready, 0 ms to one hour. Fewer jobs than ``count`` are returned at once.
+        owner: Name of the caller for `release_owner`, 1..256 characters; None is a name of this object's own.
+        count_expiry: If True, the expiry of the lock counts as a failed attempt; if False, the job has stalled.
+
+    Returns:
+        The leases; empty if no job is ready.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        AmbiguousResultError: If the reply was lost. The fetched jobs are ready again when their locks expire.
+        GlideMQConnectionError: If the server cannot be reached.
+        ClosedError: If the queue is closed.
+    """
+    options = _fetch_options(self, count, lock_duration, owner, count_expiry)
+    patience = to_ms("wait", wait, maximum=MAX_WAIT_MS) / 1_000
+    until = time.monotonic() + patience
+    make = maker(self, options)
+    wakes = await self._wake_ups() if patience else None
+    while True:
+        _, leases, next_due = await exchange(self, (), options, make)
+        left = until - time.monotonic()
+        if leases or wakes is None or left <= 0:
+            return leases
+        await wakes.wait(left if next_due < 0 else min(left, next_due / 1_000))
+
+
+def _fetch_options(
+    queue: LeasingQueue, count: int, lock_duration: Milliseconds, owner: str | None, count_expiry: bool
+) -> FetchOptions:
+    return FetchOptions(
+        check_int("count", count, 1, exchanging.ROWS_PER_CALL), lock_ms("lock_duration", lock_duration),
+        queue._lease_owner if owner is None else _check_owner(owner), check_bool("count_expiry", count_expiry),
+    )  # fmt: skip
+
+
+def _check_owner(owner: object) -> str:
+    return check_text("owner", owner, maximum=_OWNER_CHARS)
+
+
+class LeaseContext:
+    """The context of `Queue.lease`: ``async with queue.lease() as lease``."""
+
+    __slots__ = ("_fetched", "_lease", "_queue")
+
+    def __init__(self, queue: LeasingQueue, fetched: Any) -> None:
+        """Create a context; for queues only."""
+        self._queue = queue
+        self._fetched = fetched
+        self._lease: Lease[Any, Any] | None = None
+
+    async def __aenter__(self) -> Lease[Any, Any] | None:
+        """Fetch a job; None if none was ready in time."""
+        found = await self._fetched()
+        self._lease = found[0] if found else None
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Report the lease, unless the block has done so. Return True for a signal, which ends here."""
+        lease = self._lease
+        if lease is None or lease.ended or isinstance(error, LeaseLostError):
+            return False
+        if error is None:
+            await lease.complete()
+        elif isinstance(error, JobSignal):
+            await lease.fail(error)
+            return True
+        else:
+            await _report_quietly(lease, error if isinstance(error, Exception) else None)
+        return False
+
+
+async def _report_quietly(lease: Lease[Any, Any], error: Exception | None) -> None:
+    """Fail or release a lease while an exception propagates, which must not be replaced."""
+    try:
+        await (lease.release() if error is None else lease.fail(error))
+    except GlideMQError as failure:
+        if error is not None:
+            error.add_note(f"glidemq_py: reporting job {lease.id!r} failed: {failure}")
+
+
+def lease(
+    self: LeasingQueue,
+    *,
+    lock_duration: Milliseconds = 30_000,
+    wait: Milliseconds = 0,
+    owner: str | None = None,
+    count_expiry: bool = False,
+) -> LeaseContext:
+    """Fetch one job for a block: ``async with queue.lease() as lease``.
+
+    ``lease`` is None if no job was ready in time. At the end of the block the job is completed without a result,
+    unless the block has reported it. An exception fails it and propagates; a cancellation releases it. A
+    `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block.
+
+    Args:
+        lock_duration: See `fetch`.
+        wait: See `fetch`.
+        owner: See `fetch`.
+        count_expiry: See `fetch`.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+    """
+    _fetch_options(self, 1, lock_duration, owner, count_expiry)
+    to_ms("wait", wait, maximum=MAX_WAIT_MS)
+
+    async def fetched() -> list[Lease[Any, Any]]:
+        return await fetch(
+            self, 1, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry
+        )  # fmt: skip
+
+    return LeaseContext(self, fetched)
+
+
+async def complete_leases(
+    self: LeasingQueue, results: Iterable[tuple[LeaseHandle, Any]], *, fetch_next: int = 0
+) -> LeaseReport[Lease[Any, Any]]:
+    """Complete many leases in few calls, at most 500 per call.
+
+    A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
+
+    Args:
+        results: Pairs of a lease and its result.
+        fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched; 0..500.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid. Nothing was sent.
+        SerializationError: If a result cannot be serialized. Nothing was sent.
+        PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
+        AmbiguousResultError: If a reply was lost; repeating the call is safe.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    pairs = _pairs("results", results)
+    link = await self._connected()
+    reports = [
+        Report(completed_row(link, lease._facts, result), lease._facts.limit, lease._run) for lease, result in pairs
+    ]
+    return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)
+
+
+async def fail_leases(
+    self: LeasingQueue, failures: Iterable[tuple[LeaseHandle, Any]], *, retry: bool = True, fetch_next: int = 0
+) -> LeaseReport[Lease[Any, Any]]:
+    """Fail many leases in few calls, at most 500 per call. See `complete_leases`.
+
+    Args:
+        failures: Pairs of a lease and its error: an exception, or a message.
+        retry: If False, the jobs fail permanently.
+        fetch_next: See `complete_leases`.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid. Nothing was sent.
+        AmbiguousResultError: If a reply was lost; repeating the call is safe.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    pairs, retried = _pairs("failures", failures), check_bool("retry", retry)
+    link = await self._connected()
+    rows = await failed_rows(link, pairs, retried)
+    reports = [
+        Report(row, lease._facts.limit, lease._run, error) for row, (lease, error) in zip(rows, pairs, strict=True)
+    ]
+    return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)
+
+
+async def release_leases(self: LeasingQueue, leases: Iterable[LeaseHandle]) -> list[LeaseOutcome]:
+    """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
+
+    Args:
+        leases: The leases.
+
+    Returns:
+        One outcome per lease, in their order.
+
+    Raises:
+        GlideMQValidationError: If an item is not a lease of this queue. Nothing was sent.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    given = _leases("leases", leases)
+    reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
+    return (await _report_many(self, given, reports, 0)).outcomes
+
+
+async def extend_leases(
+    self: LeasingQueue, leases: Iterable[LeaseHandle], duration: Milliseconds
+) -> list[LeaseOutcome]:
+    """Extend many leases in few calls, at most 500 per call.
+
+    Args:
+        leases: The leases; their `Lease.expires_at` is updated.
+        duration: The locks expire this long from now; see `Lease.extend`.
+
+    Returns:
+        One outcome per lease, in their order: extended, revoked (extended, but the job was revoked), lost or gone.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid. Nothing was sent.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    return [outcome for outcome, _ in await extend_all(self, _leases("leases", leases), duration)]
+
+
+async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
+    """Release all leases of an owner, for example of a client that has disconnected.
+
+    It reads all leases of the queue, 500 per call. An interrupted call is continued by calling again.
+
+    Args:
+        owner: The ``owner`` of the fetches; None is this object's own name.
+
+    Returns:
+        The number of released jobs.
+
+    Raises:
+        GlideMQValidationError: If the owner is invalid.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    name = self._lease_owner if owner is None else _check_owner(owner)
+    link = await self._connected()
+    released, cursor = 0, ""
+    while True:
+        reply = await link.transport.call(release_call(link.keys.meta, name, cursor, not self.options.events))
+        released, cursor = released + reply.released, reply.cursor
+        if not cursor:
+            return released
+
+
+async def _report_many(
+    queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch_next: int
+) -> LeaseReport[Lease[Any, Any]]:
+    following = next_fetch(queue, leases[0]._options, fetch_next) if leases else None
+    if not reports:
+        check_int("fetch_next", fetch_next, 0, exchanging.ROWS_PER_CALL)
+        return LeaseReport([], [])
+    return LeaseReport(*await report_all(queue, leases, reports, following))
+
+
+_LEASE: type[Any] = Lease
+
+
+def _items(option: str, given: Any, what: str) -> list[Any]:
+    if not hasattr(given, "__iter__"):
+        raise GlideMQValidationError(option, given, f"must be an iterable of {what}, not {type(given).__name__}")
+    return list(given)
+
+
+def _leases(option: str, given: object) -> list[Lease[Any, Any]]:
+    found: list[Lease[Any, Any]] = []
+    for number, each in enumerate(_items(option, given, "leases")):
+        lease = getattr(each, "_core", each)  # a blocking lease
+        if not isinstance(lease, _LEASE):
+            raise GlideMQValidationError(f"{option}[{number}]", each, f"must be a lease, not {type(each).__name__}")
+        found.append(lease)
+    return found
+
+
+def _pairs(option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
+    found: list[tuple[Lease[Any, Any], Any]] = []
+    for number, each in enumerate(_items(option, given, "pairs")):
+        first: Any
+        value: Any
+        try:
+            first, value = each
+        except (TypeError, ValueError):
+            first = value = None
+        lease: Any = getattr(first, "_core", first)
+        if not isinstance(lease, _LEASE):
+            raise GlideMQValidationError(f"{option}[{number}]", each, "must be a pair of a lease and a value")
+        found.append((lease, value))
+    return found

@@ -1,0 +1,86 @@
+"""The text form of a lease, for another process or machine: what is needed to report it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final, NamedTuple, cast
+
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.working import Keep
+from glidemq_py._core.names import parse_job_id
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+
+__all__ = ["LeaseFacts", "decode_token", "encode_token"]
+
+_VERSION: Final = "l1."
+_MAX_CHARS: Final = 4_096
+_MAX_NUMBER: Final = 2**53 - 1
+
+
+class LeaseFacts(NamedTuple):
+    """What identifies a lease and is needed to report it."""
+
+    id: str
+    entry: str
+    """Stream entry id, or '' for a job from a list."""
+    fence: int
+    processed_on: int
+    limit: int
+    """When the timeout of the job ends, epoch ms; 0 = none."""
+    keep: Keep
+    """How the job is kept after it completed."""
+
+
+def encode_token(queue: str, facts: LeaseFacts) -> str:
+    """Return the token of a lease of this queue."""
+    text = json.dumps([queue, *facts]).encode("utf-8", "surrogatepass")
+    return _VERSION + base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def decode_token(queue: str, token: object) -> LeaseFacts:
+    """Return the lease of a token.
+
+    Raises:
+        GlideMQValidationError: If the token is malformed, or of another queue.
+    """
+    if not isinstance(token, str):
+        raise GlideMQValidationError("token", token, f"must be a string, not {type(token).__name__}")
+    if len(token) > _MAX_CHARS or not token.startswith(_VERSION):
+        raise _malformed(token)
+    try:
+        padded = token[len(_VERSION) :] + "=" * (-(len(token) - len(_VERSION)) % 4)
+        read: Any = json.loads(base64.b64decode(padded.encode("ascii"), b"-_", validate=True).decode("utf-8"))
+        name, job_id, entry, fence, processed_on, limit, keep = read
+        valid = isinstance(name, str) and isinstance(entry, str) and len(entry) < 64 and isinstance(job_id, str)
+        valid = valid and all(_is_number(each) for each in (fence, processed_on, limit)) and _is_keep(keep)
+        facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _keep(keep)) if valid else None
+    except (GlideMQError, binascii.Error, ValueError, TypeError, RecursionError):
+        raise _malformed(token) from None
+    if facts is None:
+        raise _malformed(token)
+    if name != queue:
+        raise GlideMQValidationError("token", token, f"must be a token of queue {queue!r}; it is one of queue {name!r}")
+    return facts
+
+
+def _malformed(token: str) -> GlideMQValidationError:
+    return GlideMQValidationError("token", token, "must be the `token` of a lease")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_NUMBER
+
+
+def _is_keep(value: object) -> bool:
+    if isinstance(value, list):
+        values = cast("list[object]", value)
+        return len(values) == 2 and all(map(_is_number, values))
+    return value in (0, 1) and type(value) is int
+
+
+def _keep(value: Any) -> Keep:
+    if not isinstance(value, list):
+        return int(value)
+    count, age = cast("list[int]", value)
+    return count, age

@@ -1,0 +1,133 @@
+"""Waiting for jobs without a worker: a blocking read in the consumer group that wakes up workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+
+__all__ = ["WakeUps", "uncancelled"]
+
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+
+POLL_MS: Final = 850
+"""Longest read, as that of workers: jobs that a Node peer adds to a list wake nobody up."""
+_LATE_S: Final = 0.2
+_RETRY_S: Final = 0.02
+
+_orphans: set[asyncio.Task[Any]] = set()
+
+
+async def uncancelled(runtime: Runtime, work: Coroutine[Any, Any, T], orphaned: Callable[[T], Any]) -> T:
+    """Run ``work`` to its end even if the caller is cancelled; ``orphaned`` then gets its result."""
+    if runtime is BLOCKING_RUNTIME:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            _orphans.add(task)
+            task.add_done_callback(lambda ended: _pass(ended, orphaned))
+        raise
+
+
+def _keep(task: asyncio.Task[Any]) -> None:
+    """Keep a task from being garbage-collected while it runs."""
+    _orphans.add(task)
+    task.add_done_callback(_orphans.discard)
+
+
+def _pass(task: asyncio.Task[T], orphaned: Callable[[T], Any]) -> None:
+    _orphans.discard(task)
+    if not task.cancelled() and task.exception() is None:
+        orphaned(task.result())
+
+
+class WakeUps:
+    """The wake-ups of one event loop's fetches from a queue; they take turns.
+
+    Args:
+        transport: The queue's connection; the reads have one of their own.
+        keys: Keys of the queue.
+        runtime: Runtime of the queue.
+    """
+
+    def __init__(self, transport: Transport, keys: QueueKeys, runtime: Runtime) -> None:
+        self._shared = transport
+        self._keys = keys
+        self._runtime = runtime
+        self._turn = runtime.lock()
+        self._reading: Transport | None = None
+        self._closed = False
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until jobs may be ready, at most ``seconds``, or a second at most.
+
+        Raises:
+            ClosedError: If the queue was closed.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        seconds = min(seconds, POLL_MS / 1_000)
+        try:
+            async with self._runtime.limit(seconds + _LATE_S), self._turn:
+                await self._read(max(1, int(seconds * 1_000)))
+        except TimeoutError:
+            return
+
+    async def _read(self, block: int) -> None:
+        self._check_open()
+        if self._reading is None:
+            opened = await uncancelled(self._runtime, self._shared.dedicated(), self._unused)
+            try:
+                self._check_open()  # it may have been closed meanwhile
+            except ClosedError:
+                await opened.close()
+                raise
+            self._reading = opened
+        command = (
+            "XREADGROUP", "GROUP", "wakers", "w", "COUNT", "1", "BLOCK", str(block), "NOACK",
+            "STREAMS", self._keys.stream, self._keys.wake, ">", ">",
+        )  # fmt: skip
+        try:
+            await uncancelled(self._runtime, self._reading.command(*command), self._orphaned)
+        except (ClosedError, GlideMQConnectionError):
+            self._reading = None
+            raise
+        except GlideMQError as error:
+            # Usually a missing group (after FLUSHALL), which the next fetch creates.
+            _log.debug("queue %r: waiting for a wake-up failed: %s", self._keys.name, error)
+            await self._runtime.sleep(_RETRY_S)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"queue {self._keys.name!r} is closed")
+
+    def _unused(self, opened: Transport) -> None:
+        """Close a connection whose fetch was cancelled before it was open."""
+        _keep(asyncio.ensure_future(opened.close()))
+
+    def _orphaned(self, reply: Any) -> None:
+        """Pass on a wake-up that arrived after its fetch was cancelled."""
+        if reply and not self._closed:
+            _keep(asyncio.ensure_future(self._wake()))
+
+    async def _wake(self) -> None:
+        try:
+            await self._shared.command("XADD", self._keys.wake, "NOMKSTREAM", "MAXLEN", "~", "64", "*", "w", "1")
+        except GlideMQError as error:
+            _log.debug("queue %r: waking up another worker failed: %s", self._keys.name, error)
+
+    async def close(self) -> None:
+        """Close the connection; a fetch that waits raises `ClosedError`."""
+        self._closed = True
+        if self._reading is not None:
+            await self._reading.close()

@@ -1,0 +1,40 @@
+"""The context of the blocking `Queue.lease`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from glidemq_py._client.runtime import run_immediately
+from glidemq_py._features.leases.lease import Lease as LeaseCore
+from glidemq_py._features.leases.queue_api import LeaseContext
+
+if TYPE_CHECKING:
+    from glidemq_py.sync.leases import Lease
+
+__all__ = ["BlockingLeaseContext"]
+
+
+class BlockingLeaseContext:
+    """The context of `Queue.lease`: ``with queue.lease() as lease``."""
+
+    __slots__ = ("_context", "_make")
+
+    def __init__(
+        self, context: LeaseContext, make: Callable[[list[LeaseCore[Any, Any]]], list[Lease[Any, Any]]]
+    ) -> None:
+        """Create a context; for queues only."""
+        self._context = context
+        self._make = make
+
+    def __enter__(self) -> Lease[Any, Any] | None:
+        """Fetch a job; None if none was ready in time."""
+        found = run_immediately(self._context.__aenter__())
+        return None if found is None else self._make([found])[0]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Report the lease, unless the block has done so. Return True for a signal, which ends here."""
+        return run_immediately(self._context.__aexit__(kind, error, trace))

@@ -1,0 +1,60 @@
+-- extend_leases, release_leases: renew and release jobs that were fetched without a worker. `exchange` fetches and
+-- reports them.
+-- extend_leases:   KEYS 1 meta   ARGV 1 packed {duration ms, leases}   -> packed {now, statuses, deadlines}
+--   leases: {id, entry, fence, processed_on, limit} each   status: 0 extended, 2 gone, 3 lost, 7 extended but revoked
+--   deadlines: epoch ms, at most the end of the job's timeout; 0 if the lease is lost   Bound: LEASES_MAX leases.
+-- release_leases:  KEYS 1 meta   ARGV 1 packed {owner, cursor, quiet}   -> packed {released, cursor}
+--   Release all leases of an owner: read PAGE leases of the queue from the cursor ('' = from the first) on, and release
+--   those of the owner; call again with the cursor until it is ''.
+
+local L, LEASED = G.leases, G.rows.leased
+local KINDS = G.report_kinds
+local LEASES_MAX, PAGE = 1000, 500
+
+G.export('extend_leases', { 'allow-oom' }, function(q, r)
+  if #r.leases > LEASES_MAX then error('too many leases: ' .. #r.leases) end
+  local now, statuses, deadlines = G.now(q), {}, {}
+  for i, lease in ipairs(r.leases) do
+    statuses[i], deadlines[i] = L.extend(q, now, lease[LEASED.id], lease[LEASED.fence], lease[LEASED.processed_on],
+      r.duration)
+  end
+  return G.replies.extend_leases({ now = now, statuses = statuses, deadlines = deadlines })
+end)
+
+-- Return the rows that release the leases of `owner` among `ids`, and the ids that are not leased any more.
+local function rows_of(q, owner, ids)
+  local rows, stale = {}, {}
+  for _, id in ipairs(ids) do
+    local h = L.read(q, id)
+    local lease = h and L.current(h)
+    if not lease then
+      stale[#stale + 1] = id
+    elseif lease.owner == owner then
+      rows[#rows + 1] = { KINDS.released, id, lease.entry, lease.fence, lease.processed_on }
+      stale[#stale + 1] = id
+    end
+  end
+  return rows, stale
+end
+
+local function release(q, r)
+  local rank = tonumber(r.cursor) or 0
+  local ids = redis.call('ZRANGE', q.leases, rank, rank + PAGE - 1)
+  local rows, ended = rows_of(q, r.owner, ids)
+  local fetching = G.fetching(q, G.now(q), L.CONSUMER, r.quiet)
+  fetching.settings = G.settings(q)
+  rawset(q, 'fetching', fetching)
+  G.finish(q, fetching, rows, r.quiet, true)
+  if #ended > 0 then redis.call('ZREM', q.leases, unpack(ended)) end
+  G.promote_groups(q, fetching)
+  local cursor = #ids == PAGE and G.int(rank + PAGE - #ended) or ''
+  return G.replies.release_leases({ released = #rows, cursor = cursor })
+end
+
+G.export('release_leases', { 'allow-oom' }, function(q, r)
+  q.defer = true
+  local ok, reply = pcall(release, q, r)
+  G.groups.flush(q)
+  if not ok then error(reply, 0) end
+  return reply
+end)

@@ -1,0 +1,238 @@
+-- Leases: jobs fetched without a worker (docs/learn/leases.md). Nobody renews the lock of a lease, so the server keeps
+-- its deadline: in the job's record, and as the score of the job in the sorted set `leases`.
+-- Field `lease` of the record: `<fence>|<processedOn>|<deadline>|<limit>|<counts>|<stream entry>|<owner>`. It is valid
+-- only for the attempt with this fence and processedOn. limit: the end of the job's `timeout`, 0 = none; counts: 1 = the
+-- expiry counts as a failed attempt. `lastActive` is the deadline too: a Node peer compares it with its clock, so it
+-- recovers the job no earlier than one lock duration after the deadline.
+
+G.leases = {}
+local L = G.leases
+local LEASING, REPORT = G.rows.leasing, G.rows.report
+local KINDS = G.report_kinds
+
+L.FEATURE = 'leases:0.2.0'
+-- Consumer of all leases of a queue: serverless callers must not leave a consumer each.
+L.CONSUMER = 'leases'
+
+local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d)|([%d%-]*)|(.*)$'
+local EXPIRED_PER_CALL = 20
+local MAX_STALLED = 1 -- as the default of workers
+local TIMEOUT, EXPIRY = 'JobTimeoutError', 'LeaseExpiredError'
+local NO_END = {}
+
+-- ------------------------------------------------------------------ one lease
+
+-- h: state, fence, processedOn, lease of a record. Return {fence, processed_on, deadline, limit, counts, entry, owner}, or
+-- nil if the job is not leased now.
+L.current = function(h)
+  if not h.lease or h.state ~= 'active' then return nil end
+  local fence, processed_on, deadline, limit, counts, entry, owner = string.match(h.lease, PATTERN)
+  if not fence or fence ~= h.fence or processed_on ~= h.processedOn then return nil end
+  return { fence = G.count_of(fence), processed_on = G.count_of(processed_on), deadline = G.count_of(deadline),
+    limit = G.count_of(limit), counts = counts == '1', entry = entry, owner = owner }
+end
+
+local function text_of(lease)
+  return table.concat({ G.int(lease.fence), G.int(lease.processed_on), G.int(lease.deadline), G.int(lease.limit),
+    lease.counts and '1' or '0', lease.entry, lease.owner }, '|')
+end
+
+-- A deadline more than a day ahead is invalid, and over.
+local function is_over(lease, now) return lease.deadline <= now or lease.deadline > now + G.DAY_MS end
+
+-- Return the fields of a record that routines moving a job need; nil without a record.
+L.read = function(q, id)
+  if type(G.pcall('HGET', q.J .. id, 'state')) ~= 'string' then return nil end
+  return G.job_of(q, id)
+end
+
+local function decoded(text)
+  local ok, value = pcall(cjson.decode, text or '')
+  return ok and type(value) == 'table' and value or {}
+end
+
+-- ------------------------------------------------------------------ expiry
+
+local function whole(value, most)
+  return type(value) == 'number' and value >= 0 and value <= most and math.floor(value) or 0
+end
+
+-- Return the delay of the next attempt. Only a worker has the strategies of other types, and random numbers.
+local function backoff_of(opts, attempts)
+  local backoff = type(opts.backoff) == 'table' and opts.backoff or {}
+  local delay, longest = whole(backoff.delay, G.TIME_MAX), whole(backoff.maxDelay, G.TIME_MAX)
+  if backoff.type == 'exponential' then delay = delay * 2 ^ math.min(attempts - 1, 40) end
+  return math.min(delay, longest > 0 and longest or 10 * 365 * G.DAY_MS)
+end
+
+local function keep_of(rule)
+  if rule == true then return 1 end
+  if type(rule) == 'number' then return { whole(rule, 2147483647), 0 } end
+  if type(rule) ~= 'table' then return 0 end
+  return { whole(rule.count, 2147483647), whole(rule.age, 2147483647) }
+end
+
+-- Fail the attempt, as a worker would have reported it. It gets a new token, so that a later report is rejected.
+local function fail_attempt(q, run, id, lease, reason, kind)
+  local key = q.J .. id
+  local stored = G.pick(key, 'opts', 'attemptsMade', 'stacktrace')
+  local opts, attempts = decoded(stored.opts), G.count_of(stored.attemptsMade) + 1
+  local row = { KINDS.failed, id, lease.entry, lease.fence, lease.processed_on, reason, kind, stored.stacktrace or '[]',
+    whole(opts.attempts, 1000000), backoff_of(opts, attempts), keep_of(opts.removeOnFail),
+    type(opts.fallbacks) == 'table' and 1 or 0 }
+  if G.first(G.finish(q, run.fetching, { row }, run.quiet, run.no_metrics)) == G.FAILED then
+    run.failed[#run.failed + 1] = id
+  else
+    run.recovered[#run.recovered + 1] = id
+  end
+  if redis.call('HEXISTS', key, 'state') == 1 then G.bump(key, 'fence') end
+end
+
+-- End a lease that is over. run: {now, max_stalled, quiet, recovered, failed [, fetching, no_metrics]}.
+local function expire(q, run, id, h, lease)
+  run.fetching = run.fetching or G.fetching(q, run.now, '', run.quiet)
+  run.fetching.settings = run.fetching.settings or (G.settings(q))
+  if lease.limit > 0 and lease.limit <= run.now then
+    fail_attempt(q, run, id, lease, 'timed out after ' .. G.int(lease.limit - lease.processed_on) .. ' ms', TIMEOUT)
+  elseif lease.counts then
+    fail_attempt(q, run, id, lease, 'the lease expired', EXPIRY)
+  else
+    G.recover_job(q, run, id, lease.entry, h, 1)
+  end
+  redis.call('ZREM', q.leases, id)
+  G.promote_groups(q, run.fetching)
+end
+
+-- Return whether the job is or was leased: then its deadline decides, and if it is over the job is recovered now.
+-- entry: where it was found.
+L.is_leased = function(q, run, id, entry, h)
+  local lease = L.current(h)
+  if not lease or lease.entry ~= entry then return false end
+  if is_over(lease, run.now) then expire(q, run, id, h, lease) end
+  return true
+end
+
+-- End leases that are over, the oldest first, `most` at most.
+L.recover_expired = function(q, run, most)
+  G.repair_times(q.leases, run.now + G.DAY_MS, run.now)
+  local found = G.pcall('ZRANGEBYSCORE', q.leases, '-inf', G.int(run.now), 'LIMIT', 0, most)
+  if found.err then return end
+  for _, id in ipairs(found) do
+    local h = L.read(q, id)
+    local lease = h and L.current(h)
+    if not lease then
+      redis.call('ZREM', q.leases, id)
+    elseif is_over(lease, run.now) then
+      expire(q, run, id, h, lease)
+    else
+      redis.call('ZADD', q.leases, G.int(lease.deadline), id)
+    end
+  end
+end
+
+-- ------------------------------------------------------------------ consistency
+
+-- Return whether a member should have been removed: a fetch or a recovery removes it soon after its deadline.
+L.is_overdue = function(q, id, now)
+  local at = tonumber(redis.call('ZSCORE', q.leases, id) or '')
+  return at ~= nil and (at < now - G.DAY_MS or at > now + G.DAY_MS)
+end
+
+-- Return whether the job is leased, but not in the set.
+L.is_unlisted = function(q, id, h)
+  return L.current(h) ~= nil and not redis.call('ZSCORE', q.leases, id)
+end
+
+-- Add such a job to the set. Return whether it was one.
+L.list_again = function(q, id, h)
+  if not L.is_unlisted(q, id, h) then return false end
+  redis.call('ZADD', q.leases, G.int(L.current(h).deadline), id)
+  return true
+end
+
+local function run_of(fetching)
+  return { now = fetching.now, max_stalled = MAX_STALLED, quiet = fetching.quiet, recovered = {}, failed = {},
+    fetching = fetching, no_metrics = fetching.lease.no_metrics }
+end
+
+-- ------------------------------------------------------------------ in an exchange
+
+-- leasing: the row of the request. Return the state of the leases of this call.
+L.settings = function(leasing, no_metrics)
+  return { owner = leasing[LEASING.owner], lock = leasing[LEASING.lock], counts = leasing[LEASING.counts_expiry],
+    limits = leasing[LEASING.limits] or {}, no_metrics = no_metrics, started = {} }
+end
+
+-- Before the reports are processed: attempts whose timeout has passed fail, so that their reports are rejected.
+L.end_timed_out = function(q, fetching, finished)
+  local limits = fetching.lease.limits
+  for i = 1, math.min(#limits, #finished) do
+    if limits[i] > 0 and limits[i] <= fetching.now then
+      local id = finished[i][REPORT.id]
+      local h = L.read(q, id)
+      local lease = h and L.current(h)
+      if lease and is_over(lease, fetching.now) then expire(q, run_of(fetching), id, h, lease) end
+    end
+  end
+end
+
+-- After the reports: remove what has ended from the set, and recover expired leases before others are fetched.
+L.reported = function(q, fetching, finished, statuses, want)
+  local ids = {}
+  for i = 1, #finished do
+    if statuses[i] ~= G.STALE then ids[#ids + 1] = finished[i][REPORT.id] end
+  end
+  if #ids > 0 then redis.call('ZREM', q.leases, unpack(ids)) end
+  if want <= 0 then return end
+  if not G.uses_feature(fetching.settings, L.FEATURE) then G.use_feature(q, L.FEATURE) end
+  L.recover_expired(q, run_of(fetching), EXPIRED_PER_CALL)
+end
+
+-- Return the job's `timeout`, ms; 0 = none.
+local function timeout_of(opts)
+  if not string.find(opts, '"timeout"', 1, true) then return 0 end
+  return whole(decoded(opts).timeout, G.DAY_MS * 3650)
+end
+
+-- The job was activated with the token (fence, fetching.now).
+L.start = function(q, fetching, id, entry, fence, opts)
+  local settings, now = fetching.lease, fetching.now
+  local timeout, deadline = timeout_of(opts), now + settings.lock
+  local limit = timeout > 0 and now + timeout or 0
+  if limit > 0 then deadline = math.min(deadline, limit) end
+  local text = G.int(deadline)
+  redis.call('HSET', q.J .. id, 'lastActive', text, 'lease', text_of({ fence = fence, processed_on = now,
+    deadline = deadline, limit = limit, counts = settings.counts, entry = entry, owner = settings.owner }))
+  settings.started[#settings.started + 1] = text
+  settings.started[#settings.started + 1] = id
+end
+
+-- At the end of the call: one write for all its leases.
+L.store = function(q, fetching)
+  local started = fetching.lease.started
+  if #started > 0 then redis.call('ZADD', q.leases, unpack(started)) end
+end
+
+-- ------------------------------------------------------------------ extending
+
+-- job: id, fence, processed_on. Return the status, and the new deadline (0 if the lease is lost).
+L.extend = function(q, now, id, fence, processed_on, duration)
+  local key = q.J .. id
+  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'lease')
+  if h.err then return G.GONE, 0 end
+  local state, job_fence, job_processed_on, revoked, text = unpack(h)
+  local rejected = G.check_attempt(fence, processed_on, NO_END, state, job_fence, job_processed_on)
+  if rejected then return rejected, 0 end
+  local lease = L.current({ state = state, fence = job_fence, processedOn = job_processed_on, lease = text or nil })
+  if not lease then return G.STALE, 0 end
+  if lease.limit > 0 and lease.limit <= now then
+    L.recover_expired(q, { now = now, max_stalled = MAX_STALLED, recovered = {}, failed = {} }, EXPIRED_PER_CALL)
+    return G.STALE, 0
+  end
+  lease.deadline = now + duration
+  if lease.limit > 0 then lease.deadline = math.min(lease.deadline, lease.limit) end
+  local deadline = G.int(lease.deadline)
+  redis.call('ZADD', q.leases, deadline, id)
+  redis.call('HSET', key, 'lastActive', deadline, 'lease', text_of(lease))
+  return revoked == '1' and G.REVOKED or G.OK, lease.deadline
+end

@@ -1,0 +1,22 @@
+-- Recover one stalled job: make it ready again, or fail it if it has stalled too often.
+
+G.return_stalled = function(q, run, id, h)
+  local g = G.return_job(q, id, run.now, h)
+  if g then G.groups.promote_parked(q, g, run.now) end
+end
+
+-- lost: how many jobs were lost together with this one, it included. run: {now, max_stalled, quiet, recovered, failed}.
+G.recover_job = function(q, run, id, entry, h, lost)
+  local charged = not G.suspects.suspect(q, id, h, lost)
+  if charged and G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
+    G.bump(q.J .. id, 'fence')
+    G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
+    run.failed[#run.failed + 1] = id
+  else
+    G.return_stalled(q, run, id, h)
+    if not run.quiet then G.emit(q.events, 'stalled', id) end
+    run.recovered[#run.recovered + 1] = id
+  end
+  redis.call('HDEL', q.stall_watch, id)
+  if entry == '' then G.untrack_list_job(q, id) else G.ack_entries(q, { entry }) end
+end

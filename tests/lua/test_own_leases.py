@@ -1,0 +1,279 @@
+"""Test leases: deadlines, expiry, timeouts, extension, release, and peers that judge by `lastActive`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from glidemq_py._core.calls import administration, working
+from glidemq_py._core.calls.working import AttemptStatus as S
+from glidemq_py._features.consistency.checking import FindingKind
+from glidemq_py._features.leases.calls import CONSUMER, Leased, extend_leases, release_leases
+from tests.lua import wire_support
+from tests.lua.check_support import assert_repairs, check
+from tests.lua.own_support import START, Fetched, OwnQueue
+from tests.lua.test_beside_documented import SOURCE, Peer
+from tests.lua.test_own_recovery import look
+from tests.lua.wire_support import WireQueue
+from tests.memory_client import MemoryClient
+
+LOCK = 30_000
+DAY = 86_400_000
+
+
+def leasing(
+    q: OwnQueue, want: int = 10, finished: Any = (), lock: int = LOCK, counts: bool = False, limits: Any = (),
+    owner: str = "me",
+) -> tuple[list[int], list[Fetched]]:  # fmt: skip
+    call = working.exchange(
+        q.meta, CONSUMER, want, finished, False, False, leasing=working.Leasing(owner, lock, counts, limits)
+    )
+    reply = q.run(call)
+    return list(reply.statuses), [Fetched(job, reply.now) for job in reply.jobs]
+
+
+def lease(q: OwnQueue, **options: Any) -> Fetched:
+    _, (job,) = leasing(q, 1, **options)
+    return job
+
+
+def extend(q: OwnQueue, job: Fetched, ms: int, limit: int = 0) -> tuple[list[int], list[int]]:
+    reply = q.run(extend_leases(q.meta, ms, [Leased(*job.token, limit)]))
+    return reply.statuses, reply.deadlines
+
+
+def leases(q: OwnQueue) -> list[str]:
+    return list(q.redis("ZRANGE", "leases", 0, -1))
+
+
+def test_deadline_is_in_the_record_and_in_the_set(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    job = lease(q)
+    record = q.job(job_id)
+    assert record["lastActive"] == str(START + LOCK)
+    assert record["lease"] == f"1|{START}|{START + LOCK}|0|0|{job.entry}|me"
+    assert q.redis("ZRANGE", "leases", 0, -1, "WITHSCORES") == [job_id, str(START + LOCK)]
+    assert q.redis("HGET", "meta", "features") == "leases:0.2.0"
+    assert leasing(q, 0, [job.completed()])[0] == [S.OK]
+    assert leases(q) == []
+
+
+def test_a_plain_exchange_writes_no_lease(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.take_one()
+    assert "lease" not in q.job(job_id)
+    assert not q.redis("EXISTS", "leases")
+    assert not q.redis("HEXISTS", "meta", "features")
+
+
+@pytest.mark.parametrize("place", [{}, {"lifo": True}, {"priority": 3}], ids=["stream", "list", "priority"])
+def test_a_lease_is_recovered_at_its_deadline_and_not_before(q: OwnQueue, place: dict[str, Any]) -> None:
+    job_id = q.add_job(**place)
+    job = lease(q, lock=5 * LOCK)
+    q.advance(5 * LOCK - 1)
+    if job.entry:
+        q.let_idle(job.entry, 5 * LOCK, CONSUMER)
+    assert look(q).recovered == []
+    assert leasing(q)[1] == []
+    q.advance(1)
+    assert look(q, holder="py-9").recovered == [job_id]
+    assert (q.job(job_id)["stalledCount"], leases(q)) == ("1", [])
+    assert q.take_one().id == job_id
+    assert q.finish(job.completed()) == [S.STALE]
+
+
+@pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
+def test_a_fetch_recovers_expired_leases_without_a_worker(q: OwnQueue, place: dict[str, Any]) -> None:
+    job_id = q.add_job(**place)
+    lease(q)
+    q.advance(LOCK)
+    again = lease(q)
+    assert (again.id, again.fence > 1) == (job_id, True)
+    q.advance(LOCK)
+    assert leasing(q)[1] == []  # it stalled a second time
+    assert (q.state(job_id), q.job(job_id)["failedReason"]) == ("failed", "job stalled more than maxStalledCount")
+
+
+def test_expiry_counts_an_attempt_by_option(q: OwnQueue) -> None:
+    opts = {"attempts": 2, "backoff": {"type": "exponential", "delay": 1_000}}
+    job_id = q.add_job(opts=json.dumps(opts), attempts=2)
+    first = lease(q, counts=True)
+    q.advance(LOCK)
+    assert leasing(q)[1] == []
+    record = q.job(job_id)
+    assert (record["state"], record["attemptsMade"], record["failedType"]) == ("delayed", "1", "LeaseExpiredError")
+    assert "stalledCount" not in record
+    assert leasing(q, 0, [first.failed(limit=2)])[0] == [S.STALE]
+    q.advance(1_000)
+    lease(q, counts=True)
+    q.advance(LOCK)
+    assert leasing(q)[1] == []
+    assert (q.state(job_id), q.job(job_id)["attemptsMade"]) == ("failed", "2")
+
+
+def test_counted_expiry_applies_retention(q: OwnQueue) -> None:
+    job_id = q.add_job(opts=json.dumps({"removeOnFail": True}))
+    lease(q, counts=True)
+    q.advance(LOCK)
+    leasing(q)
+    assert q.state(job_id) is None
+
+
+def test_timeout_rejects_a_late_result(q: OwnQueue) -> None:
+    job_id = q.add_job(opts=json.dumps({"timeout": 10_000}))
+    job = lease(q)
+    limit = START + 10_000
+    assert q.job(job_id)["lastActive"] == str(limit)
+    q.advance(9_000)
+    assert extend(q, job, 60_000, limit) == ([S.OK], [limit])
+    q.advance(1_000)
+    assert leasing(q, 0, [job.completed("1")], limits=[limit])[0] == [S.STALE]
+    record = q.job(job_id)
+    assert (record["state"], record["failedType"]) == ("failed", "JobTimeoutError")
+    assert record["failedReason"] == "timed out after 10000 ms"
+
+
+def test_late_result_of_an_expired_lease_is_applied_while_nobody_has_the_job(q: OwnQueue) -> None:
+    q.add_job()
+    job = lease(q)
+    q.advance(2 * LOCK)
+    assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
+
+
+def test_extension_moves_both_deadlines(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    job = lease(q)
+    q.advance(LOCK - 1)
+    assert extend(q, job, 3 * LOCK) == ([S.OK], [q.now + 3 * LOCK])
+    assert q.job(job_id)["lastActive"] == str(q.now + 3 * LOCK)
+    q.advance(2 * LOCK)
+    assert look(q).recovered == []
+    q.redis("HSET", f"job:{job_id}", "revoked", "1")
+    assert extend(q, job, LOCK)[0] == [S.REVOKED]
+    assert extend(q, Fetched([job_id, job.entry, 7], job.processed_on), LOCK) == ([S.STALE], [0])
+    q.run(administration.remove(q.meta, job_id))
+    assert extend(q, job, LOCK) == ([S.GONE], [0])
+
+
+def test_a_worker_s_attempt_cannot_be_extended_as_a_lease(q: OwnQueue) -> None:
+    q.add_job()
+    assert extend(q, q.take_one(), LOCK) == ([S.STALE], [0])
+
+
+def test_release_of_an_owner_is_paged(q: OwnQueue) -> None:
+    for _ in range(700):
+        q.add_job()
+    leasing(q, 700, owner="gone")
+    for _ in range(20):
+        q.add_job(lifo=True)
+    leasing(q, 5, owner="other")
+    leasing(q, 15, owner="gone")
+    first = q.run(release_leases(q.meta, "gone", "", False))
+    assert (first.released <= 500, first.cursor != "") == (True, True)
+    second = q.run(release_leases(q.meta, "gone", first.cursor, False))
+    assert (first.released + second.released, second.cursor, len(leases(q))) == (715, "", 5)
+    assert check(q).findings == ()
+
+
+def test_group_keeps_its_order_when_a_lease_expires(q: OwnQueue) -> None:
+    ordering = ["k", 1, 0, 0, 0, 0, 0]
+    first, second = q.add_job(ordering=ordering), q.add_job(ordering=ordering)
+    assert [job.id for job in leasing(q)[1]] == [first]
+    q.advance(LOCK)
+    assert [job.id for job in leasing(q)[1]] == [first]
+    assert q.state(second) == "group-waiting"
+    assert check(q).findings == ()
+
+
+def test_a_suspect_is_leased_alone(q: OwnQueue) -> None:
+    suspect, others = q.add_job(), [q.add_job(), q.add_job()]
+    job = q.take_one()
+    q.redis("HSET", f"job:{suspect}", "suspectLimit", "2")
+    q.finish(job.released())
+    assert [job.id for job in leasing(q)[1]] == [suspect]
+    assert sorted(job.id for job in leasing(q)[1]) == others
+
+
+def test_stale_members_are_removed_after_their_deadline(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    lease(q)
+    q.run(administration.remove(q.meta, job_id))
+    assert leases(q) == [job_id]
+    assert check(q).findings == ()
+    q.advance(LOCK)
+    look(q)
+    assert leases(q) == []
+
+
+def test_check_repairs_the_set(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    lease(q)
+    q.redis("UNLINK", "leases")
+    assert_repairs(q, (FindingKind.LOST_JOB, job_id))
+    assert leases(q) == [job_id]
+
+
+@pytest.mark.parametrize("score", ["+inf", "9e99", str(START + 10 * DAY)])
+def test_unusable_deadlines_are_repaired(q: OwnQueue, score: str) -> None:
+    job_id = q.add_job()
+    lease(q)
+    q.redis("ZADD", "leases", score, job_id)
+    q.advance(LOCK)
+    look(q)
+    assert q.state(job_id) == "waiting"
+
+
+def test_obliterate_deletes_leases(q: OwnQueue) -> None:
+    q.add_job()
+    lease(q)
+    q.obliterate(force=True)
+    assert q.key_names() == set()
+
+
+# -- peers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["wire", "documented"])
+def peer(request: pytest.FixtureRequest, q: OwnQueue) -> WireQueue:
+    """Return a peer that calls the wire library, or one that calls a library as Node peers have it."""
+    name = q.base.partition("{")[2].rstrip("}")
+    if request.param == "wire":
+        wire_support.load(q.resp)
+        return WireQueue(q.resp, name)
+    if isinstance(q.resp, MemoryClient):
+        pytest.skip("the in-memory server loads no foreign library")
+    q.resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", SOURCE)
+    return Peer(q.resp, name)
+
+
+@pytest.mark.parametrize("place", [{}, {"lifo": True}], ids=["stream", "list"])
+def test_no_peer_takes_a_leased_job_early(q: OwnQueue, peer: WireQueue, place: dict[str, Any]) -> None:
+    job_id = q.add_job(**place)
+    job = lease(q, lock=10 * LOCK)
+    q.advance(10 * LOCK - 1)
+    peer.now = q.now
+    recover = peer.recover_list_jobs if place else peer.recover_stalled
+    if job.entry:
+        q.let_idle(job.entry, 10 * LOCK, CONSUMER)
+    recover()
+    assert q.state(job_id) == "active"
+    assert look(q).recovered == []
+    assert leasing(q, 0, [job.completed("1")])[0] == [S.OK]
+    assert check(q).findings == ()
+
+
+def test_a_peer_recovers_an_abandoned_lease(q: OwnQueue, peer: WireQueue) -> None:
+    job_id = q.add_job()
+    job = lease(q)
+    q.advance(3 * LOCK)
+    peer.now = q.now
+    q.let_idle(job.entry, 3 * LOCK, CONSUMER)
+    assert peer.recover_stalled() == 1
+    assert q.state(job_id) == "waiting"
+    taken, entry = peer.take_id()
+    assert taken == job_id
+    assert leasing(q, 0, [job.completed("1")])[0] == [S.STALE]
+    assert leasing(q)[1] == []  # the peer's attempt is not a lease
+    assert q.state(job_id) == "active"
+    peer.complete(job_id, entry, "2")
+    assert q.job(job_id)["returnvalue"] == "2"
