@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,6 +48,7 @@ _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
 
 ROWS_PER_CALL: Final = 500
+_MESSAGE_CHARS: Final = 300
 _BUDGET_PAUSE_MS: Final = 86_400_000
 _UNKNOWN_BUDGET_MS: Final = 1_000
 
@@ -276,17 +279,28 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
     if TELEMETRY.on:
         for meter in TELEMETRY.meters:
             meter.job_reported(link.keys.name, str(outcome) if outcome.applied else "stale")
-    row = report.row
-    if isinstance(row, working.Failed) and outcome.applied:
-        level, what = ("warning", "retrying") if outcome is LeaseOutcome.RETRYING else ("error", "failed")
-        getattr(_failures, level)(
-            "queue %r: job %s failed its lease (%s: %s); %s", link.keys.name, show_id(row.id), row.failed_type,
-            row.reason[:300], f"retried in {row.backoff} ms" if what == "retrying" else "no attempts are left",
-            extra={"job_outcome": what, "job_id": row.id, "queue": link.keys.name},
-        )  # fmt: skip
-    elif not outcome.applied:
-        _failures.warning("queue %r: job %s: discarded the report of a lost lease", link.keys.name, show_id(row.id))
+    row, name = report.row, link.keys.name
+    if not outcome.applied:
+        _log_failure(logging.WARNING, name, row.id, "discarded", "discarded the report of a lost lease")
+    elif isinstance(row, working.Failed) and outcome is LeaseOutcome.RETRYING:
+        what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
+        _log_failure(logging.WARNING, name, row.id, "retrying", f"failed ({what}); retried in {row.backoff} ms")
+    elif isinstance(row, working.Failed):
+        what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
+        _log_failure(logging.ERROR, name, row.id, "failed", f"failed ({what}); no attempts are left")
     return outcome
+
+
+def _log_failure(level: int, queue: str, job_id: str, outcome: str, what: str) -> None:
+    """Log a failed or discarded attempt, with the record attributes of the failure log of workers."""
+    if not _failures.isEnabledFor(level):
+        return
+    with contextlib.suppress(Exception):  # a filter or handler of the application may raise
+        record = _failures.makeRecord(
+            _failures.name, level, __file__, 0, "queue %r: job %s: %s", (queue, show_id(job_id), what), None
+        )
+        record.__dict__.update(job_id=job_id, queue_name=queue, job_outcome=outcome)
+        _failures.handle(record)
 
 
 def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetCharge]:
