@@ -204,7 +204,7 @@ def _python_request(call: CallLayout) -> str:
 _OPTIONAL = {
     "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
-    "page": ("name",),
+    "page": ("name", "where"),
     "schedulers_read": ("name", "cursor", "count"),
 }
 """Arguments that are False if they are not given."""

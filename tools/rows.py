@@ -93,7 +93,9 @@ ROWS: dict[str, tuple[str, ...]] = {
         # -- reading
         "record": "id values",
         "listed": "id position values",
-        "numbered_result": "number id state values",
+        "condition": "field texts low high",
+        # Followed by the values of the requested fields.
+        "numbered_result": "id state",
         "event": "id fields",
         # -- limits
         "rate": "max duration",
@@ -138,7 +140,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 """Rows within requests and replies, by name."""
 
 BUILT = (
-    "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed", "numbered_result",
+    "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed",
     "event", "child",
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
@@ -212,7 +214,7 @@ CALLS: tuple[CallLayout, ...] = (
     ),
     _call("count_parked", args="cursor"),
     _call("count_delayed", args="band", reply="late band", raw=True),
-    _call("page", "state cursor count fields name", reply="rows cursor"),
+    _call("page", "state cursor count fields name where", reply="rows cursor"),
     _call("records", "ids fields"),
     _call("event_slice", "after count ids_only", reply="added kept last entries"),
     _call("set_result_retention", "count token only_if_off"),

@@ -276,9 +276,17 @@ def count_delayed(*, band: str | bytes) -> tuple[str | bytes]:
     return (band,)
 
 
-def page(*, state: object, cursor: object, count: object, fields: object, name: object = False) -> tuple[bytes]:
+def page(
+    *,
+    state: object,
+    cursor: object,
+    count: object,
+    fields: object,
+    name: object = False,
+    where: object = False,
+) -> tuple[bytes]:
     """Return the arguments of ``page``."""
-    return (pack((state, cursor, count, fields, name)),)
+    return (pack((state, cursor, count, fields, name, where)),)
 
 
 def records(*, ids: object, fields: object) -> tuple[bytes]:

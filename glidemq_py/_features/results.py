@@ -91,21 +91,18 @@ def range_of(meta: str, start: int = 0, most: int = 0, target: int = 0) -> Call[
 
 @declared("numbered_result")
 class NumberedResult(NamedTuple):
-    """A finished job."""
+    """A finished job, followed by the values of the requested fields of its record; False = absent."""
 
-    number: int
     id: str
     state: str
-    values: list[str | bool]
-    """Values of the requested fields of its record; False = absent."""
 
 
 @declared("results_page_reply")
 class Page(NamedTuple):
     """Reply of `page`."""
 
-    rows: list[tuple[int, str, str, list[str | bool]]]
-    """The fields of a `NumberedResult` each."""
+    rows: list[list[str | bool]]
+    """The fields of a `NumberedResult` each, followed by the requested values."""
     scanned: int
     """Number of entries read."""
     last: int

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from glidemq_py._core.payload import stored_text
 from glidemq_py._core.record import whole_number
-from glidemq_py.errors import ColumnError, SerializationError
+from glidemq_py.errors import ColumnError, GlideMQValidationError, SerializationError
 from glidemq_py.spark.api import arrow_types, pa
 from glidemq_py.spark.options import Given
 from glidemq_py.spark.read_options import VIEWS
 
-__all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "job_batch", "read_columns", "schema_of"]
+__all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "column_batch", "job_batch", "read_columns", "schema_of"]
 
 Columns = tuple[tuple[str, str], ...]
 """Name of each column as in the user's schema, and its Spark type."""
 
-JOB_COLUMNS: Final = {
+JOB_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "id": ("string",),
     "name": ("string",),
     "state": ("string",),
@@ -37,7 +37,7 @@ JOB_COLUMNS: Final = {
 }
 """Columns of jobs with their allowed types, the default first."""
 
-EVENT_COLUMNS: Final = {
+EVENT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "eventId": ("string",),
     "timestamp": ("timestamp", "long"),
     "event": ("string",),
@@ -46,7 +46,7 @@ EVENT_COLUMNS: Final = {
 }
 """Columns of events with their allowed types, the default first."""
 
-WRITE_COLUMNS: Final = {
+WRITE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "writeId": ("string",),
     "state": ("string",),
     "query": ("string",),
@@ -63,22 +63,62 @@ WRITE_COLUMNS: Final = {
 }
 """Columns of the reports of saves with their allowed types, the default first."""
 
-_OF_VIEW: Final = {"jobs": JOB_COLUMNS, "events": EVENT_COLUMNS, "writes": WRITE_COLUMNS}
+COUNT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "queue": ("string",),
+    "state": ("string",),
+    "jobs": ("long",),
+}
+"""Columns of job counts with their types."""
+
+_OF_VIEW: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "jobs": JOB_COLUMNS, "counts": COUNT_COLUMNS, "events": EVENT_COLUMNS, "writes": WRITE_COLUMNS,
+}  # fmt: skip
 _SQL: Final = {"integer": "int", "long": "bigint", "map": "map<string,string>"}
 
 
 def schema_of(options: Mapping[str, str]) -> str:
-    """Return the columns of a read without a schema, as SQL."""
-    columns = _OF_VIEW[Given(options).choice("view", "jobs", VIEWS)]
-    return ", ".join(f"{name} {_SQL.get(kinds[0], kinds[0])}" for name, kinds in columns.items())
+    """Return the columns of a read without a schema, as SQL: those of the option `columns`, or all.
+
+    Raises:
+        GlideMQValidationError: if an option is invalid.
+    """
+    given = Given(options)
+    view = given.choice("view", "jobs", VIEWS)
+    chosen = _chosen(given, view)
+    known = _OF_VIEW[view]
+    return ", ".join(f"{name} {_SQL.get(known[name][0], known[name][0])}" for name in chosen or known)
 
 
-def read_columns(schema: Any, view: str) -> Columns:
+def _chosen(given: Given, view: str) -> tuple[str, ...] | None:
+    """Return the canonical names in the option `columns`, or None if it is not given."""
+    if "columns" not in given:
+        return None
+    known = {name.lower(): name for name in _OF_VIEW[view]}
+    text, chosen = given.text("columns"), list[str]()
+    for part in text.split(","):
+        name = known.get(part.strip().lower())
+        if name is None:
+            problem = f"must be a comma-separated list of columns of {view}: {', '.join(known.values())}"
+            raise GlideMQValidationError("columns", part.strip(), problem)
+        if name in chosen:
+            raise GlideMQValidationError("columns", text, f"contains {name!r} twice")
+        chosen.append(name)
+    return tuple(chosen)
+
+
+def read_columns(schema: Any, options: Mapping[str, str]) -> Columns:
     """Check the requested columns.
 
     Raises:
         ColumnError: if a column does not exist or has another type.
+        GlideMQValidationError: if the option `columns` is invalid, or names others than the schema.
     """
+    given = Given(options)
+    view = given.choice("view", "jobs", VIEWS)
+    chosen = _chosen(given, view)
+    if chosen is not None and [name.lower() for name in chosen] != [field.name.lower() for field in schema.fields]:
+        problem = "cannot be given together with a schema of other columns; use one of them"
+        raise GlideMQValidationError("columns", given.text("columns"), problem)
     known = _OF_VIEW[view]
     by_lower = {name.lower(): name for name in known}
     columns: list[tuple[str, str]] = []
@@ -150,7 +190,7 @@ def _numbers(column: list[Any]) -> Any:
 
 
 def _text(value: str) -> str:
-    return value.encode("utf-8", "replace").decode()
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _clean(pair: tuple[str, str]) -> tuple[str, str]:
@@ -166,7 +206,19 @@ def job_batch(frame: Frame, fields: Sequence[str], rows: Sequence[tuple[str, str
         rows: id, state, and values of the other columns, of each job.
     """
     ids, states, values = zip(*rows, strict=True)
-    columns = iter(zip(*values, strict=True)) if values[0] else iter(())
+    return column_batch(frame, fields, [ids, states, *zip(*values, strict=True)])
+
+
+def column_batch(frame: Frame, fields: Sequence[str], given: Sequence[Sequence[Any]]) -> Any:
+    """Return jobs as an Arrow batch.
+
+    Args:
+        frame: builder of the batch.
+        fields: canonical names of all columns, in order.
+        given: ids, states, and the values of each other column, in order.
+    """
+    ids, states, *others = given
+    columns = iter(others)
     found: list[Any] = []
     for field in fields:
         if field == "id":
@@ -176,7 +228,7 @@ def job_batch(frame: Frame, fields: Sequence[str], rows: Sequence[tuple[str, str
         else:
             column = next(columns)
             found.append(plain_data(list(column)) if field == "data" else column)
-    return frame.batch(found, len(rows))
+    return frame.batch(found, len(ids))
 
 
 def plain_data(column: list[Any]) -> list[Any]:

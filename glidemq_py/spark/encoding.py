@@ -119,6 +119,8 @@ def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
         first += count
 
 
+_QUEUES_MAX: Final = 1_000
+"""Queues of one write besides that of the option; S.QUEUES_MAX of the server."""
 _CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
 _OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, whatever its size
@@ -211,6 +213,7 @@ class RowEncoder:
         texts = packed_texts(self._texts(batch))
         if len(self._plan.data_columns) == 1 and self._plan.data_kind != "object":
             self.nulls += batch.column(self._plan.data_columns[0][0]).null_count
+        self._check_unused(batch)
         names = self._names(batch)
         queues = self._queues(batch)
         head, tail = self._constant if not self._columns else self._tails(batch)
@@ -219,6 +222,15 @@ class RowEncoder:
             yield self._write.keys.name, PackedRows.of(rows)
         else:
             yield from by_key(queues, rows)
+
+    def _check_unused(self, batch: Any) -> None:
+        """Reject values of columns that a job gets from the queue."""
+        for position, name in self._plan.unused:
+            column = batch.column(position)
+            if column.null_count < len(column):
+                i = pc.index(column.is_valid(), True).as_py()
+                problem = "must be null: the queue sets it. Name the columns to insert, such as (name, data)"
+                raise self._at(GlideMQValidationError(name, column[i].as_py(), problem), name, i)
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -286,6 +298,11 @@ class RowEncoder:
             return None
         column = batch.column(position).fill_null(self._write.keys.name)
         self._check("queue", column, self._known_queues, validate_queue_name)
+        if len(self._known_queues) > _QUEUES_MAX + 1:
+            # Before any row of this batch is sent. The server counts the queues of all tasks.
+            problem = f"is one too many: a write can use {_QUEUES_MAX:,} queues"
+            last = column.unique()[-1].as_py()
+            raise self._at(GlideMQValidationError("queue", last, problem), "queue", pc.index(column, last).as_py())
         return column
 
     def _check(self, name: str, column: Any, known: set[str], check: Callable[[str, str], object]) -> None:

@@ -127,8 +127,8 @@ NAMES: Final = (
     "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
     "removeOnFail",
     # reading
-    "view", "state", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp", "maxOffsetsPerTrigger",
-    "failOnDataLoss",
+    "view", "state", "columns", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp",
+    "maxOffsetsPerTrigger", "failOnDataLoss",
 )  # fmt: skip
 """Every option, as spelled in the documentation."""
 
@@ -146,6 +146,13 @@ _INSTEAD: Final = {
     "kafka.bootstrap.servers": 'use .option("url", ...) or .option("addresses", ...)',
 }
 """Options of other data sources, with what to use instead."""
+_TABLE: Final = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location"})
+"""Properties of a table, which Spark passes with the options when CREATE TABLE asks for its columns."""
+_TABLE_OPTION: Final = "option."
+_LOST: Final = (
+    "of a table has no effect: Spark does not pass the options of CREATE TABLE to Python data sources. Use CREATE "
+    "TEMPORARY VIEW, or give the options in each statement: FROM t WITH (queue = 'emails')"
+)
 _OTHERS: Final = {name.lower(): name for name in _INSTEAD}
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 _URL_PARTS: Final = (
@@ -175,8 +182,13 @@ class Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts: dict[str, str] = {}
+        is_table = "provider" in options
         for name, text in options.items():
             lower = name.lower()
+            if is_table and (lower in _TABLE or lower.startswith(_TABLE_OPTION)):
+                continue
+            if is_table and f"{_TABLE_OPTION}{name}" in options:
+                raise UnsupportedOptionError(_KNOWN.get(lower, name), SECRET, _LOST)
             if lower in _KNOWN:
                 self._texts[_KNOWN[lower]] = text
             elif lower == "path":
@@ -244,7 +256,8 @@ class Given:
         if not name:
             problem = (
                 'is required: .option("queue", "emails"), or .save("emails"). With a column "queue" too: rows '
-                "with null there go to this queue, and the write is committed there"
+                "with null there go to this queue, and the write is committed there. Spark does not pass the options "
+                "of CREATE TABLE: use CREATE TEMPORARY VIEW, or FROM t WITH (queue = 'emails')"
             )
             raise GlideMQValidationError("queue", None, problem)
         path = self._texts.get("path")

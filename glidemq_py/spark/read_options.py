@@ -22,7 +22,7 @@ STATES: Final = (
 """States that have an index."""
 FINISHED: Final = ("completed", "failed")
 """States that a stream reads."""
-VIEWS: Final = ("jobs", "events", "writes")
+VIEWS: Final = ("jobs", "counts", "events", "writes")
 _STREAM_ID: Final = re.compile(r"\d{1,15}(-\d{1,15})?")
 
 
@@ -32,7 +32,7 @@ class ReadOptions:
 
     keys: QueueKeys
     place: Place
-    view: Literal["jobs", "events", "writes"]
+    view: Literal["jobs", "counts", "events", "writes"]
     states: tuple[str, ...]
     partitions: int
     fetch_size: int
@@ -50,7 +50,7 @@ class ReadOptions:
         """
         given = Given(options)
         view: Any = given.choice("view", "jobs", VIEWS)
-        if view == "writes" and streaming:
+        if view in ("counts", "writes") and streaming:
             raise GlideMQValidationError("view", view, "cannot be read as a stream; use 'jobs' or 'events'")
         if view == "events" and not streaming:
             raise GlideMQValidationError(

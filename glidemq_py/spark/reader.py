@@ -4,17 +4,15 @@ An index that is ordered by time (finished, delayed, prioritized, suspended jobs
 and a member, not at a rank, so that jobs added or removed meanwhile move no boundary. Waiting jobs are split into equal
 ranges of their add time. Other states are one partition each.
 
-Filters that Spark pushes down exclude jobs; Spark applies all filters again. PySpark rejects a reader with a method
-`pushFilters` while ``spark.sql.python.filterPushdown.enabled`` is off, which is the default. It compares ``__func__``
-of the method with that of the base class; the attribute set by `offer_filters` passes this check and is still called
-if pushdown is on.
+A read of several states would meet a job again that moves from one to another. So the driver collects the ids of the
+jobs that can still move, each once, and the tasks read these by id, in the state they are in then. Finished jobs stay
+where they are: all but the newest are read by ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -22,110 +20,23 @@ from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls import reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
+from glidemq_py.spark.filters import Accepted, Wanted, accept, offer_filters, without_filters
 from glidemq_py.spark.options import transport_of
-from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.read_options import FINISHED, ReadOptions
 
-__all__ = ["JobsReader", "Range", "Wanted", "offer_filters", "read_filters"]
-
-_MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which jobs may match.
-
-    Attributes:
-        states: matching states; None = all.
-        ids: matching ids; None = all.
-        finished_from: earliest finish time, epoch ms, inclusive; None = any.
-        finished_to: latest finish time, epoch ms, inclusive; None = any.
-    """
-
-    states: frozenset[str] | None = None
-    ids: frozenset[str] | None = None
-    finished_from: int | None = None
-    finished_to: int | None = None
-
-
-def read_filters(filters: Iterable[Any]) -> Wanted:
-    """Return the jobs that can match all of these filters."""
-    wanted = Wanted()
-    for each in filters:
-        path = tuple(getattr(each, "attribute", ()))
-        if len(path) != 1:
-            continue
-        column, kind = path[0].lower(), type(each).__name__
-        value: Any = getattr(each, "value", None)
-        if column in ("state", "id") and kind in ("EqualTo", "EqualNullSafe", "In"):
-            given: list[Any] = list(value) if kind == "In" else [value]
-            values = frozenset(item for item in given if isinstance(item, str))
-            wanted = _narrow(wanted, "states" if column == "state" else "ids", values)
-        elif column == "finishedon":
-            wanted = _bound(wanted, kind, value)
-    return wanted
-
-
-def _narrow(wanted: Wanted, name: str, values: frozenset[str]) -> Wanted:
-    known: frozenset[str] | None = getattr(wanted, name)
-    narrowed = values if known is None else known & values
-    return replace(wanted, states=narrowed) if name == "states" else replace(wanted, ids=narrowed)
-
-
-def _bound(wanted: Wanted, kind: str, value: Any) -> Wanted:
-    at = _ms(value)
-    if at is None:
-        return wanted
-    low, high = wanted.finished_from, wanted.finished_to
-    # One millisecond wider than the filter: Spark compares again, and times of jobs are whole milliseconds.
-    if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
-        low = at if low is None else max(low, at)
-    if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
-        high = at + 1 if high is None else min(high, at + 1)
-    return replace(wanted, finished_from=low, finished_to=high)
-
-
-def _ms(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, datetime):
-        # Spark gives timestamps as naive datetimes in its own time zone, which is that of this process.
-        aware = value if value.tzinfo is not None else value.astimezone(UTC)
-        return int(aware.timestamp() * _MS)
-    if isinstance(value, date):
-        return None
-    return None
-
-
-class _Offer:
-    """A callable that PySpark takes for the method of the base class."""
-
-    def __init__(self, method: Any, take: Callable[[list[Any]], None]) -> None:
-        self.__func__ = method
-        self._take = take
-
-    def __call__(self, filters: list[Any]) -> Iterable[Any]:
-        self._take(filters)
-        return filters  # Spark applies all of them again
-
-
-def offer_filters(reader: Any, base: type, take: Callable[[list[Any]], None]) -> None:
-    """Call ``take`` with the filters if pushdown is on. The reader must be pickled through `without_filters`."""
-    method = getattr(base, "pushFilters", None)
-    if method is not None:
-        reader.pushFilters = _Offer(method, take)
-
-
-def without_filters(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a reader's attributes without that of `offer_filters`, for `__getstate__`."""
-    return {name: value for name, value in state.items() if name != "pushFilters"}
-
+__all__ = ["JobsReader", "Range"]
 
 _BAND: Final = 2**42
 _BATCH_ROWS: Final = 5_000
 _IDS_A_PARTITION: Final = 10_000
-_FINISHED: Final = ("completed", "failed")
+_SCAN_PAGE: Final = 1_000
+_SETTLED_MS: Final = 60_000
+"""Age of finished jobs that are surely before those that finish from now on, if all clocks are this exact."""
+
+_PASSED: Final = (
+    "waiting-children", "suspended", "delayed", "prioritized", "group-waiting", "waiting", "active", *FINISHED,
+)  # fmt: skip
+"""The states in the order in which most jobs pass through them."""
 
 Place = tuple[float, bytes]
 """Score and member: a position in a sorted set."""
@@ -169,8 +80,18 @@ class JobsReader(DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return without_filters(self.__dict__)
 
-    def _take_filters(self, filters: list[Any]) -> None:
-        self._wanted = read_filters(filters)
+    def _take_filters(self, filters: list[Any]) -> list[Any]:
+        """Accept filters, and return the others."""
+        accepted: list[Accepted] = []
+        others: list[Any] = []
+        for each in filters:
+            found = accept(each, self._columns)
+            if found is None:
+                others.append(each)
+            else:
+                accepted.append(found)
+        self._wanted = Wanted.of(accepted)
+        return others
 
     # -- planning, on the driver --------------------------------------------------------------------------------
 
@@ -178,25 +99,58 @@ class JobsReader(DataSourceReader):
         """Return the ranges that the tasks read."""
         wanted, options = self._wanted, self._options
         if wanted.ids is not None:
-            ids = sorted(wanted.ids)
-            pieces = [ids[i : i + _IDS_A_PARTITION] for i in range(0, len(ids), _IDS_A_PARTITION)]
-            return [Range(state="", ids=tuple(piece)) for piece in pieces] or [Range(state="")]
+            return [*_by_id(sorted(wanted.ids), 1)] or [Range(state="")]
         transport = transport_of(options.place)
         states = [state for state in options.states if wanted.states is None or state in wanted.states]
-        if wanted.finished_from is not None or wanted.finished_to is not None:
-            states = [state for state in states if state in _FINISHED]
+        if wanted.finished:
+            states = [state for state in states if state in FINISHED]
         found: list[InputPartition] = []
-        for state in states:
-            found += self._cut(transport, state)
+        if len(states) > 1 and any(state not in FINISHED for state in states):
+            settled = int(transport.command("TIME")[0]) * 1_000 - _SETTLED_MS
+            for state in states:
+                found += self._cut(transport, state, settled) if state in FINISHED else []
+            ids = self._moving(transport, states, settled)
+            found += _by_id(ids, -(-len(ids) // options.partitions))
+        else:
+            for state in states:
+                found += self._cut(transport, state)
         return found or [Range(state="")]
 
-    def _cut(self, transport: BlockingTransport, state: str) -> list[Range]:
+    def _moving(self, transport: BlockingTransport, states: list[str], settled: int) -> list[str]:
+        """Return the ids of the jobs that may change their state during the read, each once.
+
+        The states are read in the order in which jobs pass through them, and twice: a job that moves back during the
+        first pass, to be retried, is found by the second. The newest finished jobs are read last.
+        """
+        ids: dict[str, None] = {}
+        ahead = [state for state in _PASSED if state in states]
+        stream = ""
+        for _ in range(2):
+            for state in ahead:
+                cursor = stream if state == "waiting" else f"({settled}@" if state in FINISHED else ""
+                while True:
+                    call = reading.page(
+                        self._options.keys.meta, state, cursor, _SCAN_PAGE, ["state"], where=self._wanted.kept
+                    )
+                    page = transport.call(call)
+                    ids.update(dict.fromkeys(job_id for job_id, _, _ in page.rows))
+                    cursor = page.cursor
+                    if not cursor:
+                        break
+                    if state == "waiting" and cursor[0].isdigit():
+                        stream = cursor  # jobs that return to waiting come after it
+        return list(ids)
+
+    def _cut(self, transport: BlockingTransport, state: str, settled: int | None = None) -> list[Range]:
+        """Return the ranges of one state; ``settled``: only up to this time of finishing."""
         keys, wanted = self._options.keys, self._wanted
         low, high = "-inf", "+inf"
         lowest = highest = None
-        if state in _FINISHED:
+        if state in FINISHED:
             index = keys.completed if state == "completed" else keys.failed
             lowest, highest = wanted.finished_from, wanted.finished_to
+            if settled is not None:
+                highest = settled if highest is None else min(highest, settled)
             low = low if lowest is None else str(lowest)
             high = high if highest is None else str(highest)
         elif state in ("delayed", "prioritized"):
@@ -245,10 +199,10 @@ class JobsReader(DataSourceReader):
         for page in pages:
             rows += page
             if len(rows) >= _BATCH_ROWS:
-                yield job_batch(frame, fields, rows)
+                yield self._wanted.filtered(job_batch(frame, fields, rows), fields)
                 rows = []
         if rows:
-            yield job_batch(frame, fields, rows)
+            yield self._wanted.filtered(job_batch(frame, fields, rows), fields)
 
     def _by_ids(self, partition: Range, names: list[str]) -> Iterator[list[tuple[str, str, list[Any]]]]:
         options = self._options
@@ -256,7 +210,6 @@ class JobsReader(DataSourceReader):
         for i in range(0, len(partition.ids), options.fetch_size):
             ids = partition.ids[i : i + options.fetch_size]
             found = transport.call(reading.records(options.keys.meta, ids, ["state", *names]))
-            # Spark applies its own filters again, but not the option `state`.
             rows = [(job_id, str(state or ""), values) for job_id, (state, *values) in found]
             yield [(job_id, state, values) for job_id, state, values in rows if state in options.states]
 
@@ -265,7 +218,10 @@ class JobsReader(DataSourceReader):
         transport = transport_of(options.place)
         cursor, bounds, seen = _first_cursor(partition), _Bounds(partition), _Seen()
         while True:
-            page = transport.call(reading.page(options.keys.meta, state, cursor, options.fetch_size, names or ["name"]))
+            call = reading.page(
+                options.keys.meta, state, cursor, options.fetch_size, names or ["name"], where=self._wanted.where
+            )
+            page = transport.call(call)
             rows: list[tuple[str, str, list[Any]]] = []
             for job_id, position, values in page.rows:
                 if bounds.any and not bounds.hold(position, job_id):
@@ -279,6 +235,12 @@ class JobsReader(DataSourceReader):
             cursor = page.cursor
             if not cursor or bounds.ended or bounds.past(cursor):
                 return
+
+
+def _by_id(ids: list[str], least: int) -> list[Range]:
+    """Return partitions of at least so many ids."""
+    step = max(least, _IDS_A_PARTITION) if len(ids) > _IDS_A_PARTITION else len(ids) or 1
+    return [Range(state="", ids=tuple(ids[i : i + step])) for i in range(0, len(ids), step)]
 
 
 def _ranges(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from glidemq_py._features import results
 from glidemq_py.errors import GlideMQValidationError, ResultsLostError
 from glidemq_py.spark.api import InputPartition
-from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
+from glidemq_py.spark.columns import Columns, Frame, column_batch, ours
 from glidemq_py.spark.options import transport_of
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.stream_reader import Offset, QueueStreamReader
@@ -23,6 +23,7 @@ __all__ = ["Numbers", "ResultsReader"]
 
 _SEARCHED: Final = 1_000
 """Jobs per call of a search: about a millisecond of server time."""
+_BATCH_ROWS: Final = 5_000
 _SEARCH_PAUSE_S: Final = 0.25
 """Spark requests the end of a stream every 10 ms while it waits for rows."""
 
@@ -168,6 +169,7 @@ class ResultsReader(QueueStreamReader):
         fields = [ours(name, "jobs") for name, _ in self._columns]
         names = [field for field in fields if field not in ("id", "state")]
         after, lost = partition.after, 0
+        rows: list[list[str | bool]] = []
         while after < partition.until:
             page = transport.call(
                 results.page(options.keys.meta, after, partition.until, options.fetch_size, options.states, names)
@@ -175,8 +177,10 @@ class ResultsReader(QueueStreamReader):
             last = page.last if page.scanned else partition.until
             lost += last - after - page.scanned + page.removed
             after = last
-            if page.rows:
-                yield job_batch(frame, fields, [(job_id, state, values) for _, job_id, state, values in page.rows])
+            rows += page.rows
+            if len(rows) >= _BATCH_ROWS or (rows and after >= partition.until):
+                yield column_batch(frame, fields, list(zip(*rows, strict=True)))
+                rows = []
         if lost:
             self._lost(lost)
 

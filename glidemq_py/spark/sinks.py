@@ -133,10 +133,6 @@ class StagedSink(_Sink):
         self.pieces[queue] = seq + 1
 
 
-_QUEUES_MAX: Final = 1_000
-"""Queues of one write besides that of the option; S.QUEUES_MAX of the server."""
-
-
 class _Batch:
     """Buffered rows of a queue."""
 
@@ -162,9 +158,6 @@ class Batches:
         """Add rows of one queue. The split into batches depends on the rows only, not on the calls."""
         batch = self._waiting.get(queue)
         if batch is None:
-            if len(self._waiting) > _QUEUES_MAX:
-                # Known before most rows are sent; the server counts the queues of all tasks.
-                raise ColumnError("queue", queue, f"is one too many: a write can use {_QUEUES_MAX:,} queues")
             batch = self._waiting[queue] = _Batch()
         first, count = 0, len(rows)
         while first < count:

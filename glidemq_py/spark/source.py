@@ -42,16 +42,19 @@ def default_schema(options: Options) -> str:
 
 
 def make_reader(options: Options, schema: Any) -> Any:
-    """Return the reader of jobs, or of reports of saves."""
+    """Return the reader of jobs, of their counts, or of reports of saves."""
     from glidemq_py.spark.columns import read_columns
+    from glidemq_py.spark.counts_reader import CountsReader
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.reader import JobsReader
     from glidemq_py.spark.reports import WritesReader
 
-    chosen = ReadOptions.parse(options, streaming=False)
+    chosen, columns = ReadOptions.parse(options, streaming=False), read_columns(schema, options)
     if chosen.view == "writes":
-        return WritesReader(chosen, read_columns(schema, "writes"))
-    return JobsReader(chosen, read_columns(schema, "jobs"))
+        return WritesReader(chosen, columns)
+    if chosen.view == "counts":
+        return CountsReader(chosen, columns)
+    return JobsReader(chosen, columns)
 
 
 def make_stream_reader(options: Options, schema: Any) -> Any:
@@ -62,10 +65,8 @@ def make_stream_reader(options: Options, schema: Any) -> Any:
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.results_reader import ResultsReader
 
-    chosen = ReadOptions.parse(options, streaming=True)
+    chosen, columns = ReadOptions.parse(options, streaming=True), read_columns(schema, options)
     if chosen.max_offsets is not None and not api.ADMISSION:
         # Older versions do not pass the start offset of a restarted query, and run availableNow as one batch.
         raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
-    if chosen.view == "jobs":
-        return ResultsReader(chosen, read_columns(schema, "jobs"))
-    return EventsReader(chosen, read_columns(schema, "events"))
+    return ResultsReader(chosen, columns) if chosen.view == "jobs" else EventsReader(chosen, columns)

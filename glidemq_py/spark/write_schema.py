@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from glidemq_py.errors import ColumnError, GlideMQValidationError
+from glidemq_py.spark.columns import JOB_COLUMNS
 from glidemq_py.spark.options import WriteOptions
 
 __all__ = ["COLUMNS", "WritePlan", "plan_write"]
@@ -50,11 +51,13 @@ class WritePlan:
         data_kind: source of the data: none; a column of JSON strings; a column of plain strings; a column of any
             values; an object of several columns.
         data_columns: positions and names of the data columns.
+        unused: positions and names of columns that must be null: those of a read that a write does not have.
     """
 
     columns: dict[str, int]
     data_kind: DataKind
     data_columns: tuple[tuple[int, str], ...]
+    unused: tuple[tuple[int, str], ...] = ()
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -72,8 +75,11 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
         raise ColumnError("data", None, "is required: the DataFrame has no columns, and Spark passes no rows")
     found: dict[str, int] = {}
     others: list[tuple[int, Any]] = []
+    unused: list[tuple[int, str]] = []
     data: tuple[int, Any] | None = None
     seen: set[str] = set()
+    # INSERT INTO a view without columns passes all columns of a read, with null in those that it does not name.
+    of_view = [each.name for each in schema.fields] == list(JOB_COLUMNS)
     for position, each in enumerate(schema.fields):
         lower = each.name.lower()
         if lower in seen:
@@ -85,6 +91,8 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
             name = _BY_LOWER[lower]
             _check_type(each, COLUMNS[name])
             found[name] = position
+        elif of_view:
+            unused.append((position, each.name))
         else:
             others.append((position, each))
     if "name" not in found and options.job_name is None:
@@ -93,7 +101,7 @@ def plan_write(schema: Any, options: WriteOptions) -> WritePlan:
         problem = f"column does not exist; columns: {_listed([each.name for each in schema.fields])}"
         raise GlideMQValidationError("dataColumn", options.data_column, problem)
     kind, columns = _data(data, others, options)
-    return WritePlan(columns=found, data_kind=kind, data_columns=columns)
+    return WritePlan(columns=found, data_kind=kind, data_columns=columns, unused=tuple(unused))
 
 
 def _data(

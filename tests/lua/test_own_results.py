@@ -40,7 +40,7 @@ def read(q: OwnQueue, after: int = 0, states: tuple[str, ...] = BOTH, count: int
     last, found, removed = q.run(results.range_of(q.meta)).last, list[str](), 0
     while after < last:
         page = q.run(results.page(q.meta, after, last, count, states, ["returnvalue"]))
-        found += [job for _, job, _, _ in page.rows]
+        found += [job for job, _, _ in page.rows]
         removed += page.removed
         after = page.last
     return found, removed

@@ -259,17 +259,22 @@ def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any)
         sent(plan, options(jobName="n"), batch)
 
 
-def test_too_many_queues_fail_before_anything_is_sent():
-    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * 1_002), pa.array([f"q{n}" for n in range(1_002)])], ["d", "q"])
+def test_too_many_queues_fail_before_a_row_of_their_batch_is_sent():
     plan = WritePlan(columns={"queue": 1}, data_kind="json", data_columns=((0, "data"),))
-    sink = Sent()
-    collected, encoder = Batches(sink, options(jobName="n")), RowEncoder(plan, options(jobName="n"))
-    (*parts,) = encoder.encode(batch)
-    for queue, rows in parts[:1_001]:
-        collected.put(queue, rows)
-    with pytest.raises(ColumnError, match=r"'queue'.*a write can use 1,000 queues"):
-        collected.put(*parts[1_001])
+    names = [f"q{n % 1_001}" for n in range(9_000)]
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"] * len(names)), pa.array(names)], ["d", "queue"])
+    write, sink = options(jobName="n", queue="home", batchSize="2"), Sent()
+    collected, encoder = Batches(sink, write), RowEncoder(plan, write)
+
+    def put() -> None:
+        for queue, rows in encoder.encode(batch):
+            collected.put(queue, rows)
+
+    with pytest.raises(ColumnError, match=r"'queue', row 1001 .*'q1000'.*a write can use 1,000 queues"):
+        put()
     assert sink.calls == []
+    within = batch.filter(pa.array([name != "q1000" for name in names]))
+    assert len({queue for queue, _ in sent(plan, write, within).calls}) == 1_000
 
 
 @pytest.mark.parametrize(

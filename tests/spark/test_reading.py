@@ -1,8 +1,9 @@
 """Tests of reading jobs: states, partitions, columns, filters, and concurrent changes."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_every_state_is_read(queue: Queue[Any, Any], source: Callable[..., Any])
     rows = frame.collect()
     assert Counter(row.state for row in rows) == COUNTS
     assert len({row.id for row in rows}) == len(rows)
-    assert frame.rdd.getNumPartitions() == 5 + 1 + 1 + 1 + 1 + 4  # completed in five, the rest in one each
+    assert source(fetchSize=50, numPartitions=5, state="completed").load().rdd.getNumPartitions() == 5
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 64])
@@ -84,34 +85,174 @@ def test_invalid_options_fail_on_the_driver(
         source(**options).schema(schema).load().collect()
 
 
-@pytest.mark.parametrize("pushdown", [False, True])
-def test_filters(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any], pushdown: bool, url: str, resp: Any):
-    rows = source(state="completed").load().select("id", "finishedOn").orderBy("finishedOn").collect()
-    middle = rows[DONE // 2].finishedOn
-    later = sum(row.finishedOn > middle for row in rows)
-    at = sum(row.finishedOn == middle for row in rows)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushdown).lower())
+def held(*filters: Any) -> Callable[[dict[str, Any]], bool]:
+    """Return the meaning of PySpark's filters, on a row whose times are microseconds."""
+
+    def holds(each: Any, row: dict[str, Any]) -> bool:
+        kind, value = type(each).__name__, row[each.attribute[0]]
+        given = getattr(each, "value", None)
+        given = [us(part) for part in given] if isinstance(given, list) else us(given)
+        if kind in ("IsNull", "IsNotNull"):
+            return (value is None) == (kind == "IsNull")
+        if value is None:
+            return False
+        return {
+            "EqualTo": lambda: value == given, "EqualNullSafe": lambda: value == given, "In": lambda: value in given,
+            "GreaterThan": lambda: value > given, "GreaterThanOrEqual": lambda: value >= given,
+            "LessThan": lambda: value < given, "LessThanOrEqual": lambda: value <= given,
+        }[kind]()  # fmt: skip
+
+    return lambda row: all(holds(each, row) for each in filters)
+
+
+def us(value: Any) -> Any:
+    return (
+        (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        if isinstance(value, datetime)
+        else value
+    )
+
+
+async def test_accepted_filters_are_exact(queue: Queue[Any, Any], url: str, queue_name: str, resp: Any):
+    """Each filter gives the rows that it gives on everything, also of records that a foreign client wrote."""
+    from pyspark.sql import datasource as ds
+
+    from glidemq_py.spark.columns import JOB_COLUMNS
+    from glidemq_py.spark.read_options import ReadOptions
+    from glidemq_py.spark.reader import JobsReader
+
+    await queue.add_bulk([("grouped", i, {"ordering": f"g{i % 2}"}) for i in range(6)])
+    base = f"glide:{{{queue_name}}}:"
+    resp.execute("ZADD", base + "completed", 1, "a", 2, "b")
+    resp.execute("HSET", base + "job:a", "name", b"\xff", "state", "completed", "finishedOn", "1.5", "timestamp", "x")
+    resp.execute("HSET", base + "job:b", "name", "n", "state", "completed", "finishedOn", "", "processedOn", "-5")
+    columns = tuple((name, kinds[0]) for name, kinds in JOB_COLUMNS.items())
+    times = ("timestamp", "processedOn", "finishedOn")
+
+    def read(*filters: Any) -> list[dict[str, Any]]:
+        given = {"url": url, "queue": queue_name, "fetchsize": "50"}
+        reader: Any = JobsReader(ReadOptions.parse(given, streaming=False), columns)
+        assert list(reader.pushFilters(list(filters))) == []
+        batches = [batch for each in reader.partitions() for batch in reader.read(each)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        return [row | {name: us(row[name]) for name in times} for row in rows]
+
+    everything = read()
+    done = sorted(
+        (row for row in everything if row["state"] == "completed" and row["returnvalue"]),
+        key=lambda row: row["finishedOn"],
+    )
+    middle, early = (
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=done[n]["finishedOn"]) for n in (DONE // 2, 5)
+    )
+    tick = timedelta(microseconds=1)
+    name, state, group, job_id = ("name",), ("state",), ("groupKey",), ("id",)
+    comparisons = [
+        [kind((column,), at)]
+        for kind in (ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual)
+        for column in times
+        for at in (middle, middle + tick, middle - tick)
+    ]  # fmt: skip
+    for filters in (
+        *comparisons,
+        [ds.EqualTo(state, "failed")],
+        [ds.In(state, ["failed", "waiting", None])],
+        [ds.EqualTo(state, "failed"), ds.EqualTo(state, "waiting")],
+        [ds.EqualTo(name, "fails")],
+        [ds.In(name, ["w", "d", "nothing"])],
+        [ds.EqualTo(name, "w"), ds.EqualTo(state, "waiting")],
+        [ds.EqualTo(name, "?")],
+        [ds.EqualTo(name, "")],
+        [ds.EqualNullSafe(group, "g1")],
+        [ds.IsNull(group), ds.EqualTo(state, "waiting")],
+        [ds.IsNotNull(group), ds.EqualTo(name, "grouped")],
+        [ds.In(("finishedOn",), [middle, early])],
+        [ds.IsNull(("finishedOn",))],
+        [ds.GreaterThan(("finishedOn",), early), ds.LessThan(("finishedOn",), middle)],
+        [ds.LessThan(("processedOn",), middle), ds.IsNotNull(("processedOn",)), ds.EqualTo(state, "completed")],
+        [ds.EqualTo(("attemptsMade",), 1), ds.EqualTo(name, "fails")],
+        [ds.GreaterThanOrEqual(("priority",), 3)],
+        [ds.In(job_id, [done[0]["id"], done[9]["id"], "nobody"])],
+        [ds.EqualTo(job_id, done[0]["id"]), ds.EqualTo(state, "failed")],
+    ):
+        expected = [row["id"] for row in everything if held(*filters)(row)]
+        assert sorted(row["id"] for row in read(*filters)) == sorted(expected), filters
+
+
+def test_other_filters_stay_with_spark():
+    from pyspark.sql import datasource as ds
+
+    from glidemq_py.spark.filters import accept
+
+    columns = (("ID", "string"), ("name", "string"), ("finishedOn", "timestamp"), ("data", "string"))
+    for each in (
+        ds.StringStartsWith(("name",), "f"),
+        ds.Not(ds.EqualTo(("name",), "f")),
+        ds.EqualTo(("name",), "\ufffd"),
+        ds.EqualNullSafe(("name",), None),
+        ds.GreaterThan(("name",), "f"),
+        ds.EqualTo(("data",), "21"),
+        ds.EqualTo(("timestamp",), 5),  # not a column of this read
+        ds.EqualTo(("finishedOn",), datetime(2026, 1, 1)),  # noqa: DTZ001  # without a zone
+        ds.EqualTo(("name", "first"), "f"),
+    ):
+        assert accept(each, columns) is None, each
+    assert accept(ds.EqualTo(("id",), "7"), columns) is not None
+
+
+def test_pushed_filters_give_the_same_rows(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any]):
+    """With and without pushdown: the same rows, and Spark filters only what the read does not."""
+    rows = source(state="completed", columns="id,finishedOn").load().orderBy("finishedOn").collect()
+    filters = {
+        f"finishedOn > timestamp'{rows[DONE // 2].finishedOn}' and name in ('n', 'x')": False,
+        f"finishedOn = timestamp'{rows[DONE // 2].finishedOn}' and id <> 'x'": True,
+        "state in ('failed', 'waiting') and groupKey is null": False,
+        "name = 'w' or name = 'd'": True,
+    }
+    found: dict[bool, list[Any]] = {}
+    for pushdown in (False, True):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushdown).lower())
+        try:
+            frames = {each: source(columns="id,name,state,finishedOn,groupKey").load().where(each) for each in filters}
+            found[pushdown] = [Counter(frame.collect()) for frame in frames.values()]
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert found[True] == found[False]
+    assert all(found[True])
+    for frame, stays in zip(frames.values(), filters.values(), strict=True):
+        plan = frame._jdf.queryExecution().executedPlan().toString().replace("RuntimeFilters", "")
+        assert ("Filter" in plan) == stays, plan
+
+
+def test_pushed_filters_reduce_what_the_server_reads(
+    queue: Queue[Any, Any], spark: Any, source: Callable[..., Any], resp: Any
+):
+    ids = [row.id for row in source(state="completed", columns="id").load().collect()]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        frame = source(fetchSize=50).load()
         before = calls(resp)
-        assert frame.where("state = 'failed'").count() == FAILED
-        assert (calls(resp) - before < 8) == pushdown
-        assert frame.where("state in ('failed', 'waiting')").count() == FAILED + 20
-        assert frame.where("state = 'failed' and state = 'waiting'").count() == 0
-        assert frame.where(frame.finishedOn > middle).where("state = 'completed'").count() == later
-        assert frame.where(frame.finishedOn <= middle).where("state = 'completed'").count() == DONE - later
-        assert frame.where(frame.finishedOn == middle).where("state = 'completed'").count() == at
-        wanted = [rows[0].id, rows[5].id, "nobody"]
+        assert source(fetchSize=50).load().where("state = 'failed'").count() == FAILED
+        assert calls(resp) - before < 8
         before = calls(resp)
-        assert {row.id for row in frame.where(frame.id.isin(wanted)).collect()} == set(wanted[:2])
-        assert (calls(resp) - before == 1) == pushdown
-        assert frame.where(f"id = '{rows[3].id}' and state = 'failed'").count() == 0
-        assert frame.where("name like 'f%'").count() == FAILED
-        done = source(state="completed").load()
-        assert done.where(f"id = '{rows[3].id}'").count() == 1
-        assert source(state="failed,waiting").load().where(f"id = '{rows[3].id}'").count() == 0
+        assert source(fetchSize=50).load().where(f"id in ('{ids[0]}', '{ids[5]}', 'nobody')").count() == 2
+        assert calls(resp) - before == 1
+        before = sent_bytes(resp)
+        source(state="completed").load().where("name = 'n'").write.format("noop").mode("overwrite").save()
+        everything = sent_bytes(resp) - before
+        before = sent_bytes(resp)
+        source(state="completed").load().where("name = 'other'").write.format("noop").mode("overwrite").save()
+        assert sent_bytes(resp) - before < everything / 10
+        assert source(state="failed,waiting").load().where(f"id = '{ids[3]}'").count() == 0
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def sent_bytes(resp: Any) -> int:
+    """Return the bytes that the server has sent, without the replies to this question."""
+    line = next(
+        part for part in resp.execute("INFO", "stats").splitlines() if part.startswith("total_net_output_bytes:")
+    )
+    return int(line.partition(":")[2])
 
 
 def calls(resp: Any) -> int:
@@ -163,7 +304,7 @@ def test_invalid_records_are_read_as_far_as_possible(source: Callable[..., Any],
     )
     rows = source(state="completed").load().collect()
     assert [(row.id, row.name, row.attemptsMade, row.data) for row in rows] == [
-        ("a", "??", None, "gz:!"), ("b", None, None, None),
+        ("a", "\ufffd\ufffd", None, "gz:!"), ("b", None, None, None),
     ]  # fmt: skip
     assert rows[0].finishedOn == datetime(1970, 1, 1, 0, 0, 0, 12_000)  # noqa: DTZ001  # as Spark gives it
 
@@ -196,3 +337,99 @@ async def test_waiting_parents_are_read(source: Callable[..., Any], url: str, qu
 
 def test_empty_queue_is_read(source: Callable[..., Any]):
     assert source().load().count() == 0
+
+
+def test_option_columns_reads_only_these(queue: Queue[Any, Any], source: Callable[..., Any], spark: Any, resp: Any):
+    frame = source(state="completed", columns="finishedOn, ID").load()
+    assert frame.schema.simpleString() == "struct<finishedOn:timestamp,id:string>"
+    assert frame.where("finishedOn is not null").count() == DONE
+    before = sent_bytes(resp)
+    source(state="completed", columns="id").load().write.format("noop").mode("overwrite").save()
+    few = sent_bytes(resp) - before
+    source(state="completed").load().write.format("noop").mode("overwrite").save()
+    assert few < (sent_bytes(resp) - before - few) / 2
+    assert source(view="counts", columns="jobs").load().columns == ["jobs"]
+    assert source(columns="id").schema("ID string").load().columns == ["ID"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns", "problem"),
+    [
+        (None, "id,result", "'columns' = 'result': must be a comma-separated list of columns of jobs: id, name"),
+        (None, "id, ID", "'columns' = 'id, ID': contains 'id' twice"),
+        ("id string, name string", "id", "'columns' = 'id': cannot be given together with a schema of other columns"),
+    ],
+)
+def test_invalid_columns_are_rejected(source: Callable[..., Any], schema: str | None, columns: str, problem: str):
+    reader = source(columns=columns)
+    reader = reader if schema is None else reader.schema(schema)
+    with pytest.raises(Exception, match=problem):
+        reader.load().collect()
+
+
+def test_counts_take_one_call(queue: Queue[Any, Any], source: Callable[..., Any], resp: Any, queue_name: str):
+    before = calls(resp)
+    rows = source(view="counts").load().collect()
+    assert calls(resp) - before == 1
+    assert {row.state: row.jobs for row in rows if row.jobs} == COUNTS
+    assert len(rows) == 9
+    assert {row.queue for row in rows} == {queue_name}
+    assert source(view="counts", state="failed").load().collect()[0].jobs == FAILED
+    with pytest.raises(Exception, match="'view' = 'counts': cannot be read as a stream"):
+        source(view="counts").load().sparkSession.readStream.format("glidemq").options(queue="q", view="counts").load()
+
+
+async def test_counts_of_many_groups(source: Callable[..., Any], url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        for n in range(2):
+            await queue.add_bulk([("n", n, {"ordering": {"key": f"g{i}", "concurrency": 1}}) for i in range(600)])
+    rows = source(view="counts").load().where("jobs > 0").collect()
+    assert sum(row.jobs for row in rows) == 1_200
+
+
+async def test_all_states_are_read_while_workers_run(source: Callable[..., Any], url: str, queue_name: str):
+    """Each job once, though all jobs move through several states between the plan and the last task."""
+    from glidemq_py.spark.read_options import ReadOptions
+    from glidemq_py.spark.reader import JobsReader
+
+    total = 3_000
+
+    async def handle(job: Job) -> None:
+        if job.data % 5 == 0 and job.attempts_made == 0:
+            raise RuntimeError("retried")
+
+    def read(read_state: str | None) -> list[str]:
+        given = {"url": url, "queue": queue_name, "fetchsize": "100"} | ({"state": read_state} if read_state else {})
+        reader = JobsReader(ReadOptions.parse(given, streaming=False), (("id", "string"), ("state", "string")))
+        return [
+            job_id for each in reader.partitions() for batch in reader.read(each) for job_id in batch[0].to_pylist()
+        ]
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("n", i, {"attempts": 2, "backoff": 20}) for i in range(total)])
+        worker = Worker(queue_name, handle, url, concurrency=20)
+        recorded = EventRecorder(worker)
+        seen: list[int] = []
+        async with worker:
+            done = asyncio.ensure_future(recorded.wait("completed", total))
+            while not done.done():
+                found = await asyncio.to_thread(read, None)
+                assert len(found) == len(set(found)) == total
+                seen.append((await queue.get_job_counts()).completed)
+            await done
+        assert len(seen) > 1
+        found = read("waiting,completed")
+        assert len(found) == len(set(found)) == total
+
+
+def test_old_finished_jobs_are_read_by_ranges(source: Callable[..., Any], resp: Any, queue_name: str):
+    """Of several states, only jobs that can move, or have finished in the last minute, are collected by id."""
+    base = f"glide:{{{queue_name}}}:"
+    now = int(resp.execute("TIME")[0]) * 1_000
+    times = [5, *range(now - 200_000, now, 1_000), now]
+    for n, at in enumerate(times):
+        resp.execute("ZADD", base + "completed", at, str(n))
+        resp.execute("HSET", base + f"job:{n}", "state", "completed", "finishedOn", at, "name", "n")
+    for size in (1, 50):
+        ids = [row.id for row in source(fetchSize=size, columns="id,finishedOn").load().collect()]
+        assert Counter(ids) == Counter(str(n) for n in range(len(times)))

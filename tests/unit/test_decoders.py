@@ -360,7 +360,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_core.checked_options:OptionValue.from_wire",
         "spark.options:Given._from_parts",
         "spark.columns:read_columns",
-        "spark.reader:read_filters",
+        "spark.filters:accept",
     },
     "part of a decoder above": {
         "_features.schedulers.cron:_read",

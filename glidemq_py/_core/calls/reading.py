@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 
 __all__ = [
-    "EventSlice", "Gauges", "Page", "Parked", "count_delayed", "count_parked", "counts", "event_slice", "gauges",
-    "page", "records", "version", "workers",
+    "Condition", "EventSlice", "Gauges", "Page", "Parked", "count_delayed", "count_parked", "counts", "event_slice",
+    "gauges", "page", "records", "version", "workers",
 ]  # fmt: skip
 
 
@@ -64,12 +64,36 @@ def _late(reply: list[int]) -> tuple[int, int]:
     return late, band
 
 
-def page(meta: str, state: str, cursor: str, count: int, fields: Sequence[str], name: str = "") -> Call[Page]:
-    """Return one page of jobs, optionally only those with this ``name``.
+@declared("condition")
+class Condition(NamedTuple):
+    """A condition on a field of a job's record; a job without the field does not meet it."""
 
+    field: str
+    texts: list[str] | Literal[False]
+    """Allowed values; False = any."""
+    low: int | Literal[False]
+    """Least number, inclusive; False = any."""
+    high: int | Literal[False]
+    """Greatest number, inclusive; False = any."""
+
+
+def page(
+    meta: str,
+    state: str,
+    cursor: str,
+    count: int,
+    fields: Sequence[str],
+    name: str = "",
+    where: Sequence[Condition] = (),
+) -> Call[Page]:
+    """Return one page of jobs, optionally only those with this ``name``, or those that may meet all conditions.
+
+    A number in an unusual form, such as a fraction, meets every condition on numbers.
     ``lua/core/functions/page.lua`` describes the guarantees of a cursor.
     """
-    arguments = requests.page(state=state, cursor=cursor, count=count, fields=fields, name=name or False)
+    arguments = requests.page(
+        state=state, cursor=cursor, count=count, fields=fields, name=name or False, where=list(where) or False
+    )
     return Call("page", meta, arguments, reader(Page), repeatable=True)
 
 

@@ -84,7 +84,7 @@ G.calls = {
   count_delayed = function(args) return { band = args[1] } end,
   page = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { state = r[1], cursor = r[2], count = r[3], fields = r[4], name = r[5] }
+    return { state = r[1], cursor = r[2], count = r[3], fields = r[4], name = r[5], where = r[6] }
   end,
   records = function(args)
     local r = cmsgpack.unpack(args[1])

@@ -1,9 +1,12 @@
 -- page: return one page of the jobs in a state, for listing and iterating.
--- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name]}   -> packed {rows, cursor}
+-- KEYS 1 meta   ARGV 1 packed {state, cursor, count, fields [, name [, where]]}   -> packed {rows, cursor}
 -- row: {id, position, values of the requested fields}; cursor '' = the end. Bound: `count` jobs per call, and 512
 -- groups.
 -- fields empty: rows are only counted and no record is read, to skip jobs.
 -- name: only jobs with this name, so a page may have few or no rows before the end.
+-- where: rows of `condition` {field, texts, low, high}: only jobs that may meet all of them. texts: the field is one of
+-- them; low, high: it is a number within these bounds (false = no such bound). The client applies its conditions
+-- again, so a number in an unusual form passes.
 -- Cursors name a position, not a rank: a job that keeps its state is returned once, however many others are added or
 -- removed.
 --   Sets: score and id of the last row. If that job has left the set, the jobs with its score are returned again; the
@@ -15,6 +18,8 @@
 local PENDING_ENTRY = G.rows.pending_entry
 local STREAM_ENTRY = G.rows.stream_entry
 local SCAN = G.rows.scan
+local CONDITION = G.rows.condition
+local DIGITS_MAX = 15
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
 local MOVED_MAX = 1000 -- jobs of a list that may leave between two pages without the list being read again
@@ -22,12 +27,42 @@ local MOVED_MAX = 1000 -- jobs of a list that may leave between two pages withou
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended',
   ['waiting-children'] = 'waiting_children' }
 
+-- Prepare the conditions of a request.
+local function conditions(where)
+  local prepared = { fields = {} }
+  for n, row in ipairs(where) do
+    local texts = row[CONDITION.texts] and {}
+    for _, text in ipairs(row[CONDITION.texts] or {}) do texts[text] = true end
+    prepared[n] = { texts = texts, low = row[CONDITION.low], high = row[CONDITION.high] }
+    prepared.fields[n] = row[CONDITION.field]
+  end
+  return prepared
+end
+
+local function meets(condition, value)
+  if not value then return false end
+  if condition.texts then return condition.texts[value] end
+  local number = #value <= DIGITS_MAX and string.find(value, '^%d+$') and tonumber(value)
+  if not number then return value ~= '' end
+  return not (condition.low and number < condition.low or condition.high and number > condition.high)
+end
+
+local function may_match(q, where, id)
+  local values = G.pcall('HMGET', q.J .. id, unpack(where.fields))
+  if values.err then return false end
+  for n = 1, #where do
+    if not meets(where[n], values[n]) then return false end
+  end
+  return true
+end
+
 local function read(q, fields, rows, id, position)
   if #fields == 0 then
     rows[#rows + 1] = 1
     return
   end
   if fields.only and G.pcall('HGET', q.J .. id, 'name') ~= fields.only then return end
+  if fields.where and not may_match(q, fields.where, id) then return end
   local values = G.pcall('HMGET', q.J .. id, unpack(fields))
   if not values.err then rows[#rows + 1] = G.new.listed({ id = id, position = position, values = values }) end
 end
@@ -180,6 +215,7 @@ end
 G.export('page', { 'no-writes' }, function(q, r)
   local state, cursor, count, fields = r.state, r.cursor, r.count, r.fields
   fields.only = r.name or nil
+  fields.where = r.where and #r.where > 0 and conditions(r.where)
   local rows, next_cursor
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')

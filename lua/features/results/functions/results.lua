@@ -9,7 +9,7 @@
 --   ARGV 1 packed {start, most, target}   -> packed {id, first, last, start job, stop, stop job}
 --   most, target: 0 = no limit   id: '' = the sequence is off   jobs: '' = not kept
 -- results_page: return jobs by their numbers. KEYS 1 meta   ARGV 1 packed {after, stop, count, states, fields}
---   -> packed {rows {number, id, state, values}, scanned, last, removed}
+--   -> packed {rows {id, state, values of the fields ...}, scanned, last, removed}
 --   scanned: entries read, the last of them is `last`; fewer than last - after: the others were trimmed
 --   removed: how many of them have no record with that result any more, and whose result was not replaced by a later one
 -- results_since: return the number before the first finish at a time or later. KEYS 1 meta
@@ -18,6 +18,7 @@
 
 local R = G.results
 local STREAM_ENTRY = G.rows.stream_entry
+local RESULT = G.rows.numbered_result
 local COUNT_MAX, TAIL, TAIL_PAGES = 5000, 100, 5
 local JOB, AT, STATE = 2, 4, 6
 local NAMES = { c = 'completed', f = 'failed' }
@@ -110,22 +111,23 @@ G.export('results_page', { 'no-writes' }, function(q, r)
   for _, state in ipairs(r.states) do wanted[R.STATES[state] or ''] = state end
   local entries = redis.call('XRANGE', q.results, '(' .. entry_id(r.after), entry_id(r.stop), 'COUNT',
     math.min(r.count, COUNT_MAX))
+  -- The reply to HMGET becomes the row: id and state take the places of these two fields.
   local fields = { 'state', 'resultSeq', unpack(r.fields) }
   for i = 1, #entries do
-    local entry, number = entries[i][STREAM_ENTRY.fields], string.sub(entries[i][STREAM_ENTRY.id], 3)
+    local entry = entries[i][STREAM_ENTRY.fields]
     local id, state = entry[JOB], wanted[entry[STATE]]
     if state then
       local h = G.pcall('HMGET', q.J .. id, unpack(fields))
-      local is_in, mark = unpack(h, 1, 2)
-      if not h.err and is_in == state and mark == R.mark(settings, number, entry[AT]) then
-        rows[#rows + 1] = G.new.numbered_result({ number = tonumber(number), id = id, state = state,
-          values = { unpack(h, 3) } })
-      elseif h.err or not is_in or state == 'completed' then
+      local is_in = h[RESULT.id]
+      if is_in == state and h[RESULT.state] == R.mark(settings, string.sub(entries[i][STREAM_ENTRY.id], 3), entry[AT]) then
+        h[RESULT.id], h[RESULT.state] = id, state
+        rows[#rows + 1] = h
+      elseif not is_in or state == 'completed' then -- no record, or a key of a foreign type: {err = ...}
         removed = removed + 1
       end
     end
-    last = tonumber(number)
   end
+  if #entries > 0 then last = tonumber(string.sub(entries[#entries][STREAM_ENTRY.id], 3)) end
   return G.replies.results_page({ rows = rows, scanned = #entries, last = last, removed = removed })
 end)
 

@@ -1,0 +1,58 @@
+"""Read the number of jobs per state, which the server keeps: one call, whatever the size of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from glidemq_py._client.counting import FIGURES, complete_counts
+from glidemq_py._client.runtime import run_immediately
+from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls import Call, reading
+from glidemq_py.spark.api import DataSourceReader, InputPartition
+from glidemq_py.spark.columns import Columns, Frame, ours
+from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.read_options import ReadOptions
+
+__all__ = ["CountsReader"]
+
+T = TypeVar("T")
+
+
+class _Calls:
+    """Makes the calls of asynchronous code on a blocking connection."""
+
+    def __init__(self, transport: BlockingTransport) -> None:
+        self._transport = transport
+
+    async def call(self, call: Call[T]) -> T:
+        return self._transport.call(call)
+
+
+class CountsReader(DataSourceReader):
+    """Reads one row per state, in one partition.
+
+    Args:
+        options: options of the read.
+        columns: the requested columns.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the only partition."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the counts as one Arrow batch."""
+        options, transport = self._options, transport_of(self._options.place)
+        numbers = transport.call(reading.counts(options.keys.meta))
+        calls: Any = _Calls(transport)
+        found: dict[str, int] = dict(
+            zip(FIGURES, run_immediately(complete_counts(calls, options.keys.meta, numbers)), strict=True)
+        )
+        rows = [{"queue": options.keys.name, "state": state, "jobs": str(found[state])} for state in options.states]
+        names = [ours(name, "counts") for name, _ in self._columns]
+        yield Frame(self._columns).batch([[row[name] for row in rows] for name in names], len(rows))
