@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowJob, FlowProducer, Job, Queue, UnrecoverableError, Worker
+from glidemq_py import FlowJob, FlowProducer, GlideMQValidationError, Job, Queue, UnrecoverableError, Worker
 from tests.server.worker_support import EventRecorder
 
 DONE, FAILED = 700, 30
@@ -368,6 +368,8 @@ def test_invalid_columns_are_rejected(source: Callable[..., Any], schema: str | 
 
 
 def test_counts_take_one_call(queue: Queue[Any, Any], source: Callable[..., Any], resp: Any, queue_name: str):
+    from glidemq_py.spark.read_options import ReadOptions
+
     before = calls(resp)
     rows = source(view="counts").load().collect()
     assert calls(resp) - before == 1
@@ -375,8 +377,8 @@ def test_counts_take_one_call(queue: Queue[Any, Any], source: Callable[..., Any]
     assert len(rows) == 9
     assert {row.queue for row in rows} == {queue_name}
     assert source(view="counts", state="failed").load().collect()[0].jobs == FAILED
-    with pytest.raises(Exception, match="'view' = 'counts': cannot be read as a stream"):
-        source(view="counts").load().sparkSession.readStream.format("glidemq").options(queue="q", view="counts").load()
+    with pytest.raises(GlideMQValidationError, match="'view' = 'counts': cannot be read as a stream"):
+        ReadOptions.parse({"queue": "q", "view": "counts"}, streaming=True)
 
 
 async def test_counts_of_many_groups(source: Callable[..., Any], url: str, queue_name: str):

@@ -397,6 +397,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_worker.sandbox.target:_load_module",
         "_worker.sandbox.target:_load_file",
         "spark.events_reader:EventsReader.read",
+        "spark.counts_reader:CountsReader.read",
         "spark.reader:JobsReader.read",
         "spark.results_reader:ResultsReader.read",
         "spark.reports:WritesReader.read",
