@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
+from glidemq_py._features import results
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import FindingKind as Kind
 from tests.lua.check_support import assert_repairs, check, findings
@@ -228,6 +229,24 @@ def test_foreign_job_key_is_reported_and_unchanged(q: OwnQueue) -> None:
     assert findings(found) == [(Kind.FOREIGN_KEY, "x")]
     assert not found.ok
     assert q.redis("GET", "job:x") == "somebody's"
+
+
+def test_key_of_a_result_sequence_that_is_off_is_deleted(q: OwnQueue) -> None:
+    q.run(results.start_sequence(q.meta))
+    q.add_job()
+    q.finish(q.take_one().completed())
+    assert findings(check(q)) == []
+    assert q.run(checking.apply_repair(q.meta, [("orphan", "results")])) == [0]
+    q.redis("HDEL", "meta", "resultsId")
+    assert_repairs(q, (Kind.ORPHAN_KEY, q.key("results")))
+    assert q.redis("EXISTS", "results") == 0
+
+
+def test_result_sequence_of_a_foreign_type_is_kept(q: OwnQueue) -> None:
+    q.redis("SET", "results", "x")
+    q.run(results.start_sequence(q.meta))
+    assert findings(check(q, repair=True)) == [(Kind.ORPHAN_KEY, q.key("results"))]
+    assert q.redis("GET", "results") == "x"
 
 
 def test_orphans(q: OwnQueue) -> None:

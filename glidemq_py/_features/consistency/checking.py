@@ -55,7 +55,7 @@ class FindingKind(StrEnum):
     """The key of a job is not a hash. Never repaired, because its owner is unknown."""
     ORPHAN_KEY = "orphan_key"
     """A log, dependency set, chunk stream or signal list belongs to a job that does not exist, or a key belongs to a
-    staged write that does not exist."""
+    staged write that does not exist, or to a result sequence that is off."""
     STAGED_WRITE = "staged_write"
     """An unfinished staged write is missing from the index, so no process would finish it."""
     GROUP_SLOTS = "group_slots"
@@ -431,7 +431,7 @@ class ConsistencyScan:
                     jobs.append(rest)
                 elif kind in ("group", "groupq"):
                     self.groups.add_key(rest)
-                elif _JOB_SATELLITE.fullmatch(suffix) or _WRITE_KEY.fullmatch(suffix):
+                elif _JOB_SATELLITE.fullmatch(suffix) or _WRITE_KEY.fullmatch(suffix) or suffix == "results":
                     satellites.append(suffix)
             while len(jobs) >= JOBS_PER_CALL:
                 yield from self._jobs(jobs[:JOBS_PER_CALL], broadcast)
@@ -445,7 +445,9 @@ class ConsistencyScan:
     def _satellites(self, suffixes: list[str]) -> Steps:
         for suffix in (yield checking.check_keys(self.keys.meta, suffixes)) if suffixes else ():
             kind, detail = FindingKind.ORPHAN_KEY, "its job does not exist"
-            if suffix.startswith("write:"):
+            if suffix == "results":
+                detail = "the result sequence is off, or the key is not a stream"
+            elif suffix.startswith("write:"):
                 detail = "its staged write does not exist"
                 if suffix.count(":") == 1:
                     kind, detail = FindingKind.STAGED_WRITE, "the index of unfinished writes lacks it"

@@ -48,6 +48,18 @@ R.append = function(q, settings, id, state, at, has_record, must)
   redis.call('HSET', q.J .. id, 'resultSeq', R.mark(settings, string.sub(entry, 3), at))
 end
 
+-- Return whether the key of the sequence is there without the sequence, or is of a foreign type.
+R.is_orphan = function(q)
+  local kind = redis.call('TYPE', q.results).ok
+  return kind ~= 'none' and (kind ~= 'stream' or not R.settings(q))
+end
+
+-- Delete the key of a sequence that is off, but no key of a foreign type. Return how many.
+R.repair = function(q)
+  if redis.call('TYPE', q.results).ok ~= 'stream' or R.settings(q) then return 0 end
+  return redis.call('UNLINK', q.results)
+end
+
 -- A job has failed outside of a worker's report.
 R.failed = function(q, id, at)
   local settings = R.settings(q)
