@@ -106,7 +106,8 @@ class JobsReader(DataSourceReader):
             states = [state for state in states if state in FINISHED]
         found: list[InputPartition] = []
         if len(states) > 1 and any(state not in FINISHED for state in states):
-            settled = int(transport.command("TIME")[0]) * 1_000 - _SETTLED_MS
+            seconds, _ = transport.command("TIME")
+            settled = int(seconds) * 1_000 - _SETTLED_MS
             for state in states:
                 found += self._cut(transport, state, settled) if state in FINISHED else []
             ids = self._moving(transport, states, settled)

@@ -333,6 +333,42 @@ class Bench:
         frame.write.format("noop").mode("overwrite").save()
         return self.rows / (time.perf_counter() - began)
 
+    def results(self) -> None:
+        """Rates of reading finished jobs as a stream, and what they cost the server, against a batch read."""
+        self.empty()
+        code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+        ways = {"batch": partial(self.read_rate, None), "stream": self.stream_rate}
+        self.stream_rate()  # numbers the jobs
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        costs: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(self.rounds):
+            for name, way in ways.items():
+                before = self.server_seconds()
+                rates[name].append(self.alone.measure(way))
+                costs[name].append((self.server_seconds() - before) / self.rows * 1e6)
+        for name, found in rates.items():
+            print(
+                f"  {name:<8} {statistics.median(found):>9,.0f} jobs/s of {min(found):,.0f} to {max(found):,.0f}; "
+                f"server {statistics.median(costs[name]):.1f} us a job"
+            )
+        self.bar("result stream, all fifteen columns, jobs/s", statistics.median(rates["stream"]), 50_000)
+
+    def stream_rate(self) -> float:
+        """Jobs that a stream with all columns reads a second, over the time of its micro-batches."""
+        reader = self.spark.readStream.format("glidemq").options(url=self.place.url, queue="q", state="completed")
+        frame = reader.option("startingOffsets", "earliest").load()
+        query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress = [each for each in query.recentProgress if each["numInputRows"]]
+        assert sum(each["numInputRows"] for each in progress) == self.rows
+        return self.rows / sum(each["durationMs"]["addBatch"] for each in progress) * 1_000
+
+    def server_seconds(self) -> float:
+        """CPU time of the server so far."""
+        lines = [line.partition(":") for line in str(self.resp.execute("INFO", "cpu")).splitlines()]
+        return sum(float(value) for name, _, value in lines if name in ("used_cpu_user", "used_cpu_sys"))
+
 
 # -- code that runs in separate processes -----------------------------------------------------------------------------
 
@@ -431,7 +467,7 @@ def processes(parent: int) -> list[tuple[str, int]]:
     return found
 
 
-MEASURES = ["write", "peer", "queues", "data", "options", "latency", "memory", "read"]
+MEASURES = ["write", "peer", "queues", "data", "options", "latency", "memory", "read", "results"]
 
 
 def main() -> None:

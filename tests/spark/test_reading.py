@@ -91,7 +91,7 @@ def held(*filters: Any) -> Callable[[dict[str, Any]], bool]:
     def holds(each: Any, row: dict[str, Any]) -> bool:
         kind, value = type(each).__name__, row[each.attribute[0]]
         given = getattr(each, "value", None)
-        given = [us(part) for part in given] if isinstance(given, list) else us(given)
+        given = [us(part) for part in given] if isinstance(given, (list, tuple)) else us(given)
         if kind in ("IsNull", "IsNotNull"):
             return (value is None) == (kind == "IsNull")
         if value is None:
@@ -115,7 +115,9 @@ def us(value: Any) -> Any:
 
 async def test_accepted_filters_are_exact(queue: Queue[Any, Any], url: str, queue_name: str, resp: Any):
     """Each filter gives the rows that it gives on everything, also of records that a foreign client wrote."""
-    from pyspark.sql import datasource as ds
+    from pyspark.sql import datasource
+
+    ds: Any = datasource  # the types of its annotations are narrower than what Spark passes
 
     from glidemq_py.spark.columns import JOB_COLUMNS
     from glidemq_py.spark.read_options import ReadOptions
@@ -156,23 +158,23 @@ async def test_accepted_filters_are_exact(queue: Queue[Any, Any], url: str, queu
     for filters in (
         *comparisons,
         [ds.EqualTo(state, "failed")],
-        [ds.In(state, ["failed", "waiting", None])],
+        [ds.In(state, ("failed", "waiting", None))],
         [ds.EqualTo(state, "failed"), ds.EqualTo(state, "waiting")],
         [ds.EqualTo(name, "fails")],
-        [ds.In(name, ["w", "d", "nothing"])],
+        [ds.In(name, ("w", "d", "nothing"))],
         [ds.EqualTo(name, "w"), ds.EqualTo(state, "waiting")],
         [ds.EqualTo(name, "?")],
         [ds.EqualTo(name, "")],
         [ds.EqualNullSafe(group, "g1")],
         [ds.IsNull(group), ds.EqualTo(state, "waiting")],
         [ds.IsNotNull(group), ds.EqualTo(name, "grouped")],
-        [ds.In(("finishedOn",), [middle, early])],
+        [ds.In(("finishedOn",), (middle, early))],
         [ds.IsNull(("finishedOn",))],
         [ds.GreaterThan(("finishedOn",), early), ds.LessThan(("finishedOn",), middle)],
         [ds.LessThan(("processedOn",), middle), ds.IsNotNull(("processedOn",)), ds.EqualTo(state, "completed")],
         [ds.EqualTo(("attemptsMade",), 1), ds.EqualTo(name, "fails")],
         [ds.GreaterThanOrEqual(("priority",), 3)],
-        [ds.In(job_id, [done[0]["id"], done[9]["id"], "nobody"])],
+        [ds.In(job_id, (done[0]["id"], done[9]["id"], "nobody"))],
         [ds.EqualTo(job_id, done[0]["id"]), ds.EqualTo(state, "failed")],
     ):
         expected = [row["id"] for row in everything if held(*filters)(row)]
@@ -180,7 +182,9 @@ async def test_accepted_filters_are_exact(queue: Queue[Any, Any], url: str, queu
 
 
 def test_other_filters_stay_with_spark():
-    from pyspark.sql import datasource as ds
+    from pyspark.sql import datasource
+
+    ds: Any = datasource  # the types of its annotations are narrower than what Spark passes
 
     from glidemq_py.spark.filters import accept
 

@@ -360,7 +360,6 @@ ELSEWHERE: dict[str, set[str]] = {
         "_core.checked_options:OptionValue.from_wire",
         "spark.options:Given._from_parts",
         "spark.columns:read_columns",
-        "spark.filters:accept",
     },
     "part of a decoder above": {
         "_features.schedulers.cron:_read",
