@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Protocol
 
-from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import DATA, AddCall, AddReply, Row, add, encode_row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
@@ -38,6 +38,7 @@ from glidemq_py.errors import (
 
 __all__ = [
     "AddCoalescer",
+    "AddTransport",
     "Added",
     "Adder",
     "BulkAdd",
@@ -68,6 +69,14 @@ class Adder(Protocol):
         ...
 
 
+class AddTransport(Protocol):
+    """The part of a `Transport` that adders use."""
+
+    async def call(self, call: Call[AddReply], /) -> AddReply:
+        """See `Transport.call`."""
+        ...
+
+
 class AddCoalescer:
     """Sends rows of one queue from the running event loop.
 
@@ -80,7 +89,7 @@ class AddCoalescer:
 
     __slots__ = ("_add_call", "_idle", "_in_flight", "_meta", "_quiet", "_sender", "_transport", "_waiting", "loop")
 
-    def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
+    def __init__(self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
-from glidemq_py._api.bulk import AddCoalescer, Adder, BulkAdd, added_job
+from glidemq_py._api.bulk import AddCoalescer, Adder, AddTransport, BulkAdd, added_job
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
@@ -38,7 +38,7 @@ from glidemq_py._features import metrics as figures
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
-from glidemq_py._features.durability.adding import DurableAdds, MarkedChunks, add_marked
+from glidemq_py._features.durability.adding import ConfirmingTransport, DurableAdds, MarkedChunks, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
@@ -192,7 +192,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _open(self) -> Transport:
         return await open_transport(self._connection)
 
-    def _make_adder(self, transport: Transport, add_call: AddCall) -> Adder:
+    def _make_adder(self, transport: AddTransport, add_call: AddCall) -> Adder:
         """Return an object that sends single adds over the connection."""
         return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call)
 
@@ -221,7 +221,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
         def make(transport: Transport) -> DurableAdds:
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
-            return DurableAdds(self._make_adder(transport, add_marked), confirmer)
+            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), add_marked), confirmer)
 
         return connection.part(durability, make)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import Added, Adder
+from glidemq_py._api.bulk import Added, Adder, AddTransport
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
@@ -41,7 +41,7 @@ class _Adds:
 
     __slots__ = ("_add_call", "_meta", "_quiet", "_transport")
 
-    def __init__(self, transport: Transport, meta: str, quiet: bool, add_call: AddCall) -> None:
+    def __init__(self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet
@@ -68,7 +68,7 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
     async def _open(self) -> Transport:
         return DrivenTransport.connect(cast("BlockingConnection", self._connection))
 
-    def _make_adder(self, transport: Transport, add_call: AddCall) -> Adder:
+    def _make_adder(self, transport: AddTransport, add_call: AddCall) -> Adder:
         return _Adds(transport, self._keys.meta, not self.options.events, add_call)
 
 

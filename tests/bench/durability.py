@@ -16,7 +16,7 @@ from glidemq_py._core.calls.adding import add
 from glidemq_py.testing import ServerProcess, server_binary
 
 DATA = {"payload": "x" * 180}
-SECONDS = 3.0
+SECONDS = 2.0
 ROUNDS = 5
 
 

@@ -10,6 +10,7 @@ from glidemq_py import (
     BulkAddError,
     Durability,
     DurabilityError,
+    GlideMQConnectionError,
     GlideMQValidationError,
     Producer,
     Queue,
@@ -71,6 +72,62 @@ async def test_one_wait_serves_the_adds_in_flight(server: ServerProcess, queue_n
         with server.client() as resp:
             assert waits_of(resp) <= 10
         assert (await queue.get_job_counts()).waiting == 300
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Regard every wait as short; return a function after which a separate confirmation is an error."""
+    monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
+
+    async def fail(self: confirming.Confirmer, mark: str) -> None:
+        raise AssertionError(f"{mark} was not confirmed with its add")
+
+    return lambda: monkeypatch.setattr(confirming.Confirmer, "confirm", fail)
+
+
+async def test_after_short_waits_an_add_is_confirmed_in_its_own_pipeline(
+    server: ServerProcess, queue_name: str, short_waits: Callable[[], None]
+):
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        for n in range(confirming._SHORT_WAITS):
+            await queue.add("resize", n)
+        short_waits()
+        jobs = await asyncio.gather(*(queue.add("resize", n) for n in range(50)))
+        assert len({job.id for job in jobs}) == 50
+        server.restart(kill=True)
+        assert (await queue.get_job_counts()).waiting == 50 + confirming._SHORT_WAITS
+
+
+async def test_add_that_its_own_pipeline_does_not_confirm(
+    private_server: Start, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
+    primary = private_server()
+    replica = replica_of(private_server, primary)
+    await connected_replicas(primary, 1)
+    durable = Durability(disk=False, replicas=1, timeout=60_000)
+    async with Queue(queue_name, primary.url, durable=durable) as queue:
+        for n in range(confirming._SHORT_WAITS):
+            await queue.add("resize", n)
+        confirmer = (await queue._durable_adds(durable)).confirmer
+        confirmer._durability = durable.replace(timeout=100)
+        replica.pause()
+        with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 100 ms"):
+            await queue.add("resize", job_id="late")
+        replica.resume()
+        confirmer._durability = durable
+        assert (await with_timeout(queue.add("resize", job_id="late"))).outcome == "duplicate"
+
+
+async def test_server_that_dies_during_an_add_in_its_own_pipeline(
+    server: ServerProcess, queue_name: str, short_waits: Callable[[], None]
+):
+    async with Queue(queue_name, f"{server.url}?request_timeout=500", durable=Durability(timeout=500)) as queue:
+        for n in range(confirming._SHORT_WAITS):
+            await queue.add("resize", n)
+        server.kill()
+        with pytest.raises(GlideMQConnectionError):
+            await with_timeout(queue.add("resize"))
 
 
 async def test_marks_disappear(server: ServerProcess, queue_name: str):

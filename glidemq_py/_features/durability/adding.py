@@ -12,7 +12,7 @@ from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py.errors import BulkAddError, DurabilityError
 
-__all__ = ["DurableAdds", "MarkedChunks", "add_marked"]
+__all__ = ["ConfirmingTransport", "DurableAdds", "MarkedChunks", "add_marked"]
 
 Added = tuple[int, Any]
 
@@ -53,11 +53,26 @@ def add_marked(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     return _marked(meta, rows, quiet, mark, decode)
 
 
+class ConfirmingTransport:
+    """The part of a transport that an adder uses, with `Confirmer.add`.
+
+    Args:
+        confirmer: runs the adds.
+    """
+
+    def __init__(self, confirmer: Confirmer) -> None:
+        self._confirmer = confirmer
+
+    async def call(self, call: Call[AddReply], /) -> AddReply:
+        """Run an add; see `Confirmer.add`."""
+        return await self._confirmer.add(call)
+
+
 class DurableAdds:
     """An adder that waits until the jobs are durable.
 
     Args:
-        adder: sends the rows by `add_marked`.
+        adder: sends the rows by `add_marked` through `ConfirmingTransport`.
         confirmer: waits for the confirmation.
     """
 
@@ -79,6 +94,8 @@ class DurableAdds:
         """
         await self.confirmer.ready()
         now, (mark, result) = await self._adder.add(row)
+        if mark is None:
+            return now, result
         try:
             await self.confirmer.confirm(mark)
         except DurabilityError as error:

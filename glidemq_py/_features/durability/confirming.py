@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.adding import AddReply
 from glidemq_py._features.durability.options import Durability
 from glidemq_py.errors import (
     ClosedError,
     DurabilityError,
     GlideMQConnectionError,
     GlideMQError,
+    ServerNotReadyError,
     UnsupportedOptionError,
 )
 
@@ -33,6 +35,10 @@ _MAX_MARKS: Final = 1_000
 """Marks per call, as in ``confirm_durable.lua``."""
 _PAUSE_S: Final = 0.05
 """Pause before the next try after a lost connection, seconds."""
+_SHORT_S: Final = 0.05
+_SHORT_WAITS: Final = 5
+"""After so many waits below `_SHORT_S` seconds, the next one follows its add. With ``appendfsync everysec`` that many
+short ones in sequence are improbable."""
 _NO_AOF: Final = (
     "the server has no append-only file: set appendonly to yes, or use Durability(disk=False, replicas=...)"
 )
@@ -95,6 +101,8 @@ class Confirmer:
         self._dedicated: Transport | None = None
         self._replicas = 0
         """Replicas that the current wait requires."""
+        self._short_waits = 0
+        """Number of short waits in sequence."""
         self._closed = False
 
     async def ready(self) -> None:
@@ -123,6 +131,34 @@ class Confirmer:
             await opened.close()
             raise
         self._dedicated = opened
+
+    async def add(self, call: Call[AddReply]) -> AddReply:
+        """Run an `add_marked`; confirm it in the same pipeline if waits are short.
+
+        The add would block the adds behind it for the time of a long wait. A call in a cluster may be redirected away
+        from the connection of the wait. In both cases `confirm` must follow.
+
+        Returns:
+            The reply; its results have None instead of a mark if the add is confirmed.
+        """
+        opened = self._dedicated
+        if opened is None or opened.is_cluster or self._short_waits < _SHORT_WAITS:
+            return await self._transport.call(call)
+        block = self._durability.timeout
+        try:
+            waits = await self._waits(opened, block)
+            began = time.monotonic()
+            reply, replies = await opened.call_before(call, waits, block)
+        except (ServerNotReadyError, UnsupportedOptionError):
+            return await self._transport.call(call)
+        self._note_wait(time.monotonic() - began)
+        if self._shortfall("", replies):
+            return reply
+        unmarked: Any = [(None, result) for _, result in cast("Any", reply.results)]
+        return AddReply(reply.now, unmarked)
+
+    def _note_wait(self, seconds: float) -> None:
+        self._short_waits = self._short_waits + 1 if seconds < _SHORT_S else 0
 
     async def confirm(self, mark: str) -> None:
         """Wait until the add with this mark is durable.
@@ -162,7 +198,9 @@ class Confirmer:
         try:
             await self._connect()
             assert self._dedicated is not None
+            began = time.monotonic()
             reply, waits = await self._send(self._dedicated, marks, block)
+            self._note_wait(time.monotonic() - began)
         except ClosedError:
             await self.close()
             return _CLOSED, set()
@@ -188,6 +226,12 @@ class Confirmer:
         return ""
 
     async def _send(self, transport: Transport, marks: list[str], block: int) -> tuple[ConfirmReply, list[Any]]:
+        waits = await self._waits(transport, block)
+        keep = (self._durability.timeout + block) // 1000 + 1
+        return await transport.call_before(confirm_durable(self._meta, marks, keep, transport.is_cluster), waits, block)
+
+    async def _waits(self, transport: Transport, block: int) -> list[list[str]]:
+        """Return the commands behind a call; they wait for ``block`` ms."""
         durability = self._durability
         waits: list[list[str]] = [["CLUSTER", "MYID"]] if transport.is_cluster else []
         if durability.disk:
@@ -196,9 +240,7 @@ class Confirmer:
             wanted = durability.replicas
             self._replicas = await self._count_replicas(transport) if wanted == "all" else wanted
             waits.append(["WAIT", str(self._replicas), str(block)])
-        keep = (durability.timeout + block) // 1000 + 1
-        call = confirm_durable(self._meta, marks, keep, transport.is_cluster)
-        return await transport.call_before(call, waits, block)
+        return waits
 
     async def _count_replicas(self, transport: Transport) -> int:
         call = confirm_durable(self._meta, [], 1, transport.is_cluster)
