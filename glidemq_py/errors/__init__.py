@@ -4,6 +4,9 @@ All exceptions derive from `GlideMQError`, and also from the standard exception 
 `ConnectionError`, `TimeoutError`) if there is one. The first line of a class's docstring is its default message.
 """
 
+# `typing.get_type_hints` resolves the annotations of the classes in this module (see the end).
+from collections.abc import Sequence  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from datetime import timedelta  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from typing import Final
 
 from glidemq_py.errors.base import (
@@ -144,5 +147,5 @@ __all__ = [
 
 _HOME: Final = __name__
 for _name in __all__:
-    # Tracebacks and pickles contain the public name of the class.
+    # Tracebacks and pickles contain the public name of the class; `typing.get_type_hints` reads this module, too.
     globals()[_name].__module__ = _HOME

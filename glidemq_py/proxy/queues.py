@@ -164,8 +164,8 @@ async def drain(queue: OpenQueue, body: given.Drain = {}) -> Response:  # noqa: 
 
 
 @router.post("/retry", summary="Requeue failed jobs", response_model=Requeued, openapi_extra=with_example(count=100))
-async def retry(queue: OpenQueue, body: given.RetryJobs = {}) -> Response:  # noqa: B006
-    return answer({"retried": await queue.retry_jobs(body.get("count", 0))})
+async def retry(queue: OpenQueue, body: given.RetryJobs) -> Response:
+    return answer({"retried": await queue.retry_jobs(body["count"])})
 
 
 @router.delete(

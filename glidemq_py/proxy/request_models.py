@@ -217,8 +217,8 @@ class Drain(_Request, total=False):
     delayed: bool
 
 
-class RetryJobs(_Request, total=False):
-    """How many failed jobs to requeue; 0 = all."""
+class RetryJobs(_Request):
+    """How many failed jobs to requeue, oldest failure first; 0 = all."""
 
     count: Annotated[int, Field(ge=0, le=2**53)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import library, proxy, spark, sync, telemetry, testing
+from glidemq_py import errors, library, proxy, spark, sync, telemetry, testing
 
 
 def functions_of(kind: type[Any]) -> Iterator[tuple[str, Any]]:
@@ -25,9 +25,10 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         yield from functions_of(value) if inspect.isclass(value) else [(name, value)]
 
 
-@pytest.mark.parametrize(
-    "module", [glidemq_py, sync, testing, proxy, spark, telemetry, library], ids=lambda m: m.__name__
-)
+MODULES = [glidemq_py, sync, testing, proxy, spark, telemetry, library]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_hints_of_public_functions_resolve(module: ModuleType) -> None:
     failures: list[str] = []
     seen = 0
@@ -41,3 +42,17 @@ def test_hints_of_public_functions_resolve(module: ModuleType) -> None:
                 failures.append(f"{name}: {error}")
     assert failures == []
     assert seen > 0
+
+
+@pytest.mark.parametrize("module", [*MODULES, errors], ids=lambda m: m.__name__)
+def test_hints_of_public_classes_resolve(module: ModuleType) -> None:
+    """Also of errors, which name the module `glidemq_py.errors` as their own but are defined in another."""
+    failures: list[str] = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            try:
+                typing.get_type_hints(value)
+            except NameError as error:
+                failures.append(f"{name}: {error}")
+    assert failures == []

@@ -258,6 +258,7 @@ def test_replay_all_is_bounded_and_continues(
         ("/jobs/bulk", '{"jobs": [{"name": "n", "data": %s.5}]}' % ("9" * 400)),
         ("/jobs", '{"name": "n", "opts": {"ordering": {"key": "k", "what": 1}}}'), ("/jobs/bulk", '{"jobs": 1}'),
         ("/jobs/bulk", '{"jobs": [1]}'), ("/pause", "{}"), ("/drain", '{"delayed": 1}'), ("/retry", '{"count": -1}'),
+        ("/retry", ""), ("/retry", "{}"), ("/retry", '{"count": null}'),
     ],
 )  # fmt: skip
 def test_invalid_request_is_400(http: httpx.Client, base: str, path: str, content: str) -> None:
@@ -271,6 +272,7 @@ def test_invalid_request_is_400(http: httpx.Client, base: str, path: str, conten
     ("path", "body", "error"),
     [
         ("/jobs", {}, "option 'name' = None: is required"),
+        ("/retry", {}, "option 'count' = None: is required"),
         ("/jobs", {"name": "n", "opts": {"priority": 5_000}},
          "option 'opts.priority' = 5000: must be less than or equal to 2047"),
         ("/jobs", {"name": "n", "opts": {"job_id": "x"}},
