@@ -48,11 +48,12 @@ class ResultsReader(QueueStreamReader):
         super().__init__(options, columns)
         self._cursor = ""
         self._next_search = 0.0
+        self._all_searched = False
 
     # -- offsets, on the driver ---------------------------------------------------------------------------------
 
     def _start(self) -> Offset:
-        self._search_all()
+        self._search_once()
         starting, now = self._options.starting, self._range()
         if self._options.starting_at is not None:
             return self._at(now, self._since(self._options.starting_at, now.first - 1))
@@ -97,7 +98,7 @@ class ResultsReader(QueueStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
         """Stop at the newest result that exists now."""
-        self._search_all()
+        self._search_once()
         super().prepareForTriggerAvailableNow()
 
     def _newest(self) -> Offset:
@@ -110,6 +111,14 @@ class ResultsReader(QueueStreamReader):
 
     # -- searching for results without a number, on the driver ---------------------------------------------------
 
+    def _search_once(self) -> None:
+        """Number every job that has finished when the query starts, and the newest ones if that was done already."""
+        if self._all_searched:
+            self._next_search = 0.0
+            self._search_some()
+        else:
+            self._search_all()
+
     def _search_all(self) -> None:
         """Turn the sequence on, and number every job that has finished."""
         transport, meta = transport_of(self._options.place), self._options.keys.meta
@@ -119,6 +128,7 @@ class ResultsReader(QueueStreamReader):
             self._cursor, _ = transport.call(results.find(meta, self._cursor, _SEARCHED))
             if not self._cursor:
                 break
+        self._all_searched = True
         self._next_search = time.monotonic() + _SEARCH_PAUSE_S
 
     def _search_some(self) -> None:

@@ -14,7 +14,7 @@ local function read_settings(q)
   local found = G.pcall('HMGET', q.meta, 'resultsId', 'resultsKept')
   if found.err then return false end
   local id, kept = unpack(found)
-  return id and kept and { id = id, kept = G.int(math.max(1, G.count_of(kept, 1))) }
+  return id and kept and { id = id, start = id .. ':', kept = G.int(math.max(1, G.count_of(kept, 1))) }
 end
 
 -- Return the settings of the sequence {id, kept}, or false if it is off; read once per call. kept: about how many
@@ -32,12 +32,12 @@ R.time_of = function(finished_on) return string.sub(finished_on, 1, AT_MAX) end
 
 -- Return whether the record's field `resultSeq` is a number of the finish at the time `at`.
 R.is_numbered = function(settings, mark, at)
-  local start = settings.id .. ':'
+  local start = settings.start
   return mark and string.sub(mark, 1, #start) == start and string.sub(mark, -#at - 1) == '@' .. at
 end
 
 -- Return the value of `resultSeq` of a finish.
-R.mark = function(settings, number, at) return settings.id .. ':' .. number .. '@' .. at end
+R.mark = function(settings, number, at) return settings.start .. number .. '@' .. at end
 
 -- Give a finish the next number. has_record: write the number to the job's record.
 -- Without `must`, a key of a foreign type is ignored: the job stays without a number, and the search of a reader finds it.

@@ -106,7 +106,7 @@ G.export('results_range', { 'no-writes' }, function(q, r)
 end)
 
 G.export('results_page', { 'no-writes' }, function(q, r)
-  local settings = R.settings(q) or { id = '' }
+  local settings = R.settings(q) or { start = ':' }
   local wanted, rows, removed, last = {}, {}, 0, r.after
   for _, state in ipairs(r.states) do wanted[R.STATES[state] or ''] = state end
   local entries = redis.call('XRANGE', q.results, '(' .. entry_id(r.after), entry_id(r.stop), 'COUNT',
