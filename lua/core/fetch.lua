@@ -82,7 +82,12 @@ end
 local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
   local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
-  if h[GROUP_KEY] then
+  if fetching.lease then
+    local lease, deadline = G.leases.start(fetching, id, entry, fence, h[OPTS])
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', fence,
+      'lease', lease)
+    if h[GROUP_KEY] then redis.call('HSET', key, 'slot', '1', 'takenBy', entry == '' and fetching.consumer or '') end
+  elseif h[GROUP_KEY] then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
       'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
   else
@@ -94,7 +99,6 @@ local function write_active(q, fetching, id, entry, h)
     if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', fetching.consumer) end
     if not fetching.quiet then G.emit(q.events, 'active', id) end
   end
-  if fetching.lease then G.leases.start(q, fetching, id, entry, fence, h[OPTS]) end
   fetching.bytes = fetching.bytes + #h[DATA]
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
     h[STALLED], h[PRIORITY], h[STACKTRACE])

@@ -438,3 +438,20 @@ def test_blocking_leases(url: str, queue_name: str):
         with queue.lease(wait=1_000) as lease:
             assert lease is not None
         assert queue.get_job_counts().completed == 4
+
+
+# -- every server ------------------------------------------------------------------------------------------
+
+
+async def test_leases_on_every_server(core_url: str, queue_name: str):
+    async with Queue(queue_name, core_url) as queue:
+        waiting = asyncio.create_task(queue.fetch(2, wait=60_000))
+        await queue.add("a", 1, attempts=2)
+        (lease,) = await with_timeout(waiting)
+        await queue.add("b", 2, priority=1)
+        (following,) = await Lease.from_token(queue, lease.token).complete("x", fetch_next=2)
+        assert await following.extend(60_000) > 0
+        assert await queue.release_owner() == 1
+        assert (await queue.get_job_counts()).completed == 1
+        assert (await queue.check()).ok
+        await queue.obliterate(force=True)

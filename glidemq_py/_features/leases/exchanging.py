@@ -273,6 +273,8 @@ async def _call(
 
 
 def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseOutcome:
+    if status == AttemptStatus.OK and not TELEMETRY.on:
+        return LeaseOutcome.COMPLETED  # the usual case, at no cost
     if sent or status == AttemptStatus.ALREADY:
         status = working.status_after_lost_reply(report.row, report.attempts_made, status)
     outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)

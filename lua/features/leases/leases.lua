@@ -114,7 +114,6 @@ end
 
 -- End leases that are over, the oldest first, `most` at most.
 L.recover_expired = function(q, run, most)
-  G.repair_times(q.leases, run.now + G.DAY_MS, run.now)
   local found = G.pcall('ZRANGEBYSCORE', q.leases, '-inf', G.int(run.now), 'LIMIT', 0, most)
   if found.err then return end
   for _, id in ipairs(found) do
@@ -194,23 +193,48 @@ local function timeout_of(opts)
   return whole(decoded(opts).timeout, G.DAY_MS * 3650)
 end
 
--- The job was activated with the token (fence, fetching.now).
-L.start = function(q, fetching, id, entry, fence, opts)
-  local settings, now = fetching.lease, fetching.now
-  local timeout, deadline = timeout_of(opts), now + settings.lock
-  local limit = timeout > 0 and now + timeout or 0
-  if limit > 0 then deadline = math.min(deadline, limit) end
-  local text = G.int(deadline)
-  redis.call('HSET', q.J .. id, 'lastActive', text, 'lease', text_of({ fence = fence, processed_on = now,
-    deadline = deadline, limit = limit, counts = settings.counts, entry = entry, owner = settings.owner }))
-  settings.started[#settings.started + 1] = text
-  settings.started[#settings.started + 1] = id
+-- Return the `lease` and `lastActive` of a job without a timeout: but for fence and entry the same for all of a call.
+local function plain_texts(settings, fetching, entry, fence)
+  if not settings.middle then
+    settings.deadline = G.int(fetching.now + settings.lock)
+    settings.middle = '|' .. fetching.now_text .. '|' .. settings.deadline .. '|0|' .. (settings.counts and '1' or '0')
+      .. '|'
+  end
+  return G.int(fence) .. settings.middle .. entry .. '|' .. settings.owner, settings.deadline
 end
+
+-- The job gets the token (fence, fetching.now). Return its `lease` and its `lastActive`.
+L.start = function(fetching, id, entry, fence, opts)
+  local settings, timeout = fetching.lease, timeout_of(opts)
+  local lease, text
+  if timeout > 0 then
+    local limit = fetching.now + timeout
+    local deadline = math.min(fetching.now + settings.lock, limit)
+    text = G.int(deadline)
+    lease = text_of({ fence = fence, processed_on = fetching.now, deadline = deadline, limit = limit,
+      counts = settings.counts, entry = entry, owner = settings.owner })
+  else
+    lease, text = plain_texts(settings, fetching, entry, fence)
+  end
+  local started = settings.started
+  started[#started + 1] = text
+  started[#started + 1] = id
+  return lease, text
+end
+
+-- A small sorted set is a list that each write searches from its start, which costs more than all other writes of a
+-- lease. A member longer than the server's limit for such lists (64 bytes) turns the set into a tree for good.
+local LONG = '-----------------------------------------------------------------'
+local MANY = 16
 
 -- At the end of the call: one write for all its leases.
 L.store = function(q, fetching)
   local started = fetching.lease.started
-  if #started > 0 then redis.call('ZADD', q.leases, unpack(started)) end
+  if #started == 0 then return end
+  local is_new = #started >= 2 * MANY and redis.call('EXISTS', q.leases) == 0
+  if is_new then redis.call('ZADD', q.leases, 0, LONG) end
+  redis.call('ZADD', q.leases, unpack(started))
+  if is_new then redis.call('ZREM', q.leases, LONG) end
 end
 
 -- ------------------------------------------------------------------ extending

@@ -168,6 +168,7 @@ local function sweep(q, run)
   G.sweep_dedup(q, run.now)
   G.sweep_groups(q, run.now)
   G.flows.sweep_parents(q, run.now)
+  G.repair_times(q.leases, run.now + G.DAY_MS, run.now)
   G.leases.recover_expired(q, run, PAGE)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end

@@ -1,0 +1,42 @@
+"""Leases on the in-memory server: with its clock, and without a worker."""
+
+import asyncio
+
+import pytest
+
+from glidemq_py import JobState, LeaseLostError
+from glidemq_py.testing import TestQueue
+
+
+async def test_lease_expires_when_the_clock_is_advanced() -> None:
+    async with TestQueue() as queue:
+        job = await queue.add("n", 4, attempts=2)
+        (lease,) = await queue.fetch(1, lock_duration=5_000, count_expiry=True)
+        queue.clock.advance(4_999)
+        assert await queue.fetch(1) == []
+        queue.clock.advance(1)
+        (again,) = await queue.fetch(1)
+        assert (again.id, again.job.attempts_made) == (job.id, 1)
+        with pytest.raises(LeaseLostError):
+            await lease.complete()
+        await again.complete("done")
+        assert await job.get_state() is JobState.COMPLETED
+
+
+async def test_timeout_of_the_job_ends_a_lease() -> None:
+    async with TestQueue() as queue:
+        await queue.add("n", timeout=1_000)
+        (lease,) = await queue.fetch(1)
+        queue.clock.advance(1_000)
+        with pytest.raises(LeaseLostError):
+            await lease.complete()
+        assert (await queue.get_job_counts()).failed == 1
+
+
+async def test_waiting_fetch_is_woken_up() -> None:
+    async with TestQueue() as queue:
+        waiting = asyncio.create_task(queue.fetch(1, wait=60_000))
+        await queue.add("n")
+        async with asyncio.timeout(60):
+            (lease,) = await waiting
+        await lease.complete()
