@@ -68,12 +68,12 @@ class _Logs(logging.Handler):
 class Fleet:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, *, short: bool = True) -> None:
+    def __init__(self, scenario: Scenario, *, native: bool = True) -> None:
         self.scenario = scenario
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
         mutate: Callable[[str], str] = MUTATIONS[scenario.mutation] if scenario.mutation else str
-        self.server = SimulatedServer(self.loop, mutate, short=short)
+        self.server = SimulatedServer(self.loop, mutate, native=native)
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
         self.server.on_event = self.ledger.log.append
@@ -321,6 +321,6 @@ def _own_process() -> Any:
             setattr(module, name, value)
 
 
-def simulate(scenario: Scenario, *, short: bool = True) -> Verdict:
-    """Run a scenario. ``short``: see `SimulatedServer`."""
-    return Fleet(scenario, short=short).run()
+def simulate(scenario: Scenario, *, native: bool = True) -> Verdict:
+    """Run a scenario. ``native``: see `SimulatedServer`."""
+    return Fleet(scenario, native=native).run()

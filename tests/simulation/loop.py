@@ -39,7 +39,7 @@ class Party:
         self.dead = False
         self.frozen = False
         self.skew = 0.0
-        self.postponed: list[asyncio.Handle] = []
+        self.postponed: list[_Step] = []
         self.kept: list[object] = []
         """Its tasks, so that those of a killed party are not collected, which would run their `finally` blocks."""
 
@@ -52,6 +52,34 @@ PARTY: contextvars.ContextVar[Party | None] = contextvars.ContextVar("PARTY", de
 
 class DeadlockError(Exception):
     """Raised if the program waits for something that nothing will bring about."""
+
+
+class _Step:
+    """A callback to run, as `asyncio.TimerHandle`, which costs several times as much."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "time")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, time: float = 0.0
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.time = time
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.time
+
+
+def _nothing() -> None: ...
 
 
 class _Task(asyncio.Task[Any]):
@@ -82,6 +110,7 @@ class SimulatedLoop(BaseEventLoop):
 
     _ready: deque[Any]
     _scheduled: list[Any]
+    """Steps with their times and numbers, soonest first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,13 +119,18 @@ class SimulatedLoop(BaseEventLoop):
         self.errors: list[str] = []
         self._ended = False
         self._tasks: set[_Task] = set()
+        self._many_tasks = 100
+        self._number = 0
         self.set_task_factory(self._new_task)  # type: ignore[arg-type]
         self.set_exception_handler(self._on_error)
 
     def _new_task(self, _: object, work: Coroutine[Any, Any, Any], **options: Any) -> _Task:
         task = _Task(work, loop=self, **options)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks = self._tasks
+        tasks.add(task)
+        if len(tasks) > self._many_tasks:
+            tasks -= {each for each in tasks if each.done()}
+            self._many_tasks = 2 * len(tasks) + 100
         return task
 
     def _on_error(self, _: object, context: dict[str, Any]) -> None:
@@ -126,29 +160,52 @@ class SimulatedLoop(BaseEventLoop):
 
     # -- running --------------------------------------------------------------------------------------------
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        step = _Step(callback, args, contextvars.copy_context() if context is None else context)
+        self._ready.append(step)
+        return step
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        step = _Step(callback, args, contextvars.copy_context() if context is None else context, when)
+        self._number += 1
+        heapq.heappush(self._scheduled, (when, self._number, step))
+        return step
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
     def _run_once(self) -> None:
         ready, scheduled = self._ready, self._scheduled
         if not ready:
-            while scheduled and scheduled[0]._cancelled:
-                heapq.heappop(scheduled)._scheduled = False
+            while scheduled and scheduled[0][2].is_cancelled:
+                heapq.heappop(scheduled)
             if not scheduled:
                 raise DeadlockError("every task waits, and no timer is set")
-            self.now = max(self.now, scheduled[0]._when)
-            while scheduled and scheduled[0]._when <= self.now:
-                handle = heapq.heappop(scheduled)
-                handle._scheduled = False
-                if not handle._cancelled:
-                    ready.append(handle)
+            now = self.now = max(self.now, scheduled[0][0])
+            while scheduled and scheduled[0][0] <= now:
+                ready.append(heapq.heappop(scheduled)[2])
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
+            step = ready.popleft()
+            if step.is_cancelled:
                 continue
-            party = handle._context.get(PARTY)
+            context = step.context
+            party = context.get(PARTY)
             if party is not None and (party.dead or party.frozen):
-                (party.kept if party.dead else party.postponed).append(handle)
+                (party.kept if party.dead else party.postponed).append(step)
                 continue
             self.steps += 1
-            handle._run()
+            try:
+                context.run(step.callback, *step.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"exception in {step.callback!r}", "exception": error})
 
     def end(self) -> None:
         """End all pending tasks without running them further, and close the loop."""
@@ -185,6 +242,3 @@ class SimulatedLoop(BaseEventLoop):
     def _process_events(self, _: object) -> None: ...
 
     def _write_to_self(self) -> None: ...
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Timers are removed when their time comes."""

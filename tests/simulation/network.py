@@ -249,7 +249,7 @@ class SimulatedClient:
             reply = network.server.run_command(command)
         except CommandError as error:
             reply = RequestError(f"An error was signalled by the server: - ResponseError: {error}")
-        network.trace = zlib.crc32(b"%r %r %r" % (self._loop.now, command, reply), network.trace)
+        network.trace = zlib.crc32(b"%r %b %r" % (self._loop.now, b" ".join(command), reply), network.trace)
         for listener in network.listeners:
             listener(self.party, command, reply, request is not None)
         return reply
@@ -337,7 +337,7 @@ class SimulatedTransport(AsyncTransport):
         self._full_names = {name: self._names[name] for name in self._names}
 
     async def _run(self, call: Call[Any]) -> Any:
-        keys = [key.encode("utf-8", "surrogateescape") for key in call.keys]
+        keys = [_bytes(key) for key in call.keys]
         args = [arg if type(arg) is bytes else _bytes(arg) for arg in call.args]
         command = [b"FCALL", self._full_names[call.function], b"%d" % len(keys), *keys, *args]
         (reply,) = await self._client.send([command], call.repeatable, REQUEST_TIMEOUT_MS / 1000)

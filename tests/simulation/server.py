@@ -7,21 +7,34 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._client.memory.native import Native, UnusualError
 from glidemq_py._client.memory.store import CommandError
-from tests.simulation.commands import shortcut
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.substitutes import EPOCH_S
 
 __all__ = ["SimulatedServer"]
 
 FUNCTION_CALLS: Final = (b"FCALL", b"FCALL_RO")
-_ACTIVATION: Final = [b"state", b"active"]
+_ACTIVATION: Final = (b"state", b"active")
 
 
 def fields_of(xadd: list[Any]) -> dict[bytes, bytes]:
     """Return the fields of the entry that an XADD with these arguments adds."""
     at = xadd.index(b"*") + 1
     return dict(zip(xadd[at::2], xadd[at + 1 :: 2], strict=True))
+
+
+def _no_native(*_: Any) -> Any:
+    raise UnusualError
+
+
+def _tapped(native: Native, tap: Callable[..., None]) -> Native:
+    def run(*args: Any) -> Any:
+        reply = native(*args)
+        tap(*args)
+        return reply
+
+    return run
 
 
 class _VirtualClock(Clock):
@@ -40,10 +53,10 @@ class SimulatedServer(MemoryServer):
     Args:
         loop: its clock.
         mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
-        short: run commands by `commands.shortcut`.
+        native: run commands natively where possible; otherwise by fakeredis.
     """
 
-    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, short: bool = True) -> None:
+    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, native: bool = True) -> None:
         self.virtual_clock = _VirtualClock(loop)
         super().__init__(self.virtual_clock)
         self._mutate = mutate
@@ -53,19 +66,33 @@ class SimulatedServer(MemoryServer):
         self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
         """Called with the fields of every entry of an events stream, and with an event `activated` (with `fence`) when
         a job becomes active."""
-        execute = shortcut(self._store) if short else self._store.execute
+        if not native:
+            for name in self._store.natives:
+                self._engine.use(name, _no_native)
+        for name, tap in ((b"XADD", self._tap_xadd), (b"HSET", self._tap_hset)):
+            if native:
+                self._engine.use(name, _tapped(self._store.natives[name], tap))
+        execute = self._store.execute
 
         def tapped(name: bytes, args: list[bytes], *, script: bool) -> Any:
             reply = execute(name, args, script=script)
-            if name == b"XADD" and args[0].endswith(b":events"):
-                self.on_event(fields_of(args))
-            elif name == b"HSET" and args[1:3] == _ACTIVATION:
-                fields = dict(zip(args[1::2], args[2::2], strict=True))
-                job_id = args[0].partition(b"}:job:")[2]
-                self.on_event({b"event": b"activated", b"jobId": job_id, b"fence": fields[b"fence"]})
+            if name == b"XADD":
+                self._tap_xadd(*args)
+            elif name == b"HSET":
+                self._tap_hset(*args)
             return reply
 
         self._store.execute = tapped  # type: ignore[method-assign]
+
+    def _tap_xadd(self, key: bytes, *args: Any) -> None:
+        if key.endswith(b":events"):
+            self.on_event(fields_of([*args]))
+
+    def _tap_hset(self, key: bytes, *args: Any) -> None:
+        if args[:2] == _ACTIVATION:
+            fields = dict(zip(args[::2], args[1::2], strict=True))
+            job_id = key.partition(b"}:job:")[2]
+            self.on_event({b"event": b"activated", b"jobId": job_id, b"fence": b"%d" % int(fields[b"fence"])})
 
     def run_command(self, args: list[bytes]) -> Any:
         """Run a command and return its reply in GLIDE's types. Raises CommandError."""

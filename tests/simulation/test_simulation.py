@@ -89,9 +89,9 @@ def test_fault_built_into_the_functions_is_found_and_shrunk(mutation: str) -> No
 
 
 @pytest.mark.parametrize("seed", [3, 7])
-def test_shortcut_into_the_commands_changes_nothing(seed: int) -> None:
+def test_native_commands_change_nothing(seed: int) -> None:
     scenario = draw(seed, 60)
-    assert simulate(scenario).trace == simulate(scenario, short=False).trace
+    assert simulate(scenario).trace == simulate(scenario, native=False).trace
 
 
 def test_idle_fleet_uses_little() -> None:

@@ -3,37 +3,48 @@
 -- luacheck: ignore 121 122
 local unpack_msgpack, decode_json, pack_double = ...
 
--- MessagePack as lua-cmsgpack packs it: whole numbers as integers, an empty table as an array.
+-- MessagePack as lua-cmsgpack packs it: whole numbers as integers, an empty table as an array. `pack(value, out, at)`
+-- writes behind out[at] and returns the index of the last part. Most of a reply is packed here, hence the shortcuts.
 local char, floor, format, concat = string.char, math.floor, string.format, table.concat
 
-local function bytes_of(n, count)
-  local out = {}
-  for i = count, 1, -1 do
-    out[i] = char(n % 256)
-    n = floor(n / 256)
-  end
-  return concat(out)
+local SMALL, SHORT = {}, {} -- the encodings of 0 to 127; the headers of strings of up to 31 bytes
+for n = 0, 127 do SMALL[n] = char(n) end
+for n = 0, 31 do SHORT[n] = char(160 + n) end
+
+local function bytes_of_2(n)
+  local low = n % 256
+  return char((n - low) / 256, low)
+end
+
+local function bytes_of_4(n)
+  local a = n % 256
+  n = (n - a) / 256
+  local b = n % 256
+  n = (n - b) / 256
+  local c = n % 256
+  return char((n - c) / 256, c, b, a)
 end
 
 local function pack_integer(n)
   if n >= 0 then
-    if n < 128 then return char(n) end
-    if n < 2 ^ 8 then return '\204' .. bytes_of(n, 1) end
-    if n < 2 ^ 16 then return '\205' .. bytes_of(n, 2) end
-    if n < 2 ^ 32 then return '\206' .. bytes_of(n, 4) end
-    return '\207' .. bytes_of(n, 8)
+    if n < 128 then return SMALL[n] end
+    if n < 256 then return char(204, n) end
+    if n < 65536 then return '\205' .. bytes_of_2(n) end
+    if n < 4294967296 then return '\206' .. bytes_of_4(n) end
+    local low = n % 4294967296
+    return '\207' .. bytes_of_4((n - low) / 4294967296) .. bytes_of_4(low)
   end
   if n >= -32 then return char(n + 256) end
-  if n >= -2 ^ 7 then return '\208' .. bytes_of(n + 2 ^ 8, 1) end
-  if n >= -2 ^ 15 then return '\209' .. bytes_of(n + 2 ^ 16, 2) end
-  if n >= -2 ^ 31 then return '\210' .. bytes_of(n + 2 ^ 32, 4) end
+  if n >= -128 then return char(208, n + 256) end
+  if n >= -32768 then return '\209' .. bytes_of_2(n + 65536) end
+  if n >= -2147483648 then return '\210' .. bytes_of_4(n + 4294967296) end
   return pack_double(n)
 end
 
 local function header(n, small, fix, medium, large)
   if n <= small then return char(fix + n) end
-  if n < 2 ^ 16 then return medium .. bytes_of(n, 2) end
-  return large .. bytes_of(n, 4)
+  if n < 65536 then return medium .. bytes_of_2(n) end
+  return large .. bytes_of_4(n)
 end
 
 local pack
@@ -50,44 +61,71 @@ local function length_of_array(t)
   return count
 end
 
-local function pack_table(t, out)
+local function pack_table(t, out, at)
   local n = length_of_array(t)
   if n then
-    out[#out + 1] = header(n, 15, 144, '\220', '\221')
-    for i = 1, n do pack(t[i], out) end
-    return
+    at = at + 1
+    out[at] = header(n, 15, 144, '\220', '\221')
+    for i = 1, n do at = pack(t[i], out, at) end
+    return at
   end
   local count = 0
   for _ in pairs(t) do count = count + 1 end
-  out[#out + 1] = header(count, 15, 128, '\222', '\223')
-  for key, value in pairs(t) do
-    pack(key, out)
-    pack(value, out)
-  end
+  at = at + 1
+  out[at] = header(count, 15, 128, '\222', '\223')
+  for key, value in pairs(t) do at = pack(value, out, pack(key, out, at)) end
+  return at
 end
 
-pack = function(value, out)
+-- Pack a table whose last key in order of traversal is its length: an array, unless it has holes.
+local function pack_array(t, n, out, at)
+  local start = at
+  at = at + 1
+  out[at] = header(n, 15, 144, '\220', '\221')
+  for i = 1, n do
+    local value = t[i]
+    if value == nil then
+      for j = start + 1, at do out[j] = nil end
+      return pack_table(t, out, start)
+    end
+    at = pack(value, out, at)
+  end
+  return at
+end
+
+local function pack_number(n)
+  local small = SMALL[n]
+  if small then return small end
+  if n % 1 == 0 and n > -2 ^ 63 and n < 2 ^ 63 then return pack_integer(n) end
+  return pack_double(n)
+end
+
+pack = function(value, out, at)
   local kind = type(value)
   if kind == 'string' then
-    if #value >= 32 and #value < 256 then
-      out[#out + 1] = '\217' .. char(#value)
+    local length = #value
+    if length < 32 then
+      out[at + 1] = SHORT[length]
+    elseif length < 256 then
+      out[at + 1] = char(217, length)
     else
-      out[#out + 1] = header(#value, 31, 160, '\218', '\219')
+      out[at + 1] = header(length, 31, 160, '\218', '\219')
     end
-    out[#out + 1] = value
+    out[at + 2] = value
+    return at + 2
   elseif kind == 'number' then
-    if value == floor(value) and value > -2 ^ 63 and value < 2 ^ 63 then
-      out[#out + 1] = pack_integer(value)
-    else
-      out[#out + 1] = pack_double(value)
-    end
-  elseif kind == 'boolean' then
-    out[#out + 1] = value and '\195' or '\194'
+    out[at + 1] = pack_number(value)
+    return at + 1
   elseif kind == 'table' then
-    pack_table(value, out)
+    local n = #value
+    if n > 0 and next(value, n) == nil then return pack_array(value, n, out, at) end
+    return pack_table(value, out, at)
+  elseif kind == 'boolean' then
+    out[at + 1] = value and '\195' or '\194'
   else
-    out[#out + 1] = '\192'
+    out[at + 1] = '\192'
   end
+  return at + 1
 end
 
 local function checked(ok, ...)
@@ -97,8 +135,8 @@ end
 
 cmsgpack = {
   pack = function(...)
-    local out = {}
-    for i = 1, select('#', ...) do pack((select(i, ...)), out) end
+    local out, at = {}, 0
+    for i = 1, select('#', ...) do at = pack((select(i, ...)), out, at) end
     return concat(out)
   end,
   unpack = function(packed) return checked(unpack_msgpack(packed)) end,

@@ -14,13 +14,18 @@ from typing import Any, Final
 import msgpack
 
 from glidemq_py._client.library_source import Library
+from glidemq_py._client.memory.native import UNUSUAL, Native, Status, UnusualError, as_argument
 from glidemq_py._client.memory.store import CommandError, Store, load_optional
 
 __all__ = ["ScriptEngine"]
 
+_MOST_ARGUMENTS: Final = 200
+"""Elements of a list that are passed as arguments. Lua's limit is 8,000."""
 _PRELUDE: Final = Path(__file__).with_name("server.lua")
 _CODECS: Final = Path(__file__).with_name("codecs.lua")
 _msgpack: Any = msgpack
+_compiled: Final[dict[str, bytes]] = {}
+"""The library that was loaded last, compiled: most programs and tests create many servers with the same one."""
 
 
 class ScriptEngine:
@@ -41,7 +46,13 @@ class ScriptEngine:
         self._loaded: set[str] = set()
         codecs = (self._unpack_msgpack, self._decode_json, _pack_double)
         self._null = self._lua.execute(_CODECS.read_bytes(), *codecs)
-        self._load, self._run, self._list = self._lua.execute(_PRELUDE.read_bytes(), self._execute)
+        self._natives = self._table({})
+        self._pack = self._lua.execute(b"return function(...) return {...} end")
+        self._load, self._compile, self._run, self._list = self._lua.execute(
+            _PRELUDE.read_bytes(), self._execute, self._natives
+        )
+        for name, native in store.natives.items():
+            self.use(name, native)
 
     @property
     def functions(self) -> list[bytes]:
@@ -58,9 +69,28 @@ class ScriptEngine:
         """Load a library from its source. Raises CommandError."""
         try:
             # The first line (#!lua) is not Lua. Commenting it out keeps the line numbers.
-            self._load(b"--" + code.encode())
+            self._load(_compiled.get(code) or b"--" + code.encode())
+            if code not in _compiled:
+                _compiled.clear()
+                _compiled[code] = self._compile(b"--" + code.encode())
         except Exception as error:
             raise CommandError(f"ERR Error compiling function: {error}") from error
+
+    def use(self, name: bytes, native: Native) -> None:
+        """Run a command of functions by this function."""
+        to_lua = self._to_lua
+
+        def run(*args: Any) -> Any:
+            try:
+                reply = native(*args)
+            except UNUSUAL:
+                return None
+            kind = type(reply)
+            if kind is bytes or kind is int:
+                return reply
+            return False if reply is None else to_lua(reply)
+
+        self._natives[name] = run
 
     def call(self, name: str, keys: list[bytes], args: list[bytes]) -> Any:
         """Run a function and return its reply in a server's types. Raises CommandError."""
@@ -103,7 +133,8 @@ class ScriptEngine:
     # -- values -------------------------------------------------------------------------------------------
 
     def _value(self, value: Any) -> Any:
-        return self._table(value, recursive=True) if isinstance(value, list | dict) else value
+        kind = type(value)
+        return self._table(value, recursive=True) if kind is list or kind is dict else value
 
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -118,16 +149,24 @@ class ScriptEngine:
     def _to_lua(self, reply: Any) -> Any:
         if reply is None:
             return False
-        if not isinstance(reply, list):
+        if type(reply) is not list:
+            if type(reply) is int:
+                return reply
+            if type(reply) is Status:
+                return self._table({b"ok": bytes(reply)})
             status = getattr(reply, "value", None)
             return reply if status is None else self._table({b"ok": status})
         items: list[object] = [*reply]  # pyright: ignore[reportUnknownVariableType]
-        return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
+        if len(items) > _MOST_ARGUMENTS:
+            return self._table([each if type(each) is bytes else self._to_lua(each) for each in items])
+        # (Faster than `table_from`.)
+        return self._pack(*[each if type(each) is bytes else self._to_lua(each) for each in items])
 
     def _from_lua(self, value: Any) -> Any:
-        if isinstance(value, bytes | int) and not isinstance(value, bool):
+        kind = type(value)
+        if kind is bytes or kind is int:
             return value
-        if isinstance(value, float):
+        if kind is float:
             return int(value)
         if value is None or isinstance(value, bool):
             return 1 if value else None
@@ -144,12 +183,10 @@ class ScriptEngine:
 
 
 def _argument(value: Any) -> bytes:
-    """Format a number as a server does when Lua passes one to a command."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandError("ERR Lua redis lib command arguments must be strings or integers")
-    if value == int(value) if abs(value) < 2**63 else False:
-        return b"%d" % int(value)
-    return b"%.17g" % value
+    try:
+        return as_argument(value)
+    except UnusualError:
+        raise CommandError("ERR Lua redis lib command arguments must be strings or integers") from None
 
 
 def _bytes(text: str) -> bytes:

@@ -92,6 +92,29 @@ _SHAPES: Final[dict[bytes, Callable[[list[bytes], Any], Any]]] = {
 T = TypeVar("T")
 
 
+class _Acting:
+    """Holds the lock of a server, then wakes up the blocked reads whose keys have changed."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        self._server._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        server = self._server
+        try:
+            if server._dirty:
+                dirty, server._dirty = server._dirty, set()
+                for waiter in tuple(server._waiters):
+                    if not waiter.keys.isdisjoint(dirty):
+                        waiter.wake()
+        finally:
+            server._lock.release()
+
+
 class MemoryServer:
     """A server inside this process; pass it as the ``connection`` of a queue, worker or listener.
 
@@ -201,17 +224,8 @@ class MemoryServer:
             with self._lock:
                 del self._waiters[waiter]
 
-    @contextmanager
-    def _acting(self) -> Generator[None]:
-        with self._lock:
-            try:
-                yield
-            finally:
-                if self._dirty:
-                    dirty, self._dirty = self._dirty, set()
-                    for waiter in tuple(self._waiters):
-                        if not waiter.keys.isdisjoint(dirty):
-                            waiter.wake()
+    def _acting(self) -> _Acting:
+        return _Acting(self)
 
     def _touched(self, key: bytes) -> None:
         if self._waiters:

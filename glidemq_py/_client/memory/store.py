@@ -6,14 +6,15 @@ corrects replies that differ from a real server's. Callers must hold the server'
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
+from glidemq_py._client.memory.native import UNUSUAL, Keyspace, NativeCommands
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError
 
@@ -123,6 +124,24 @@ def _share_our_clock() -> None:
             module.time = _Time()  # type: ignore[attr-defined]
 
 
+class _Moment:
+    """Freezes the time of a store. A class, because a generator costs more than many commands."""
+
+    __slots__ = ("_before", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._before: float | None = None
+
+    def __enter__(self) -> None:
+        store = self._store
+        self._before = _acting.seconds
+        _acting.seconds = store._database.time = store._clock.micros() / 1_000_000
+
+    def __exit__(self, *_: object) -> None:
+        _acting.seconds = self._before
+
+
 class Store:
     """The databases of one server.
 
@@ -143,17 +162,15 @@ class Store:
         self._database = self._for_clients._db
         # We wake up blocked readers ourselves: fakeredis would require its own lock.
         self._database.notify_watch = touched
+        commands = NativeCommands(Keyspace(self._database, fake.config, touched))
+        self.natives = commands.by_name
+        """Direct implementations of commands, for functions."""
+        self._read_group = commands.read_group
         self._found: dict[tuple[bool, bytes], tuple[Any, Any, Any]] = {}
 
-    @contextmanager
-    def moment(self) -> Generator[None]:
+    def moment(self) -> _Moment:
         """Freeze the time within this context, as a server does while it runs a function."""
-        before = _acting.seconds
-        _acting.seconds = self._database.time = self._clock.micros() / 1_000_000
-        try:
-            yield
-        finally:
-            _acting.seconds = before
+        return _Moment(self)
 
     @property
     def seconds(self) -> float:
@@ -171,6 +188,9 @@ class Store:
         if name == b"TIME":
             micros = round(self.seconds * 1_000_000)
             return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
+        if name == b"XREADGROUP" and not script:
+            with contextlib.suppress(*UNUSUAL):
+                return self._read_group(*args)
         if name in _WITH_SUBCOMMANDS and args:
             name, args = name + b" " + args[0].upper(), args[1:]
         found = self._found.get((script, name))
@@ -188,6 +208,8 @@ class Store:
             raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value") from None
         if isinstance(reply, Exception):
             raise CommandError(_corrected(name, args, _text(reply)))
+        if name == b"XPENDING" and len(args) == 2 and not reply[0]:
+            return [*reply[:3], None]
         if reply is None and name in _EMPTY and len(args) > 1:
             return []
         return reply
@@ -210,7 +232,7 @@ def _socket(client: Any) -> Any:
 def _corrected(name: bytes, args: list[bytes], text: str) -> str:
     if name == b"XREADGROUP" and text.startswith("ERR The XGROUP subcommand requires"):
         return f"NOGROUP No such key or consumer group '{args[1].decode('utf-8', 'replace')}' in XREADGROUP"
-    return text
+    return text.removeprefix("ERR ") if text.startswith("ERR BUSYGROUP") else text
 
 
 def _text(error: Exception) -> str:
