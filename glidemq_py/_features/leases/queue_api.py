@@ -83,7 +83,7 @@ async def fetch(
 
     Args:
         count: Maximum number of jobs, 1..500.
-        lock_duration: How long nobody else gets the jobs, 1_000 ms to 12 hours; see `Lease.extend`.
+        lock_duration: How long no other client gets the jobs, 1_000 ms to 12 hours; see `Lease.extend`.
         wait: How long to wait if no job is ready, 0 ms to one hour. Fewer jobs than ``count`` are returned at once.
         owner: Name of the caller for `release_owner`, 1..256 characters; None is a name of this object's own.
         count_expiry: If True, the expiry of the lock counts as a failed attempt; if False, the job has stalled.

@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 POLL_MS: Final = 850
-"""Longest read, as that of workers: jobs that a Node peer adds to a list wake nobody up."""
+"""Longest read, as that of workers: jobs that a Node peer adds to a list wake no reader."""
 _LATE_S: Final = 0.2
 _RETRY_S: Final = 0.02
 
