@@ -112,7 +112,7 @@ class ResultsReader(QueueStreamReader):
     # -- searching for results without a number, on the driver ---------------------------------------------------
 
     def _search_once(self) -> None:
-        """Number every job that has finished when the query starts, and the newest ones if that was done already."""
+        """Give a number to every job that has finished when the query starts; later, only to the newest ones."""
         if self._all_searched:
             self._next_search = 0.0
             self._search_some()

@@ -338,7 +338,7 @@ class Bench:
         self.empty()
         code = f"from tests.bench.spark import fill; fill({self.place.url!r}, {self.rows})"
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-        ways = {"batch": partial(self.read_rate, None), "stream": self.stream_rate}
+        ways: dict[str, Callable[[], float]] = {"batch": partial(self.read_rate, None), "stream": self.stream_rate}
         self.stream_rate()  # numbers the jobs
         rates: dict[str, list[float]] = {name: [] for name in ways}
         costs: dict[str, list[float]] = {name: [] for name in ways}
