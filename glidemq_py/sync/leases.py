@@ -43,7 +43,7 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
             token: The `token` of the lease.
 
         Raises:
-            GlideMQValidationError: If the token is malformed, or of another queue.
+            GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
         """
         return cls(LeaseCore.from_token(getattr(queue, "_core", queue), token))
 

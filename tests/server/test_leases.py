@@ -330,6 +330,8 @@ async def test_a_token_of_another_queue_is_rejected(queue: Queue, url: str):
     async with Queue("another", url) as other:
         with pytest.raises(GlideMQValidationError, match="must be a token of queue 'another'"):
             Lease.from_token(other, token)
+    with pytest.raises(GlideMQValidationError, match="must be a Queue, not str"):
+        Lease.from_token("another", token)
     for malformed in ("", "l1.", "l1.%%%", token[:-3], f"l2{token[2:]}", None, 5):
         with pytest.raises(GlideMQValidationError, match="token"):
             Lease.from_token(queue, malformed)  # type: ignore[arg-type]

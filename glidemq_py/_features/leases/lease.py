@@ -24,7 +24,7 @@ from glidemq_py._features.leases.exchanging import (
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token, encode_token
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
-from glidemq_py.errors import JobNotLoadedError, JobRevokedError, LeaseLostError
+from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
 __all__ = ["MAX_LOCK_MS", "Lease", "lock_ms", "maker", "report_all"]
 
@@ -78,8 +78,10 @@ class Lease(Generic[DataT, ResultT]):
             token: The `token` of the lease.
 
         Raises:
-            GlideMQValidationError: If the token is malformed, or of another queue.
+            GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
         """
+        if not hasattr(queue, "_lease_owner"):
+            raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
         return cls(queue, decode_token(queue.name, token), _DEFAULTS)
 
     @property
