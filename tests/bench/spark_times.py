@@ -20,19 +20,25 @@ class TimedWriter(FrameWriter):
 
     def write(self, iterator: Any) -> Any:
         """Write the rows of one task."""
-        began = time.time()
+        began, used = time.time(), time.process_time()
         message = super().write(iterator)
-        message.span = (began, time.time())  # type: ignore[attr-defined]  # a message is pickled with its attributes
+        # A message is pickled with its attributes.
+        message.span = (began, time.time())  # type: ignore[attr-defined]
+        message.cpu = time.process_time() - used  # type: ignore[attr-defined]
         return message
 
     def commit(self, messages: list[Any]) -> None:
-        """Commit, and write the times: seconds from the first to the last moment of the tasks, and of the commit."""
-        began = time.time()
+        """Commit, and write the times: seconds from the first to the last moment of the tasks, and of the commit.
+
+        ``cpu`` is the CPU time of the tasks' and the commit's processes.
+        """
+        began, used = time.time(), time.process_time()
         super().commit(messages)
         ended = time.time()
         spans = [message.span for message in messages]
         tasks = max(end for _, end in spans) - min(start for start, _ in spans)
-        Path(os.environ[FILE]).write_text(json.dumps({"tasks": tasks, "commit": ended - began}))
+        cpu = sum(message.cpu for message in messages) + time.process_time() - used
+        Path(os.environ[FILE]).write_text(json.dumps({"tasks": tasks, "commit": ended - began, "cpu": cpu}))
 
 
 class TimedSource(DefaultSource):
