@@ -43,7 +43,9 @@ def test_missing_package_is_reported_with_its_extra(module: str, code: str, extr
 @pytest.mark.parametrize(
     "code",
     [
-        "import glidemq_py, glidemq_py.sync, glidemq_py.telemetry, glidemq_py.testing, glidemq_py.spark",
+        "from glidemq_py import *; from glidemq_py.sync import *; from glidemq_py.testing import *\n"
+        "import glidemq_py.telemetry, glidemq_py.spark\n"
+        "import glidemq_py._client.async_transport, glidemq_py._client.blocking_transport",
         "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('glidemq_py.worker', run_name='__main__')",
         "import runpy; sys.argv[1:] = ['dump']; runpy.run_module('glidemq_py.library', run_name='__main__')",
     ],
