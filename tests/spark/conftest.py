@@ -28,6 +28,9 @@ The limit is a constant of Spark (`PythonWorkerFactory.createSimpleWorker`) with
 SLOW_IMPORT_S = 2
 """The imports that such a process needs take 0.3 s on an idle machine."""
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of drivers. Tests run each plan a few times: optimizing the code takes the JVM longer than it saves."""
+
 
 def missing() -> str:
     """Return why Spark cannot run here, or ''."""
@@ -39,7 +42,7 @@ def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path,
-        "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore",
+        "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "SPARK_SUBMIT_OPTS": JVM_OPTIONS,
     }  # fmt: skip
 
 
