@@ -81,6 +81,7 @@ class Fleet:
         self.producers: dict[int, Party] = {}
         self.producing = 0
         self.started_workers = 0
+        self.failovers = 0
         self._work = asyncio.Queue[Work]()
         self._pending: dict[int, Party | None] = {}
         """Steps that are not done, by number; with the producer that has begun."""
@@ -281,11 +282,18 @@ class Fleet:
         self.loop.call_later(act.amount, self.start_producer, place)
 
     def _failover(self, act: Act) -> None:
-        """The primary dies; a replica that lacks its last writes takes over."""
+        """The primary dies; a replica that lacks its last writes takes over.
+
+        A replica whose copy belongs to a history that an earlier failover has ended does not take over any more.
+        """
+        failovers = self.failovers
         loop, first, state = self.loop, self.loop.now, self.server.copy_state()
         length = len(self.ledger.log)
 
         def fail() -> None:
+            if self.failovers != failovers:
+                return
+            self.failovers += 1
             self.server.restore_state(state)
             del self.ledger.log[length:]
             self.ledger.lost_since(first, loop.now + 0.1)
@@ -298,6 +306,10 @@ class Fleet:
 
     def _lose_functions(self, _: Act) -> None:
         self.server.lose_functions()
+
+    def _step_clock(self, act: Act) -> None:
+        """The server's clock steps forward by up to an hour."""
+        self.server.virtual_clock.skew_us += round(act.amount * 3_600_000_000)
 
     def _skew_clock(self, act: Act) -> None:
         self.workers[act.party][0].skew = (act.amount - 0.5) * 7_200

@@ -109,10 +109,9 @@ def draw(
     workers, concurrency = chance.randint(1, 5), chance.choice((1, 2, 5, 10, 20))
     if not faults:
         return Scenario(seed, tuple(work), workers=workers, concurrency=concurrency, mutation=mutation)
-    return Scenario(
-        seed, tuple(work), _messages(chance, 12 * jobs + 200), _acts(chance, at + 5, workers), workers, concurrency,
-        mutation,
-    )  # fmt: skip
+    messages = _messages(chance, 12 * jobs + 200)
+    acts = sorted((*_acts(chance, at + 5, workers), *_clock_steps(seed, at + 5)), key=lambda act: act.at)
+    return Scenario(seed, tuple(work), messages, tuple(acts), workers, concurrency, mutation)
 
 
 _WEIGHTS: Final = {"bulk": 5, "flow": 3, "failing_flow": 3, "scheduler": 3}
@@ -137,3 +136,11 @@ def _acts(chance: random.Random, seconds: float, workers: int) -> tuple[Act, ...
         for _ in range(chance.choice((0, 2, 5, 12)))
     ]
     return tuple(sorted(acts, key=lambda act: act.at))
+
+
+def _clock_steps(seed: int, seconds: float) -> tuple[Act, ...]:
+    """Return steps of the server's clock, drawn apart from the other faults, which stay those of known seeds."""
+    chance = random.Random(f"clock {seed}")
+    count = chance.choice((0, 0, 0, 1, 2))
+    return tuple(Act(round(chance.uniform(0, seconds), 4), "step_clock", 0, round(chance.random(), 4))
+                 for _ in range(count))  # fmt: skip

@@ -25,6 +25,7 @@ MUTATION_SEEDS = 20
 
 FOUND: list[tuple[int, int, str]] = [
     (1, 60, "the exception of a loading task was never retrieved if the connection was closed meanwhile"),
+    (1122, 300, "a replica with a history that an earlier failover had ended took over (a fault of the simulation)"),
 ]
 """Seeds that have found a fault: seed, jobs, and what it was."""
 
