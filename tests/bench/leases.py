@@ -97,4 +97,4 @@ async def main(scale: float = 1.0, rounds: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*(float(each) for each in sys.argv[1:2])))
+    asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0))
