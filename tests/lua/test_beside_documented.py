@@ -243,6 +243,7 @@ def resp_fixture(request: pytest.FixtureRequest) -> Iterator[RespClient]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rude", [False, True], ids=["polite", "rude"])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_operations_of_both_libraries(resp: RespClient, queue_name: str, seed: int, rude: bool) -> None:

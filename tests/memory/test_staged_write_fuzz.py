@@ -436,6 +436,7 @@ def outcome(driver: Actor) -> str:
     return {"decided": "decided", "unknown": ""}.get(state, "undecided")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.15])
 def test_frames_survive_every_failure(world: Callable[..., World], faults: float) -> None:
     for seed in range(SEED, SEED + RUNS):
@@ -468,6 +469,7 @@ def test_frames_survive_every_failure(world: Callable[..., World], faults: float
         scene.check(True if saved or "decided" in outcomes else False if outcomes == {"undecided"} else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.1])
 def test_streams_survive_every_failure(world: Callable[..., World], faults: float) -> None:
     for seed in range(SEED, SEED + RUNS):
@@ -537,6 +539,7 @@ class Savers:
             self.scene.fail(f"overwrites {overwrites}; jobs of {present}, parts of {parts}, lost {lost}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [0.0, 0.03, 0.15])
 def test_overwrites_replace_whole_frames(world: Callable[..., World], faults: float) -> None:
     """Overwrites and appends at once: the rows of one overwrite remain, and those of each append, or none of them."""

@@ -79,6 +79,7 @@ async def test_an_outcome_whose_reply_was_lost_counts_once(
         assert raw.metric("completed") + raw.metric("failed") == 1
 
 
+@pytest.mark.slow
 async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, proxy: LossyProxy):
     """Every message ends exactly once per subscription, although replies are lost."""
     ends: Counter[tuple[str, str]] = Counter()

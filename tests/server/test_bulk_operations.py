@@ -377,6 +377,7 @@ async def test_group_waiting_jobs_are_counted(core_url: str, queue_name: str):
         gate.open()
 
 
+@pytest.mark.slow
 async def test_counts_of_many_groups_and_many_priorities(url: str, queue_name: str):
     """More than one call sees."""
     async with Queue(queue_name, url) as queue:

@@ -53,6 +53,7 @@ async def test_invalid_arguments_are_rejected(url: str, queue_name: str, argumen
             await queue.check(**arguments)
 
 
+@pytest.mark.slow
 async def test_busy_queue_has_no_findings(url: str, queue_name: str):
     """Workers fetch, retry and complete jobs during the checks. Nothing is reported, and repairs touch nothing."""
     failed_once: set[str] = set()

@@ -374,6 +374,7 @@ async def test_invalid_reports(queue: Queue):
 # -- the death of a lease holder ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stalls", "counts"])
 async def test_a_worker_elsewhere_runs_the_jobs_of_a_killed_lease_holder(queue: Queue, url: str, how: str):
     await queue.add_bulk([("a", n, {"attempts": 2}) for n in range(4)])

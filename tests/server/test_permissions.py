@@ -374,6 +374,7 @@ async def retry(queue: Queue, job_id: str) -> None:
     await job.retry()
 
 
+@pytest.mark.slow
 async def test_operator_functions_of_a_producer_end_and_change_everything_or_nothing(place: ServerProcess) -> None:
     """A function that lacks a permission in its middle would leave the queue half changed."""
     rejected = set[str]()

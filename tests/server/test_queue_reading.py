@@ -214,6 +214,7 @@ async def visited(queue: Queue, state: str, page: int) -> Counter[str]:
     return Counter([job.id async for job in queue.iter_jobs(state, page)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [1, 7, 250, 1_000])
 async def test_three_thousand_jobs_of_one_moment(url: str, queue_name: str, page: int):
     """Jobs with equal scores are told apart only by their position in the set."""

@@ -307,6 +307,7 @@ def test_the_embedded_server(monkeypatch: pytest.MonkeyPatch) -> None:
         assert queue.add("n").id == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_after_a_fork(url: str, queue_name: str, tmp_path: Any) -> None:

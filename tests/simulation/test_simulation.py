@@ -61,6 +61,7 @@ def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
     assert verdict.problems == [], fault
 
 
+@pytest.mark.slow
 def test_run_depends_on_its_seed_only() -> None:
     """The checksum covers every command and reply with its time."""
     outputs: list[str] = []
@@ -95,6 +96,7 @@ def test_native_commands_change_nothing(seed: int) -> None:
     assert simulate(scenario).trace == simulate(scenario, native=False).trace
 
 
+@pytest.mark.slow
 def test_idle_fleet_uses_little() -> None:
     """An hour without jobs is simulated: every worker polls, sends heartbeats, and looks for stalled jobs."""
     fleet = Fleet(Scenario(1, (), workers=1))

@@ -449,6 +449,7 @@ def test_any_credentials_travel_percent_encoded(username, password):
     assert (options.username, options.password) == (username, password)
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_no_url_raises_anything_else(text):
     for url in (text, f"valkey://{text}", f"valkey://h?{text}"):

@@ -21,6 +21,7 @@ def test_all_locks_are_reset_in_a_forked_child():
     assert made == [str(Path("_core") / "forks.py")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_child_can_use_locks_held_by_other_threads_of_its_parent():
     lock, rlock, event = new_lock(), new_rlock(), new_event()

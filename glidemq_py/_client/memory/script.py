@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgpack
 
@@ -85,7 +85,7 @@ class ScriptEngine:
                 reply = native(*args)
             except UNUSUAL:
                 return None
-            kind: type[Any] = type(reply)
+            kind = cast("Any", type(reply))
             if kind is bytes or kind is int:
                 return reply
             return False if reply is None else to_lua(reply)
@@ -133,7 +133,7 @@ class ScriptEngine:
     # -- values -------------------------------------------------------------------------------------------
 
     def _value(self, value: Any) -> Any:
-        kind: type[Any] = type(value)
+        kind = cast("Any", type(value))
         return self._table(value, recursive=True) if kind is list or kind is dict else value
 
     def _from_json(self, value: Any) -> Any:
@@ -163,7 +163,7 @@ class ScriptEngine:
         return self._pack(*[each if type(each) is bytes else self._to_lua(each) for each in items])
 
     def _from_lua(self, value: Any) -> Any:
-        kind: type[Any] = type(value)
+        kind = cast("Any", type(value))
         if kind is bytes or kind is int:
             return value
         if kind is float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 __all__ = ["MAX_INT", "OK", "UNUSUAL", "Native", "Status", "UnusualError", "as_argument", "as_arguments", "integer",
            "read_score", "score_limits", "write_number"]  # fmt: skip
@@ -44,7 +44,7 @@ def as_argument(value: Any) -> bytes:
     """Format a number as a server does when Lua passes one to a command. Raises UnusualError for other types."""
     if isinstance(value, bytes):
         return value
-    kind: type[Any] = type(value)
+    kind = cast("Any", type(value))
     if kind is int:
         return b"%d" % value
     if kind is not float:
@@ -70,7 +70,7 @@ def integer(value: Any) -> int:
 
 def read_score(value: Any) -> float:
     """Read a score in one of the usual forms."""
-    kind: type[Any] = type(value)
+    kind = cast("Any", type(value))
     if kind is int or kind is float:
         return float(value)
     if value.isdigit():
