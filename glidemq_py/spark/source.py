@@ -65,8 +65,9 @@ def make_stream_reader(options: Options, schema: Any) -> Any:
     from glidemq_py.spark.read_options import ReadOptions
     from glidemq_py.spark.results_reader import ResultsReader
 
-    chosen, columns = ReadOptions.parse(options, streaming=True), read_columns(schema, options)
+    chosen = ReadOptions.parse(options, streaming=True)
     if chosen.max_offsets is not None and not api.ADMISSION:
         # Older versions do not pass the start offset of a restarted query, and run availableNow as one batch.
         raise UnsupportedOptionError("maxOffsetsPerTrigger", chosen.max_offsets, "requires PySpark 4.2 or later")
+    columns = read_columns(schema, options)
     return ResultsReader(chosen, columns) if chosen.view == "jobs" else EventsReader(chosen, columns)

@@ -392,9 +392,8 @@ async def test_common_start_error_is_reported_once(start: Start, folder: Path) -
         assert command.text.count("Traceback") == 1
         # The fifth crash in a row ends the supervisor; the other process may crash once more meanwhile.
         assert len(re.findall("cannot start, as before: TypeError: no such database", command.text)) in (4, 5)
-        assert command.lines[-1].endswith(
-            "giving up: children crashed during start 5 times in a row: TypeError: no such database"
-        )
+        # A child that was starting may log after it.
+        assert "giving up: children crashed during start 5 times in a row: TypeError: no such database" in command.text
     with start("broken:worker") as command:
         assert await command.ends() == 1
         assert command.text.count("Traceback") == 1
