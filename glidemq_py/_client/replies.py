@@ -31,6 +31,7 @@ _NEEDED = (
     "_CompatFuture", "_async_pipe_read_fd", "_drain_stale_pipe_frames", "_on_async_pipe_readable", "_resolve_future",
 )  # fmt: skip
 _installed = False
+_installing = new_lock()
 _reading = new_lock()
 
 
@@ -45,9 +46,12 @@ def read_replies_in(loop: asyncio.AbstractEventLoop) -> None:
 
 def _install() -> bool:
     """Replace the three functions of GLIDE that assume a single event loop. Return False if GLIDE lacks any of them."""
+    with _installing:  # two threads would each wrap the other's functions, which then wait for their own lock
+        return _installed or _replace()
+
+
+def _replace() -> bool:
     global _installed
-    if _installed:
-        return True
     if not all(hasattr(_glide, name) for name in _NEEDED):
         return False
     read, current_loop, compatible = _glide._on_async_pipe_readable, asyncio._get_running_loop, _glide._CompatFuture
