@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call
-from glidemq_py._core.calls.adding import DATA, AddCall, AddReply, Row, add, encode_row
+from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, add, encode_row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import JobOutcome
@@ -39,34 +39,12 @@ from glidemq_py.errors import (
 __all__ = [
     "AddCoalescer",
     "AddTransport",
-    "Added",
-    "Adder",
     "BulkAdd",
     "added_job",
 ]
 
-Added = tuple[int, Any]
-"""Server time of the add in epoch ms, and the row's result: an id, or [outcome, id]."""
-
 MAX_ROWS = 256
 MAX_CHARS = 512 * 1024
-
-
-class Adder(Protocol):
-    """Sends the single adds of one event loop."""
-
-    @property
-    def loop(self) -> object:
-        """The event loop; None for blocking code."""
-        ...
-
-    async def add(self, row: Row, /) -> Added:
-        """Add one row; raises the errors of `Transport.call`."""
-        ...
-
-    async def close(self) -> None:
-        """Wait until all pending adds have been sent."""
-        ...
 
 
 class AddTransport(Protocol):

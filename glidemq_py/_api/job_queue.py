@@ -12,12 +12,12 @@ from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
-from glidemq_py._api.bulk import AddCoalescer, Adder, AddTransport, BulkAdd, added_job
+from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, Row, add, encode_row
+from glidemq_py._core.calls.adding import AddCall, Adder, Row, add, encode_row
 from glidemq_py._core.checks import check_bool, check_int
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api.bulk import Added, Adder, AddTransport
+from glidemq_py._api.bulk import AddTransport
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import Producer
@@ -15,7 +15,7 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.driven_transport import DrivenTransport
 from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, Row
+from glidemq_py._core.calls.adding import AddCall, Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport

@@ -16,7 +16,9 @@ __all__ = [
     "AddCall",
     "AddReply",
     "AddRequest",
+    "Added",
     "AddedOther",
+    "Adder",
     "Row",
     "add",
     "add_packed",
@@ -172,3 +174,23 @@ def add_packed(meta: str, request: bytes) -> Call[AddReply]:
 
 AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]
 """Type of `add` and of the corresponding function of broadcasts."""
+
+Added = tuple[int, Any]
+"""Server time of the add in epoch ms, and the row's result: an id, or [outcome, id]."""
+
+
+class Adder(Protocol):
+    """Sends the single adds of one event loop."""
+
+    @property
+    def loop(self) -> object:
+        """The event loop; None for blocking code."""
+        ...
+
+    async def add(self, row: Row, /) -> Added:
+        """Add one row; raises the errors of `Transport.call`."""
+        ...
+
+    async def close(self) -> None:
+        """Wait until all pending adds have been sent."""
+        ...

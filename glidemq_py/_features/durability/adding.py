@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, unpack
-from glidemq_py._core.calls.adding import AddReply, Row
+from glidemq_py._core.calls.adding import Added, Adder, AddReply, Row
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py.errors import BulkAddError, DurabilityError
 
 __all__ = ["ConfirmingTransport", "DurableAdds", "MarkedChunks", "add_marked"]
-
-Added = tuple[int, Any]
-
-
-class Adder(Protocol):
-    """Sends single adds."""
-
-    @property
-    def loop(self) -> object:
-        """The event loop; None for blocking code."""
-        ...
-
-    async def add(self, row: Row, /) -> Added:
-        """Add one row."""
-        ...
-
-    async def close(self) -> None:
-        """Wait until all pending adds have been sent."""
-        ...
 
 
 def _new_mark() -> str:

@@ -216,7 +216,7 @@ class Confirmer:
                 return f"not confirmed ({reply})"
         replies = iter(waits)
         if node and next(replies) != node.encode():
-            return "not confirmed: the queue's slot is moving"
+            return "not confirmed by the node of the queue's slot"
         if self._durability.disk:
             primary, _ = next(replies)
             if not primary:
