@@ -97,7 +97,8 @@ class LeaseLostError(StaleAttemptError):
 
     def __str__(self) -> str:
         job = "the job" if self.job_id is None else f"job {self.job_id!r}"
-        return f"{job}: the lease is lost (it expired, its timeout passed, or the job was removed); nothing was changed"
+        reasons = "it was reported, it expired, its timeout passed, or the job was removed"
+        return f"{job}: the lease is lost ({reasons}); nothing was changed"
 
 
 class JobFailedError(GlideMQError):
