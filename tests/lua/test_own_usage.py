@@ -116,7 +116,7 @@ def test_budget_expires_when_root_ends_without_worker(q: OwnQueue) -> None:
     q.advance(11)
     assert q.fetch() == []
     assert q.state(job_id) == "failed"
-    assert q.redis("TTL", f"budget:{job_id}") == 604_800
+    assert 604_700 < q.redis("TTL", f"budget:{job_id}") <= 604_800
 
 
 # -- budgets -----------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_the_budget_ends_a_week_after_its_root(q: OwnQueue) -> None:
     assert q.resp.execute("TTL", key) == -1
     (job,), _ = fetch_all(q)
     report_result(q, [(1, key, False)], job.completed())
-    assert q.resp.execute("TTL", key) == 604_800
+    assert 604_700 < q.resp.execute("TTL", key) <= 604_800
 
 
 def test_charge_to_another_queue_goes_to_outbox(q: OwnQueue) -> None:
