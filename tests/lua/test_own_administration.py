@@ -199,6 +199,22 @@ def test_retry_goes_to_the_source_of_the_job(q: OwnQueue, options: dict[str, Any
     assert q.take_one().id == job_id
 
 
+@pytest.mark.parametrize("fields", [{}, {"notBefore": "9999999999999"}])
+def test_requeued_parent_is_ready_when_its_children_have_ended(q: OwnQueue, fields: dict[str, str]) -> None:
+    """It has waited for its delay before, or was revoked during it: requeued jobs are not delayed."""
+    parent = q.add_job(delay=45)
+    for name, value in fields.items():
+        q.redis("HSET", f"job:{parent}", name, value)
+    child = q.add_job(parent=[parent, q.base[q.base.index("{") + 1 : -1]])
+    assert q.run(administration.revoke(q.meta, parent)) == "revoked"
+    assert q.run(administration.requeue_job(q.meta, parent)) == "ok"
+    assert q.state(parent) == "waiting-children"
+    first = q.take_one()
+    assert (first.id, q.finish(first.completed())) == (child, [S.OK])
+    assert q.state(parent) == "waiting"
+    assert q.take_one().id == parent
+
+
 @pytest.mark.parametrize("arrange", [waiting, delayed, prioritized, active, completed])
 def test_only_failed_jobs_are_requeued(q: OwnQueue, arrange: object) -> None:
     job_id = arrange(q)  # type: ignore[operator]

@@ -28,6 +28,7 @@ from tests.lua.limit_rules import PAID, QUEUE_WINDOW, TOKEN_MAX, TOKEN_WINDOW, L
 from tests.lua.own_support import Fetched, OwnQueue, library
 from tests.lua.peer_rules import SKEW, PeerRules
 from tests.lua.queue_model import ENDED, Job, Model, Window
+from tests.lua.retention_rules import KEEP, RetentionRules
 from tests.lua.suspension_rules import SUSPEND_TIMEOUT, SuspensionRules
 from tests.lua.wire_support import WireQueue
 
@@ -38,8 +39,6 @@ RATED = "rated"
 KEYS = ("one", "two", "wide", "vary", RATED)
 WIDTHS = {"one": 1, "two": 2, "wide": 3, RATED: 2, PAID: 2}
 RATE, WINDOW = 2, 100
-KEPT = 2
-"""Number of completed jobs that a worker retains."""
 CONSUMERS = ("py-1", "py-2")
 MOMENTS = st.sampled_from((1, 10, 60, 100, 500))
 PICK = st.integers(0, 10_000)
@@ -47,7 +46,7 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedStateMachine):
+class QueueMachine(SuspensionRules, FlowRules, RetentionRules, LimitRules, PeerRules, RuleBasedStateMachine):
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:
@@ -249,7 +248,7 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
 
     ENDS = st.sampled_from(
         (
-            "ok", "ok", "ok", "away", "kept", "fail", "retry", "release", "later", "front", "back", "limited",
+            "ok", "ok", "ok", "away", "kept", "aged", "fail", "retry", "release", "later", "front", "back", "limited",
             "suspend", "patient", "wait",
         )
     )  # fmt: skip
@@ -267,6 +266,8 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
         rows, expected = [], []
         for job_id, end in zip(mine, ends, strict=False):
             fetched, job = self.active_jobs.pop(job_id), self.model.jobs[job_id]
+            if end == "aged" and "kept" in ends:
+                end = "ok"
             finished, status = self._end(fetched, job, end)
             rows.append(finished)
             expected.append(status)
@@ -274,27 +275,17 @@ class QueueMachine(SuspensionRules, FlowRules, LimitRules, PeerRules, RuleBasedS
         self._report_tokens(reported or [])
         reply = self._exchange(consumer, want, rows, reported=reported)
         assert list(reply.statuses) == expected
-        if "kept" in ends[: len(rows)]:
-            self._trimmed()
-
-    def _trimmed(self) -> None:
-        """So many of the completed jobs are kept."""
-        there = set(self.q.redis("ZRANGE", "completed", 0, -1))
-        completed = self.model.of("completed")
-        assert len(there) == min(KEPT, len(completed))
-        for job in completed:
-            if job.id not in there:
-                job.state = "gone"
+        self._trimmed(ends[: len(rows)])
 
     def _end(self, fetched: Fetched, job: Job, end: str) -> tuple[Any, int]:
         now = self.q.now
         if end in ("front", "back", "limited") and job.key is None:
             end = "later"
-        if end in ("ok", "away", "kept"):
+        if end in ("ok", "away", "kept", "aged"):
             job.state = "completed"
             if end == "away":
                 job.state = "gone"
-            return fetched.completed(keep=(KEPT, 0) if end == "kept" else int(end == "away")), 0
+            return fetched.completed(keep=KEEP.get(end, 0)), 0
         if end == "fail":
             job.state = "failed"
             return fetched.failed(keep=int(job.removes)), 5

@@ -17,6 +17,9 @@ G.requeue_failed = function(q, id, now, h)
   local state, entry = 'waiting-children', ''
   if G.flows.open(q, id) > 0 then
     G.flows.wait(q, id, now)
+    -- Requeued jobs are not delayed: it is ready as soon as its children have ended.
+    redis.call('HSET', key, 'delay', '0')
+    redis.call('HDEL', key, 'notBefore')
   else
     state, entry = G.place(q, now, {
       id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
