@@ -146,7 +146,7 @@ class QueueEvents(AsyncOnly):
     _runtime: Runtime = ASYNC_RUNTIME
 
     async def _open(self) -> Transport:
-        return await open_transport(self._connection)
+        return await open_transport(self._connection, shares=False)
 
     def _is_injected(self) -> bool:
         return hasattr(self._connection, "fcall")

@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glide_shared.exceptions import ClosingError, GlideError
@@ -24,7 +24,7 @@ from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
-from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._client.transport import BlockingTransport, ConnectionSource
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
@@ -75,13 +75,15 @@ class AsyncTransport:
         self._answered = 0
         """Number of calls that had a reply."""
         self._source: AsyncTransport | None = None
+        self._release: Callable[[], AsyncTransport | None] | None = None
+        self._connect_thread: Callable[[AsyncTransport], BlockingTransport] = AsyncTransport.own_thread
         self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
         """Transports over the same client, which `_source` owns."""
         self._replacing: asyncio.Task[None] | None = None
         self.interruptions = Interruptions() if interruptions is None else interruptions
         running = asyncio.get_running_loop()
         # A client given by the user belongs to the loop in which it was created.
-        self._loop: asyncio.AbstractEventLoop = getattr(client, "_loop", None) or running
+        self._loop: asyncio.AbstractEventLoop | None = getattr(client, "_loop", None) or running
         self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
         if self._loop is running:
             read_replies_in(running)
@@ -298,13 +300,30 @@ class AsyncTransport:
         client = await create_async(self.config)
         return self._over(client, owned=True)
 
-    def shared(self) -> AsyncTransport:
-        """Return another transport over the same client, which it does not close."""
+    def shared(
+        self,
+        release: Callable[[], AsyncTransport | None] | None = None,
+        for_thread: Callable[[AsyncTransport], BlockingTransport] | None = None,
+    ) -> AsyncTransport:
+        """Return another transport over the same client.
+
+        Args:
+            release: called once, when it is closed; returns the transport to close then. None: the client stays open.
+            for_thread: replaces `for_thread`; called with the returned transport.
+        """
         source = self._source or self
         sharing = self._over(source._client, owned=False)
         sharing._source = source
+        sharing._release = release
+        if for_thread is not None:
+            sharing._connect_thread = for_thread
         source._sharing.add(sharing)
         return sharing
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` or `abandon` was called."""
+        return self._closed
 
     # GLIDE reconnects only if the operating system reports a lost connection. If a firewall or a router drops the
     # packets of a connection, that takes many minutes, in which every call times out.
@@ -360,8 +379,12 @@ class AsyncTransport:
             interruptions=self.interruptions,
         )  # fmt: skip
 
-    def for_thread(self) -> ThreadTransport:
+    def for_thread(self) -> BlockingTransport:
         """See `Transport.for_thread`."""
+        return self._connect_thread(self)
+
+    def own_thread(self) -> ThreadTransport:
+        """Return a connection for threads with a client of its own."""
         # Only workers need the second client of GLIDE.
         from glidemq_py._client.blocking_transport import ThreadTransport
 
@@ -372,11 +395,14 @@ class AsyncTransport:
         if self._closed:
             return
         self._closed = True
+        last = self._released()
+        if last is not None:
+            last.abandon()
         if self._owned:
             # GLIDE would fail the pending calls here, in the wrong thread, and break at a closed loop.
             pending = list(self._client._pending_futures.values())
             self._client._pending_futures.clear()
-            if not self._loop.is_closed():
+            if self._loop is not None and not self._loop.is_closed():
                 for future in pending:
                     with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                         self._loop.call_soon_threadsafe(_fail, future, ClosingError("the connection was closed"))
@@ -398,8 +424,18 @@ class AsyncTransport:
                     _fail(future, GlideTimeoutError("GLIDE delivered no reply"))
         marks.append(next(reversed(pending), 0))
 
-    def _foreign_loop(self) -> EventLoopError:
-        if self._owned:
+    def _released(self) -> AsyncTransport | None:
+        """Return the shared transport to close with this one, which is closed."""
+        release, self._release = self._release, None
+        if release is None:
+            return None
+        self._loop = None  # calls are rejected from now on
+        return release()
+
+    def _foreign_loop(self) -> GlideMQError:
+        if self._loop is None:
+            return ClosedError("the connection was closed")
+        if (self._source or self)._owned:
             return EventLoopError(
                 "connection", "belongs to another event loop",
                 "use it in that loop; in a handler that is a plain function, use job.blocking",
@@ -418,6 +454,9 @@ class AsyncTransport:
                 await asyncio.gather(self._replacing, return_exceptions=True)
             if self._owned:
                 await self._client.close()
+            last = self._released()
+            if last is not None:
+                await last.close()
 
 
 _log = get_logger(__name__)
@@ -473,7 +512,7 @@ class SharedClient:
         """See `ConnectionSource`."""
         return self._transport.shared()
 
-    def open_blocking_transport(self) -> ThreadTransport:
+    def open_blocking_transport(self) -> BlockingTransport:
         """See `ConnectionSource`; the transport has a client of its own."""
         return self._transport.for_thread()
 

@@ -83,6 +83,12 @@ class ThreadTransport:
             raise
         return transport
 
+    @classmethod
+    def for_options(cls, options: ConnectionOptions) -> ThreadTransport:
+        """Return a transport whose server's configuration is not checked. Raises GlideMQConnectionError."""
+        config, _, _ = resolve_blocking(options)
+        return cls(config)
+
     def _forked(self) -> None:
         """See `Forkable`: the threads that made the pending calls do not exist here."""
         self._under_way = 0

@@ -127,7 +127,7 @@ def _is_client_of(package: str, client: object) -> bool:
 
 
 _ASYNC: Final = "glidemq_py._client.async_transport"
-_BLOCKING: Final = "glidemq_py._client.blocking_transport"
+_SHARED: Final = "glidemq_py._client.shared_clients"
 _imported: set[str] = set()
 """Modules of GLIDE's clients whose import is complete."""
 
@@ -139,13 +139,14 @@ async def _import(module: str) -> None:
         _imported.add(module)
 
 
-async def open_transport(connection: Connection, *, check: bool = True, threads: bool = False) -> Transport:
+async def open_transport(connection: Connection, *, check: bool = True, shares: bool = True) -> Transport:
     """Return a transport of the running loop. The first one of a process imports GLIDE, in a thread.
 
     Args:
         connection: the user's option.
         check: check the server's configuration.
-        threads: import what `Transport.for_thread` needs, too.
+        shares: share one client of the loop among all transports with the same options, unless these disable it.
+            False for a transport whose reads block.
 
     Raises:
         GlideMQConnectionError: if the server cannot be reached now.
@@ -154,10 +155,14 @@ async def open_transport(connection: Connection, *, check: bool = True, threads:
     """
     if isinstance(connection, ConnectionSource):
         return connection.open_transport()
-    await _import(_ASYNC)
-    if threads:
-        await _import(_BLOCKING)
-    transport: AsyncTransport = await cast("Any", sys.modules[_ASYNC]).AsyncTransport.connect(connection, check=check)
+    await _import(_SHARED)
+    # Starting the embedded server blocks, so it runs in a thread.
+    starts = connection is None or isinstance(connection, str)
+    found = await asyncio.to_thread(resolve, connection) if starts else resolve(connection)
+    if shares and isinstance(found, ConnectionOptions) and found.share_clients:
+        shared: AsyncTransport = await cast("Any", sys.modules[_SHARED]).connect_shared(found, check=check)
+        return shared
+    transport: AsyncTransport = await cast("Any", sys.modules[_ASYNC]).AsyncTransport.connect(found, check=check)
     return transport
 
 

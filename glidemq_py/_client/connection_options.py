@@ -134,6 +134,8 @@ class ConnectionOptions(OptionValue):
         client_name: name shown by CLIENT LIST; printable ASCII without spaces.
         busy_poll: an otherwise idle event loop spins for the reply of a single short call, 0.2 ms at most. Such calls
             are faster and cost about 30 us of processor time each; set False if processor time is scarce.
+        share_clients: queues, workers and flow producers with equal options share one client per event loop; False gives
+            each its own.
         allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.
         allow_no_aof: do not warn if the server has no append-only file.
 
@@ -171,6 +173,7 @@ class ConnectionOptions(OptionValue):
     )
     client_name: str | None = option(_text, default=None, kw_only=True)
     busy_poll: bool = option(check_bool, default=True, kw_only=True)
+    share_clients: bool = option(check_bool, default=True, kw_only=True)
     allow_eviction: bool = option(check_bool, default=False, kw_only=True)
     allow_no_aof: bool = option(check_bool, default=False, kw_only=True)
 

@@ -153,7 +153,7 @@ CONNECTION_OPTIONS: Final = frozenset(
     (
         "addresses", "allow_eviction", "allow_no_aof", "busy_poll", "client_az", "client_name", "cluster",
         "connection_timeout", "database_id", "iam", "inflight_requests_limit", "password", "read_from",
-        "request_timeout", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
+        "request_timeout", "share_clients", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
     )
 )  # fmt: skip
 """Parameters of `ConnectionOptions`."""

@@ -57,7 +57,7 @@ async def connect_patiently(
     pause, failed = _FIRST_PAUSE_S, False
     while True:
         try:
-            transport = await open_transport(connection, threads=True)
+            transport = await open_transport(connection)
             life.push_async_callback(transport.close)
             await transport.call(reading.version(keys.meta))
             prepared = await prepare(transport)
