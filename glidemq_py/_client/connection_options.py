@@ -134,8 +134,8 @@ class ConnectionOptions(OptionValue):
         client_name: name shown by CLIENT LIST; printable ASCII without spaces.
         busy_poll: an otherwise idle event loop spins for the reply of a single short call, 0.2 ms at most. Such calls
             are faster and cost about 30 us of processor time each; set False if processor time is scarce.
-        share_clients: queues, workers and flow producers with equal options share one client per event loop; False gives
-            each its own.
+        share_clients: queues, workers and flow producers with equal options share one client per event loop; False
+            gives each its own.
         allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.
         allow_no_aof: do not warn if the server has no append-only file.
 

@@ -1,0 +1,138 @@
+"""One client per event loop and server, shared by queues, workers and flow producers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, Worker
+from glidemq_py._client import shared_clients
+from glidemq_py.errors import ClosedError
+from glidemq_py.testing import ServerProcess
+
+
+async def echo(job: Job) -> object:
+    """Return the data."""
+    return job.data
+
+
+def clients_of(server: ServerProcess) -> int:
+    """Return the number of clients besides the test's own."""
+    with server.client() as resp:
+        return len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1
+
+
+async def test_queues_share_one_client(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with AsyncExitStack() as stack:
+        for number in range(20):
+            queue = await stack.enter_async_context(Queue(f"q{number}", server.url))
+            await queue.add("n", number)
+        await stack.enter_async_context(FlowProducer(server.url))
+        assert clients_of(server) == 1
+
+
+async def test_workers_share_clients_for_calls_and_heartbeats(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with AsyncExitStack() as stack:
+        for number in range(5):
+            await stack.enter_async_context(Worker(f"q{number}", echo, server.url))
+        queue = await stack.enter_async_context(Queue("q3", server.url))
+        assert await queue.add_and_wait("n", 7) == 7
+        kinds = [type(each) for each in shared_clients._by_loop[asyncio.get_running_loop()].values()]
+        assert len(kinds) == 1
+        assert len(shared_clients._of_threads) == 1
+    assert not shared_clients._by_loop[asyncio.get_running_loop()]
+    assert not shared_clients._of_threads
+
+
+async def test_last_user_closes_the_client(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    first, second = Queue("a", server.url), Queue("b", server.url)
+    await asyncio.gather(first.add("n"), second.add("n"))
+    assert clients_of(server) == 1
+    await first.close()
+    await first.close()
+    with pytest.raises(ClosedError):
+        await first.add("n")
+    await second.add("n")
+    assert clients_of(server) == 1
+    await second.close()
+    assert not shared_clients._by_loop[asyncio.get_running_loop()]
+
+
+async def test_closed_transport_rejects_calls_while_others_use_the_client(url: str, queue_name: str):
+    async with Queue(queue_name, url) as kept:
+        other = Queue(queue_name, url)
+        await asyncio.gather(kept.connect(), other.connect())
+        connection = await other._transport.connected()
+        transport = connection.transport
+        assert transport is not None
+        await other.close()
+        with pytest.raises(ClosedError):
+            await transport.command("PING")
+        assert (await kept.add("n")).id == "1"
+
+
+async def test_objects_with_different_options_do_not_share(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    options = ConnectionOptions([(server.host, server.port)])
+    async with Queue("a", options) as a, Queue("b", options.replace(client_name="b")) as b, Queue("c", server.url) as c:
+        await asyncio.gather(a.add("n"), b.add("n"), c.add("n"))
+        assert clients_of(server) == 2
+
+
+async def test_sharing_can_be_disabled(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    url = f"{server.url}?share_clients=false"
+    async with Queue("a", url) as a, Queue("b", url) as b:
+        await asyncio.gather(a.add("n"), b.add("n"))
+        assert clients_of(server) == 2
+    with pytest.raises(GlideMQValidationError, match="share_clients"):
+        ConnectionOptions(share_clients="no")  # type: ignore[arg-type]
+
+
+async def test_failed_connection_is_not_kept(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    server.stop()
+    queue = Queue("a", server.url)
+    with pytest.raises(Exception, match="connect"):
+        await queue.add("n")
+    assert not shared_clients._by_loop[asyncio.get_running_loop()]
+    server.start()
+    await queue.add("n")
+    await queue.close()
+
+
+async def test_each_event_loop_has_its_client(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    queue = Queue("a", server.url)
+    await queue.add("n")
+
+    async def in_thread() -> int:
+        async with Queue("b", server.url) as other:
+            await other.add("n")
+            await queue.add("n")
+            return clients_of(server)
+
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(in_thread())))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert found == [2]
+    await queue.add("n")
+    await queue.close()
+
+
+async def test_shared_client_reconnects_for_all(restartable_server: Callable[..., ServerProcess]):
+    server = restartable_server()
+    async with Queue("a", server.url) as a, Queue("b", server.url) as b:
+        await asyncio.gather(a.add("n"), b.add("n"))
+        await asyncio.to_thread(server.restart, kill=True)
+        await asyncio.gather(a.add("n"), b.add("n"))
+        assert [(await each.get_job_counts()).waiting for each in (a, b)] == [2, 2]
