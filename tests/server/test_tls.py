@@ -165,7 +165,7 @@ async def test_certificate_replaced_by_an_expired_one(start_tls: StartTls, certi
             client.execute("CONFIG", "SET", "tls-cert-file", str(certificates.expired),
                            "tls-key-file", str(certificates.expired_key))  # fmt: skip
             with pytest.raises(TlsError, match="has expired"):
-                await Queue("q", url).connect()
+                await Queue("q", f"{url}&share_clients=false").connect()
             client.execute("CONFIG", "SET", "tls-cert-file", str(certificates.server),
                            "tls-key-file", str(certificates.server_key))  # fmt: skip
         assert await queue.add_and_wait("n", 2) == 4
