@@ -67,8 +67,14 @@ class ThreadTransport:
         call_in_child(self)
 
     @classmethod
-    def connect(cls, connection: str | ConnectionOptions | BlockingGlideClient | None) -> ThreadTransport:
-        """Return a transport for the `connection` option of a user; the server's configuration is checked.
+    def connect(
+        cls, connection: str | ConnectionOptions | BlockingGlideClient | None, *, check: bool = True
+    ) -> ThreadTransport:
+        """Return a transport for the `connection` option of a user.
+
+        Args:
+            connection: as given by the user.
+            check: check the server's configuration.
 
         Raises:
             GlideMQConnectionError: if the server cannot be reached now.
@@ -76,11 +82,12 @@ class ThreadTransport:
         """
         config, client, options = resolve_blocking(connection)
         transport = cls(config, client=client)
-        try:
-            check_blocking(transport, options)
-        except BaseException:
-            transport.close()
-            raise
+        if check:
+            try:
+                check_blocking(transport, options)
+            except BaseException:
+                transport.close()
+                raise
         return transport
 
     @classmethod

@@ -52,7 +52,7 @@ class EventsReader(QueueStreamReader):
     # -- offsets, on the driver ---------------------------------------------------------------------------------
 
     def _start(self) -> Offset:
-        transport, starting = transport_of(self._options.place), self._options.starting
+        transport, starting = transport_of(self._options.place, check=True), self._options.starting
         now = self._page(transport, _BEGINNING, 0)
         if starting == "latest" and self._options.starting_at is None:
             return _offset(now.last, now.added)
@@ -80,7 +80,7 @@ class EventsReader(QueueStreamReader):
         return self._ahead(start, most)
 
     def _newest(self) -> Offset:
-        now = self._page(transport_of(self._options.place), _BEGINNING, 0)
+        now = self._page(transport_of(self._options.place, check=True), _BEGINNING, 0)
         return _offset(now.last, now.added)
 
     def _after_reset(self, start: Offset, end: Offset) -> Offset:

@@ -76,36 +76,54 @@ class Place:
 
 _open: dict[tuple[int, Place, int], ThreadTransport] = {}
 """Open connections by process id, place and lane: a fork must not use its parent's connection."""
+_checked: set[tuple[int, Place]] = set()
+"""Process ids and places whose servers' configurations were checked."""
 
 
 _opening: Final = new_lock()
 
 
-def transport_of(place: Place, lane: int = 0) -> ThreadTransport:
-    """Return the connection of this process; a lane other than 0 is a further connection for another thread.
+def transport_of(place: Place, lane: int = 0, *, check: bool = False) -> ThreadTransport:
+    """Return the connection of this process.
+
+    Args:
+        place: the server.
+        lane: a number other than 0 is a further connection, for another thread.
+        check: check the server's configuration. Only planning does, on the driver, so that each finding is logged once.
 
     Raises:
         GlideMQConnectionError: if the server cannot be reached.
+        ServerConfigurationError: if ``check`` is given and the server may evict keys.
+        ServerModeError: if ``check`` is given and the server is a cluster node, and ``cluster`` is not set.
     """
     key = (os.getpid(), place, lane)
     found = _open.get(key)
-    if found is not None:
+    if found is not None and (not check or key[:2] in _checked):
         return found
     with _opening:  # several threads of a driver may make first use of the format
         found = _open.get(key)
-        if found is not None:
-            return found
-        found = _connect(place.resolve(), check=not lane)
-        _open[key] = found
+        if found is None:
+            found = _connect(place.resolve(), check=check, first=not lane)
+            _open[key] = found
+        elif check and key[:2] not in _checked:
+            _check(found, place)
+        if check:
+            _checked.add(key[:2])
     return found
 
 
-def _connect(options: ConnectionOptions, *, check: bool) -> ThreadTransport:
+def _connect(options: ConnectionOptions, *, check: bool, first: bool) -> ThreadTransport:
     # GLIDE is imported to connect: many of Spark's Python processes only plan, and their start is what a batch costs.
     from glidemq_py._client.blocking_transport import ThreadTransport
     from glidemq_py._client.glide_config import config_of
 
-    return ThreadTransport.connect(options) if check else ThreadTransport(config_of(options))
+    return ThreadTransport.connect(options, check=check) if first else ThreadTransport(config_of(options))
+
+
+def _check(transport: ThreadTransport, place: Place) -> None:
+    from glidemq_py._client.server_check import check_blocking
+
+    check_blocking(transport, place.resolve())
 
 
 def forget(place: Place) -> None:

@@ -100,7 +100,7 @@ class JobsReader(DataSourceReader):
         wanted, options = self._wanted, self._options
         if wanted.ids is not None:
             return [*_by_id(sorted(wanted.ids), 1)] or [Range(state="")]
-        transport = transport_of(options.place)
+        transport = transport_of(options.place, check=True)
         states = [state for state in options.states if wanted.states is None or state in wanted.states]
         if wanted.finished:
             states = [state for state in states if state in FINISHED]

@@ -107,7 +107,7 @@ class ResultsReader(QueueStreamReader):
 
     def _range(self, start: int = 0, most: int = 0, target: int = 0) -> results.Range:
         call = results.range_of(self._options.keys.meta, start, most, target)
-        return transport_of(self._options.place).call(call)
+        return transport_of(self._options.place, check=True).call(call)
 
     # -- searching for results without a number, on the driver ---------------------------------------------------
 

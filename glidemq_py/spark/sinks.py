@@ -75,8 +75,9 @@ class AppendSink(_Sink):
     def send(self, queue: str, request: bytes) -> None:
         """Add the batch."""
         results = self._transport.call(add_packed(self._keys_of(queue).meta, request)).results
-        added = sum(isinstance(result, str) or AddedOther(*result).outcome == "replaced" for result in results)
-        self._count(queue, added, len(results) - added)
+        others = [AddedOther(*result) for result in results if not isinstance(result, str)]
+        skipped = sum(other.outcome != "replaced" for other in others)
+        self._count(queue, len(results) - skipped, skipped)
 
 
 class OnceSink(_Sink):

@@ -297,7 +297,7 @@ class FrameWriter(DataSourceArrowWriter):
             keep=options.remember,
             driver=secrets.token_hex(8),
         )
-        transport = transport_of(options.place)
+        transport = transport_of(options.place, check=True)
         _finish_others(options)
         if options.guarantee == "atomic":
             state = self._open(transport)
@@ -351,7 +351,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._plan = plan
         self._driver = secrets.token_hex(8)
-        transport_of(options.place).call(staging.writes(options.keys))  # fail now if the server is unreachable
+        # Fail now if the server is unreachable.
+        transport_of(options.place, check=True).call(staging.writes(options.keys))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task of a micro-batch."""

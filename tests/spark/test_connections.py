@@ -1,0 +1,43 @@
+"""Tests of the connections of Spark's processes."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from glidemq_py import ServerConfigurationError
+from glidemq_py._client import server_check
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py.spark.options import Place, forget, transport_of
+from glidemq_py.testing import ServerProcess
+
+
+def test_only_planning_checks_the_server(
+    restartable_server: Callable[..., ServerProcess], caplog: pytest.LogCaptureFixture
+):
+    """Otherwise every process of a save would log the same warning."""
+    caplog.set_level(logging.WARNING, server_check.__name__)
+    server = restartable_server()
+    with server.client() as resp:
+        resp.execute("CONFIG", "SET", "appendonly", "no")
+    place = Place(options=ConnectionOptions.from_url(server.url))
+    try:
+        task = transport_of(place)
+        assert not caplog.records
+        assert [transport_of(place, check=True) for _ in range(2)] == [task, task]
+        (line,) = caplog.messages
+        assert "append-only file is off" in line
+    finally:
+        forget(place)
+
+
+def test_planning_rejects_a_server_that_evicts(private_server: Callable[..., ServerProcess]):
+    """Although a task of the same process is connected to it."""
+    place = Place(options=ConnectionOptions.from_url(private_server(maxmemory_policy="allkeys-lru").url))
+    try:
+        transport_of(place)
+        for _ in range(2):
+            with pytest.raises(ServerConfigurationError):
+                transport_of(place, check=True)
+    finally:
+        forget(place)
