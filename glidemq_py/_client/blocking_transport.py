@@ -118,6 +118,44 @@ class ThreadTransport:
         finally:
             self._leave()
 
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run several calls in order, sent together: one wait for all replies instead of one per call.
+
+        The server may serve other clients between them. After a call that failed and was retried, repeatable calls are
+        repeated, so that they run in order. In a cluster, calls of different slots have no order.
+
+        Raises:
+            GlideMQError: as `call`, for the first call that fails. Later calls may have been executed.
+        """
+        if len(calls) == 1:
+            return [self.call(calls[0])]
+        self._enter()
+        try:
+            started, answered = time.monotonic(), self._answered
+            batch = self._new_batch(is_atomic=False)
+            for call in calls:
+                batch.fcall(self._names[call.function], call.keys, list(call.args))
+            replies: list[Any]
+            try:
+                replies = self._client.exec(batch, raise_on_error=False)
+                self._answered += 1
+            except GlideError as error:
+                self._check_silence(error, answered, calls[0].key)
+                replies = [error] * len(calls)
+            found: list[T] = []
+            failed = False
+            for call, reply in zip(calls, replies, strict=True):
+                if isinstance(reply, GlideError):
+                    failed = True
+                    reply = self._recover(call, reply, started)
+                elif failed and call.repeatable:
+                    found.append(self.call(call))
+                    continue
+                found.append(call.read(reply))
+            return found
+        finally:
+            self._leave()
+
     def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
         """See `AsyncTransport._recover`."""
         retry = self._retry(call.function, call.repeatable, started, (call.key,))

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
-from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
-from glidemq_py._features.staged_writes import WriteId
+from glidemq_py._features.staged_writes import AddOnceReply, StageReply, WriteId
 from glidemq_py.errors import ColumnError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
 
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
+
 __all__ = ["ENDED", "Batches", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
+_TOGETHER_BYTES: Final = 192 * 1024
+_TOGETHER_MAX: Final = 32
+"""Requests that are sent together: about four of the default size. The server serves other clients between them."""
 _monotonic = time.monotonic
+
+Request = tuple[str, bytes]
+"""Queue, and the rows of one batch packed as for `add`."""
 
 
 class WriteOver(Exception):  # noqa: N818  # a signal, not an error
@@ -39,8 +49,8 @@ class Sink(Protocol):
         """Return the number of jobs added so far, and of rows that added none, per queue."""
         ...
 
-    def send(self, queue: str, request: bytes) -> None:
-        """Send one batch, packed as for `add`.
+    def send(self, requests: Sequence[Request]) -> None:
+        """Send batches.
 
         Raises:
             GlideMQError: if the call fails or a job is rejected.
@@ -50,7 +60,7 @@ class Sink(Protocol):
 
 
 class _Sink:
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts) -> None:
+    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts) -> None:
         self._transport = transport
         self._options = options
         self._task = task
@@ -72,9 +82,13 @@ class _Sink:
 class AppendSink(_Sink):
     """Adds each batch immediately; a retried task adds its rows again."""
 
-    def send(self, queue: str, request: bytes) -> None:
-        """Add the batch."""
-        results = self._transport.call(add_packed(self._keys_of(queue).meta, request)).results
+    def send(self, requests: Sequence[Request]) -> None:
+        """Add the batches."""
+        calls = [add_packed(self._keys_of(queue).meta, request) for queue, request in requests]
+        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
+            self._add(queue, reply.results)
+
+    def _add(self, queue: str, results: list[str | list[str]]) -> None:
         others = [AddedOther(*result) for result in results if not isinstance(result, str)]
         skipped = sum(other.outcome != "replaced" for other in others)
         self._count(queue, len(results) - skipped, skipped)
@@ -83,55 +97,70 @@ class AppendSink(_Sink):
 class OnceSink(_Sink):
     """Adds each batch immediately, and once by its number, however often its task runs."""
 
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
+    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
         super().__init__(transport, options, task)
         self._write = write
         self._numbers: dict[str, int] = {}
 
-    def send(self, queue: str, request: bytes) -> None:
-        """Add the batch unless it was added before."""
-        number = self._numbers.get(queue, 0)
-        call = staging.add_once(self._keys_of(queue), self._write, str(self._task.partition), number, request)
-        reply = self._transport.call(call)
-        if reply.status == "gap":
-            raise StagedWriteError(self._write.id, queue, "gap")
-        self._numbers[queue] = number + 1
-        self._count(queue, reply.jobs, reply.others)
+    def send(self, requests: Sequence[Request]) -> None:
+        """Add the batches that were not added before."""
+        sequence, calls = str(self._task.partition), list[Call[AddOnceReply]]()
+        for queue, request in requests:
+            number = self._numbers.get(queue, 0)
+            self._numbers[queue] = number + 1
+            calls.append(staging.add_once(self._keys_of(queue), self._write, sequence, number, request))
+        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
+            if reply.status == "gap":
+                raise StagedWriteError(self._write.id, queue, "gap")
+            self._count(queue, reply.jobs, reply.others)
 
 
 class StagedSink(_Sink):
     """Stages each batch; the driver commits or aborts."""
 
-    def __init__(self, transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
+    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
         super().__init__(transport, options, task)
         self._write = write
-        self._registered = 0.0
+        self._registered: dict[str, float] = {}
         # A restarted application counts attempts from zero again, so the name has a random part.
         self.attempt = f"{write.driver}.{task.partition}.{task.attempt}.{secrets.token_hex(6)}"
 
     def begin(self, create: bool, queue: str = "") -> None:
         """Check that the write is open, and register a further queue at its home queue."""
-        state = self._transport.call(staging.open_write(self._write, create=create, queue=queue)).state
+        self._check_open(self._transport.call(staging.open_write(self._write, create=create, queue=queue)).state)
+
+    def _check_open(self, state: str) -> None:
         if state in ENDED:
             raise WriteOver
         if state != "open":
             raise StagedWriteError(self._write.id, self._write.home.name, state)
 
-    def send(self, queue: str, request: bytes) -> None:
-        """Stage the batch."""
-        keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
-        if keys != self._write.home and (seq == 0 or _monotonic() >= self._registered + self._write.ttl / 4_000):
-            self._registered = _monotonic()
-            self.begin(False, queue)  # also extends the life of the write at its home queue
-        call = staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique)
-        reply = self._transport.call(call)
-        if reply.state == "duplicate":
-            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
-        if reply.state in ENDED:
-            raise WriteOver
-        if reply.state != "open":
-            raise StagedWriteError(self._write.id, queue, reply.state)
-        self.pieces[queue] = seq + 1
+    def send(self, requests: Sequence[Request]) -> None:
+        """Stage the batches."""
+        self._register(dict.fromkeys(queue for queue, _ in requests))
+        calls: list[Call[StageReply]] = []
+        for queue, request in requests:
+            keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
+            calls.append(staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique))
+            self.pieces[queue] = seq + 1
+        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
+            if reply.state == "duplicate":
+                raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
+            if reply.state in ENDED:
+                raise WriteOver
+            if reply.state != "open":
+                raise StagedWriteError(self._write.id, queue, reply.state)
+
+    def _register(self, queues: Iterable[str]) -> None:
+        """Add queues to the write at its home queue, which also extends the life of the write there."""
+        now, again = _monotonic(), self._write.ttl / 4_000
+        home = self._write.home.name
+        due = [name for name in queues if name != home and now >= self._registered.get(name, -again) + again]
+        if due:
+            self._registered.update(dict.fromkeys(due, now))
+            calls = [staging.open_write(self._write, create=False, queue=queue) for queue in due]
+            for status in self._transport.call_all(calls):
+                self._check_open(status.state)
 
 
 class _Batch:
@@ -153,6 +182,8 @@ class Batches:
         self._rows_max = options.batch_size
         self._bytes_max = options.max_batch_bytes
         self._waiting: dict[str, _Batch] = {}
+        self._full: list[Request] = []
+        self._full_bytes = 0
         self.rows = self.bytes = 0
 
     def put(self, queue: str, rows: PackedRows) -> None:
@@ -173,20 +204,30 @@ class Batches:
                 batch = self._waiting[queue] = _Batch()
             first = end
 
+    def flush(self) -> None:
+        """Send the full batches."""
+        if self._full:
+            self._sink.send(self._full)
+            self._full, self._full_bytes = [], 0
+
     def end(self) -> None:
-        """Send the incomplete batches."""
+        """Send all batches."""
         for queue, batch in self._waiting.items():
             if batch.count:
                 self._send(queue, batch)
+        self.flush()
 
     def _send(self, queue: str, batch: _Batch) -> None:
         self.rows += batch.count
         self.bytes += batch.size
-        self._sink.send(queue, packed_request(batch.count, batch.parts, self._quiet))
+        self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet)))
+        self._full_bytes += batch.size
+        if self._full_bytes >= _TOGETHER_BYTES or len(self._full) >= _TOGETHER_MAX:
+            self.flush()
 
 
 def make_sink(
-    transport: BlockingTransport, options: WriteOptions, task: TaskFacts, write: WriteId | None
+    transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId | None
 ) -> AppendSink | OnceSink | StagedSink:
     """Return the sink for the write's guarantee."""
     if write is None or options.guarantee == "append":

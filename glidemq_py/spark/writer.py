@@ -108,6 +108,7 @@ def _run_task(
             for batch in batches:
                 for queue, rows in encoder.encode(batch):
                     collected.put(queue, rows)
+                collected.flush()
             collected.end()
         except WriteOver:
             message.over = True

@@ -4,6 +4,7 @@
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,10 +37,11 @@ class Sent:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []
 
-    def send(self, queue: str, request: bytes) -> None:
-        rows, quiet = unpack(request)
-        assert quiet is True
-        self.calls.append((queue, rows))
+    def send(self, requests: Sequence[tuple[str, bytes]]) -> None:
+        for queue, packed in requests:
+            rows, quiet = unpack(packed)
+            assert quiet is True
+            self.calls.append((queue, rows))
 
     def rows(self, queue: str) -> list[Any]:
         return [row for name, rows in self.calls if name == queue for row in rows]

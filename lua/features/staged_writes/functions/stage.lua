@@ -66,8 +66,8 @@ G.export('write_stage', {}, function(q, r)
   if state ~= 'open' then return G.replies.write_stage({ state = state, id = '' }) end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)
-  if length == seq + 1 then return G.replies.write_stage({ state = 'open', id = '' }) end
-  if length ~= seq then return G.replies.write_stage({ state = 'lost', id = '' }) end
+  if length > seq then return G.replies.write_stage({ state = 'open', id = '' }) end
+  if length < seq then return G.replies.write_stage({ state = 'lost', id = '' }) end
   local id = r.unique == 1 and existing_job(q, r.jobs)
   if id then return G.replies.write_stage({ state = 'duplicate', id = id }) end
   redis.call('RPUSH', list, r.jobs)

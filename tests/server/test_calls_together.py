@@ -1,0 +1,112 @@
+"""Several calls that are sent together: each is run once and in order, whatever fails."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from glide_shared.exceptions import ConnectionError as GlideConnectionError
+from glide_shared.exceptions import RequestError
+
+from glidemq_py._client.blocking_transport import ThreadTransport
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.glide_config import config_of
+from glidemq_py._core.calls import Call
+from glidemq_py._core.calls.adding import add
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features import staged_writes as staging
+from glidemq_py.errors import AmbiguousResultError, ScriptError
+from glidemq_py.testing import RespClient
+
+
+class FaultyClient:
+    """Calls a GLIDE client; the first batch fails.
+
+    Args:
+        client: the client.
+        fault: 'reply' = its reply is lost; a number = the server rejects this call, and runs the others.
+    """
+
+    def __init__(self, client: Any, fault: str | int) -> None:
+        self._client = client
+        self._fault: str | int | None = fault
+
+    def exec(self, batch: Any, raise_on_error: bool) -> Any:
+        fault, self._fault = self._fault, None
+        if isinstance(fault, int):
+            del batch.commands[fault]
+        replies = self._client.exec(batch, raise_on_error=raise_on_error)
+        if fault == "reply":
+            raise GlideConnectionError("connection lost")
+        if isinstance(fault, int):
+            replies.insert(fault, RequestError("LOADING: the dataset is being loaded"))
+        return replies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+@pytest.fixture
+def transport(core_url: str, keys: QueueKeys) -> Iterator[ThreadTransport]:
+    found = ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))
+    found.call(staging.writes(keys))  # loads the library
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def keys(queue_name: str) -> QueueKeys:
+    return QueueKeys("glide", queue_name)
+
+
+def pieces(keys: QueueKeys) -> Sequence[Call[staging.StageReply]]:
+    write = staging.WriteId(id="w", home=keys)
+    return [staging.stage(write, keys, "a", seq, b"piece-%d" % seq, False) for seq in range(5)]
+
+
+def adds(keys: QueueKeys) -> list[Call[Any]]:
+    return [add(keys.meta, [["n", str(n), "{}"]], True) for n in range(5)]
+
+
+def data(core_resp: RespClient, keys: QueueKeys) -> list[str]:
+    return [core_resp.hash(keys.job(str(n)))["data"] for n in range(1, core_resp.execute("XLEN", keys.stream) + 1)]
+
+
+@pytest.mark.parametrize("fault", ["reply", 0, 1, 3])
+def test_repeatable_calls_run_once_and_in_order(
+    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: str | int
+) -> None:
+    transport.call(staging.open_write(staging.WriteId(id="w", home=keys), create=True))
+    transport._client = FaultyClient(transport._client, fault)
+    assert [reply.state for reply in transport.call_all(pieces(keys))] == ["open"] * 5
+    (stored,) = [key for key in core_resp.keys(f"{keys.stem}*") if core_resp.execute("TYPE", key) == "list"]
+    assert core_resp.execute("LRANGE", stored, 0, -1) == [f"piece-{seq}" for seq in range(5)]
+
+
+def test_missing_library_is_loaded(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys) -> None:
+    core_resp.execute("FUNCTION", "FLUSH", "SYNC")
+    replies = transport.call_all(adds(keys))
+    assert [reply.results for reply in replies] == [[str(n)] for n in range(1, 6)]
+    assert data(core_resp, keys) == [str(n) for n in range(5)]
+
+
+def test_rejected_add_is_retried_and_no_other(
+    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys
+) -> None:
+    transport._client = FaultyClient(transport._client, 1)
+    transport.call_all(adds(keys))
+    assert data(core_resp, keys) == ["0", "2", "3", "4", "1"]
+
+
+def test_adds_without_a_reply_are_not_repeated(
+    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys
+) -> None:
+    transport._client = FaultyClient(transport._client, "reply")
+    with pytest.raises(AmbiguousResultError):
+        transport.call_all(adds(keys))
+    assert data(core_resp, keys) == [str(n) for n in range(5)]
+
+
+def test_first_failure_is_raised(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys) -> None:
+    core_resp.execute("SET", keys.stream, "no stream")
+    with pytest.raises(ScriptError, match="WRONGTYPE"):
+        transport.call_all(adds(keys))
