@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="run seeds for so long")
     parser.add_argument("--jobs", type=int, default=300, help="about how many jobs a run has (part of the seed)")
     parser.add_argument("--quiet-world", action="store_true", help="no faults")
+    parser.add_argument("--no-extras", action="store_true", help="no leases, broadcast and durable adds")
     parser.add_argument("--mutation", choices=MUTATIONS, help="build this fault into the server functions")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--replay", type=Path, help="run the scenario in this file")
@@ -35,7 +36,8 @@ def main() -> int:
     if args.replay is not None:
         scenario = Scenario.from_json(args.replay.read_text())
     else:
-        scenario = draw(args.seed, args.jobs, faults=not args.quiet_world, mutation=args.mutation)
+        scenario = draw(args.seed, args.jobs, faults=not args.quiet_world, mutation=args.mutation,
+                        extras=not args.no_extras)  # fmt: skip
     verdict = simulate(scenario)
     print(f"seed {verdict.seed}: {verdict.jobs} jobs, {verdict.messages} messages, {verdict.simulated_s:.1f} simulated "
           f"seconds, trace {verdict.trace}, faults {dict(verdict.faults)}")  # fmt: skip
@@ -59,7 +61,8 @@ def _run_many(args: argparse.Namespace) -> int:
     if args.minutes is None:
         seeds = range(args.first, args.first + (args.runs or 100))
     until = None if args.minutes is None else began + 60 * args.minutes
-    options = {"jobs": args.jobs, "faults": not args.quiet_world, "mutation": args.mutation}
+    options = {"jobs": args.jobs, "faults": not args.quiet_world, "mutation": args.mutation,
+               "extras": not args.no_extras}  # fmt: skip
     for verdict in run_seeds(seeds, options, args.processes, until):
         totals.add(verdict)
         for problem in verdict.problems[:5]:

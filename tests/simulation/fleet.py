@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from glidemq_py import FlowProducer, Job, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Worker
 from glidemq_py._client.runtime import ASYNC_RUNTIME
+from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
 from glidemq_py._worker import components, heartbeat, opening
 from glidemq_py._worker.heartbeat import Heartbeat
@@ -23,6 +25,7 @@ from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.network import Network, Source
+from tests.simulation.parties import BROADCAST, SUBSCRIPTIONS, LeaseHolder, Subscribers
 from tests.simulation.producer import QUEUE, ExpectedError, Producer
 from tests.simulation.scenario import Act, Scenario, Work
 from tests.simulation.server import SimulatedServer
@@ -81,6 +84,13 @@ class Fleet:
         self.producers: dict[int, Party] = {}
         self.producing = 0
         self.started_workers = 0
+        self.holders: dict[int, Party] = {}
+        self.subscribers: dict[int, Party] = {}
+        self.handed = asyncio.Queue[tuple[str, str]]()
+        """Tokens of leases that another holder reports, with the results."""
+        self.subscriptions = Subscribers(
+            self.network, self.ledger, self.chance, lock_ms=LOCK_MS, stalled_ms=STALLED_MS
+        )  # fmt: skip
         self.failovers = 0
         self._work = asyncio.Queue[Work]()
         self._pending: dict[int, Party | None] = {}
@@ -95,7 +105,8 @@ class Fleet:
         logger.handlers, logger.propagate = [logs], False
         verdict = self.verdict
         try:
-            with substituted(self.loop, random.Random(f"package {self.scenario.seed}")), _own_process():
+            chance = random.Random(f"package {self.scenario.seed}")
+            with _rare_collections(), substituted(self.loop, chance), _own_process():
                 asyncio.set_event_loop(self.loop)
                 try:
                     self.loop.run_until_complete(self._play())
@@ -134,9 +145,19 @@ class Fleet:
         self.loop.spawn(party, self._start(worker))
 
     @staticmethod
-    async def _start(worker: Worker) -> None:
+    async def _start(worker: Worker | BroadcastWorker) -> None:
         with contextlib.suppress(GlideMQError):  # closed while it started
             await worker.start()
+
+    def start_holder(self, place: int) -> None:
+        party = self.holders[place] = Party(f"lease holder {place}")
+        holder = LeaseHolder(self.network, self._handle, self.chance, self.handed, self.ledger)
+        self.loop.spawn(party, holder.run())
+
+    def start_subscriber(self, place: int) -> None:
+        party = self.subscribers[place] = Party(f"subscriber {place}")
+        worker = self.loop.run_in(party, self.subscriptions.create, SUBSCRIPTIONS[place % len(SUBSCRIPTIONS)])
+        self.loop.spawn(party, self._start(worker))
 
     def start_producer(self, place: int) -> None:
         party = self.producers[place] = Party(f"producer {place}")
@@ -149,8 +170,9 @@ class Fleet:
     # -- producers --------------------------------------------------------------------------------------------
 
     async def _produce(self) -> None:
-        async with Queue(QUEUE, Source(self.network)) as queue, FlowProducer(Source(self.network)) as flows:
-            producer = Producer(queue, flows, self.ledger, self.loop, self.chance)
+        source = Source(self.network)
+        async with Queue(QUEUE, source) as queue, FlowProducer(source) as flows, Broadcast(BROADCAST, source) as news:
+            producer = Producer(queue, flows, self.ledger, self.loop, self.chance, news)
             await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
 
     async def _produce_one(self, producer: Producer) -> None:
@@ -187,6 +209,15 @@ class Fleet:
         scenario, loop = self.scenario, self.loop
         for place in range(scenario.workers):
             self.start_worker(place)
+        self.ledger.may_stall_out = scenario.lease_holders > 0
+        for place in range(scenario.lease_holders):
+            self.start_holder(place)
+        if scenario.subscribers:
+            self.network.reliable = True
+            await self.subscriptions.subscribe()
+            self.network.reliable = False
+            for place in range(len(SUBSCRIPTIONS) * scenario.subscribers):
+                self.start_subscriber(place)
         for place in range(2):
             self.start_producer(place)
         self._pending = {work.number: None for work in scenario.work}
@@ -221,7 +252,8 @@ class Fleet:
                 counts = await queue.get_job_counts()
                 left = (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
                         counts.suspended)  # fmt: skip
-                if not any(left) and not self._pending and not await queue.get_job_schedulers():
+                done = not any(left) and not self._pending and not await queue.get_job_schedulers()
+                if done and (not self.scenario.subscribers or await self.subscriptions.are_done()):
                     break
                 await asyncio.sleep(1.0)
             else:
@@ -233,6 +265,8 @@ class Fleet:
                 for job_id in self.server.execute("ZRANGE", f"glide:{{{QUEUE}}}:{index}", 0, -1)
             }  # fmt: skip
         self.ledger.judge(verdict, present)
+        if self.scenario.subscribers:
+            verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
         leaks._before = frozenset()
         leaks.allow("*:group:*", "glidemq_py:*")
@@ -249,6 +283,17 @@ class Fleet:
         if not party.dead:
             self.kill(party)
             self.loop.call_later(5 * act.amount, self._revive, act.party)
+
+    def _kill_holder(self, act: Act) -> None:
+        """Its leases expire; the tokens that it has handed on are reported by others."""
+        if not self.holders[act.party].dead:
+            self.kill(self.holders[act.party])
+            self.loop.call_later(5 * act.amount, self.start_holder, act.party)
+
+    def _kill_subscriber(self, act: Act) -> None:
+        if not self.subscribers[act.party].dead:
+            self.kill(self.subscribers[act.party])
+            self.loop.call_later(5 * act.amount, self.start_subscriber, act.party)
 
     def _revive(self, place: int) -> None:
         if self.workers[place][0].dead:
@@ -289,8 +334,10 @@ class Fleet:
         failovers = self.failovers
         loop, first, state = self.loop, self.loop.now, self.server.copy_state()
         length = len(self.ledger.log)
+        self.server.lagging += 1
 
         def fail() -> None:
+            self.server.lagging -= 1
             if self.failovers != failovers:
                 return
             self.failovers += 1
@@ -316,12 +363,23 @@ class Fleet:
 
 
 @contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Collect garbage rarely: each collection visits all objects of the simulated processes."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextlib.contextmanager
 def _own_process() -> Any:
     """Run heartbeats in the loop, hide the real process from consumer names, and start without its history."""
-    process = SimpleNamespace(getpid=lambda: 1)
+    process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
         (components, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
-        (libraries, "_registered", {}),
+        (libraries, "_registered", {}), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]
     for module, name, value in replaced:

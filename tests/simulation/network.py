@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import random
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Final, TypeVar
 from glide_shared.exceptions import ClosingError, GlideError, RequestError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
+from glide_shared.protobuf.command_request_pb2 import RequestType
 
 from glidemq_py._client.async_client import glide
 from glidemq_py._client.async_transport import AsyncTransport
@@ -36,6 +38,8 @@ __all__ = ["MESSAGE_FAULTS", "MessageFault", "Network", "SimulatedTransport", "S
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS: Final = 3_000
+_FCALL: Final = RequestType.FCall
+_READS: Final = (b"XREADGROUP", b"XREAD")
 _DETECTED_S: Final = 0.02
 """Time after which a lost connection is noticed, about."""
 
@@ -237,9 +241,18 @@ class SimulatedClient:
     def _execute(self, request: _Request, late: bool, fault: MessageFault | None = None) -> None:
         if self._loop.now < self._network.down_until:
             return
-        read = _Read(request.commands[0]) if len(request.commands[0]) > 5 else None
-        if read is not None and read.block is not None and not late:
-            self._wait(request, read, fault)
+        if request.commands[0][0] in _READS:
+            read = _Read(request.commands[0])
+            if late:
+                request.commands[0] = read.command  # its sender does not wait for the reply
+            elif read.block is not None:
+                self._wait(request, read, fault)
+                return
+        if request.commands[-1][0] == b"WAIT" and self._network.server.lagging:
+            # The replica does not confirm: the reply comes at the end of the wait, if the primary lives so long.
+            replies = [*(self._reply_of(command, request) for command in request.commands[:-1]), 0]
+            block = int(request.commands[-1][2]) / 1000
+            self._loop.call_later(block, self._reply, request, replies, fault, context=_NOBODY)
             return
         self._reply(request, [self._reply_of(command, request) for command in request.commands], fault)
 
@@ -379,10 +392,11 @@ _NOBODY: Final = contextvars.Context()
 
 
 def _command(kind: int, args: Sequence[str | bytes]) -> list[bytes]:
-    words = [_bytes(arg) for arg in args]
-    return words if not words or words[0].upper() in (b"XREADGROUP", b"XREAD", b"EXISTS") else [b"FCALL", *words]
+    words = [arg if type(arg) is bytes else _bytes(arg) for arg in args]
+    return [b"FCALL", *words] if kind == _FCALL else words
 
 
+@functools.lru_cache(4096)
 def _bytes(arg: str | bytes) -> bytes:
     return arg if isinstance(arg, bytes) else arg.encode("utf-8", "surrogateescape")
 

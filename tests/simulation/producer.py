@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from glidemq_py import FlowJob, FlowProducer, Queue
-from glidemq_py.errors import BulkAddError, DuplicateJobError, GlideMQConnectionError
+from glidemq_py import Broadcast, Durability, FlowJob, FlowProducer, Queue
+from glidemq_py.errors import BulkAddError, DuplicateJobError, DurabilityError, GlideMQConnectionError
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.scenario import Work
@@ -36,21 +36,30 @@ class Producer:
         ledger: records attempts and acknowledgments.
         loop: time.
         chance: decides how long to wait before a repetition.
+        broadcast: publishes messages.
     """
 
     def __init__(
-        self, queue: Queue[Any, Any], flows: FlowProducer, ledger: Ledger, loop: SimulatedLoop, chance: random.Random
+        self,
+        queue: Queue[Any, Any],
+        flows: FlowProducer,
+        ledger: Ledger,
+        loop: SimulatedLoop,
+        chance: random.Random,
+        broadcast: Broadcast[Any],
     ) -> None:
         self._queue = queue
         self._flows = flows
         self._ledger = ledger
         self._loop = loop
         self._chance = chance
+        self._broadcast = broadcast
 
     async def do(self, work: Work) -> None:
         """Do a step of the work."""
         pick = random.Random(work.chance)
-        build = {"bulk": self._bulk, "flow": self._flow, "failing_flow": self._flow, "scheduler": self._scheduler}
+        build = {"bulk": self._bulk, "flow": self._flow, "failing_flow": self._flow, "scheduler": self._scheduler,
+                 "message": self._message}  # fmt: skip
         for send in build.get(work.kind, self._one)(work, pick):
             await self._repeat(send)
 
@@ -63,7 +72,7 @@ class Producer:
                 return
             except DuplicateJobError:  # the first try was accepted
                 return
-            except GlideMQConnectionError:
+            except (GlideMQConnectionError, DurabilityError):
                 await asyncio.sleep(pause * (0.5 + self._chance.random()))
                 pause = min(pause * 2, 1.0)
 
@@ -129,10 +138,21 @@ class Producer:
 
         return [send]
 
+    def _message(self, work: Work, pick: random.Random) -> list[Send]:
+        message = f"m{work.number}"
+
+        async def send() -> None:
+            await self._broadcast.publish(f"news.{pick.randint(1, 3)}", {"of": message}, job_id=message)
+            self._ledger.published.setdefault(message, self._loop.now)
+
+        return [send]
+
     def _one(self, work: Work, pick: random.Random) -> list[Send]:
         kind, ledger, tries = work.kind, self._ledger, 0
         job_id = self._attempt(f"j{work.number}", kind)
         options = {**pick.choice(_KEEP), **_options(kind, pick)}
+        if kind == "durable":
+            options["durable"] = Durability(disk=False, replicas="all", timeout=2_000)
         if "ordering" in options and kind != "debounce":  # delayed jobs join their group when they are due
             ledger.groups[job_id] = options["ordering"]["key"]
 
@@ -142,6 +162,8 @@ class Producer:
             job = await self._queue.add(kind, {"of": job_id}, job_id=job_id, **options)
             if kind == "debounce" or (kind in ("simple", "throttle") and (tries > 1 or job.outcome != "added")):
                 ledger.unsure.add(job_id)
+            if kind == "durable":
+                ledger.durable.add(job_id)
             self._acknowledge(job_id)
 
         async def signal() -> None:

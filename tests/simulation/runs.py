@@ -78,5 +78,6 @@ class Totals:
         """Return the command that replays a seed."""
         words = ["python -m tests.simulation", f"--seed {seed}", f"--jobs {options['jobs']}"]
         words += [] if options.get("faults", True) else ["--quiet-world"]
+        words += [] if options.get("extras", True) else ["--no-extras"]
         words += [f"--mutation {options['mutation']}"] if options.get("mutation") else []
         return " ".join(words)

@@ -54,6 +54,8 @@ class Scenario:
         workers: number of workers.
         concurrency: of each worker.
         mutation: name of a fault built into the server functions; see `mutations`.
+        lease_holders: number of parties that fetch jobs without a worker.
+        subscribers: number of workers of each subscription of the broadcast; 0 = there is no broadcast.
     """
 
     seed: int
@@ -63,6 +65,8 @@ class Scenario:
     workers: int = 4
     concurrency: int = 5
     mutation: str | None = None
+    lease_holders: int = 0
+    subscribers: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -82,7 +86,13 @@ class Scenario:
 
 
 def draw(
-    seed: int, jobs: int = 300, *, faults: bool = True, kinds: Iterable[str] = KINDS, mutation: str | None = None
+    seed: int,
+    jobs: int = 300,
+    *,
+    faults: bool = True,
+    kinds: Iterable[str] = KINDS,
+    mutation: str | None = None,
+    extras: bool = True,
 ) -> Scenario:
     """Return the scenario of a seed.
 
@@ -92,7 +102,13 @@ def draw(
         faults: False: nothing goes wrong.
         kinds: of the work.
         mutation: see `Scenario`.
+        extras: False: no leases, broadcast and durable adds, as in seeds that were found before there were any.
     """
+    drawn = _draw(seed, jobs, faults=faults, kinds=kinds, mutation=mutation)
+    return _with_extras(drawn, faults=faults) if extras else drawn
+
+
+def _draw(seed: int, jobs: int, *, faults: bool, kinds: Iterable[str], mutation: str | None) -> Scenario:
     chance = random.Random(f"scenario {seed}")
     among = list(kinds)
     # Some seeds have few kinds, so that those meet more often.
@@ -144,3 +160,24 @@ def _clock_steps(seed: int, seconds: float) -> tuple[Act, ...]:
     count = chance.choice((0, 0, 0, 1, 2))
     return tuple(Act(round(chance.uniform(0, seconds), 4), "step_clock", 0, round(chance.random(), 4))
                  for _ in range(count))  # fmt: skip
+
+
+def _with_extras(drawn: Scenario, *, faults: bool) -> Scenario:
+    """Add leases, a broadcast and durable adds, drawn apart from the rest."""
+    chance = random.Random(f"extras {drawn.seed}")
+    holders, subscribers = chance.choice((0, 0, 1, 2)), chance.choice((0, 0, 0, 1, 2))
+    durable, messages = chance.choice((0.0, 0.0, 0.2)), 0.15 if subscribers else 0.0
+    work: list[Work] = []
+    for each in drawn.work:
+        luck = chance.random()
+        kind = "durable" if luck < durable else "message" if luck > 1 - messages else each.kind
+        work.append(replace(each, kind=kind))
+    acts = [*drawn.acts]
+    if faults:
+        end = (work[-1].at if work else 0.0) + 5
+        for kind, count in (("kill_holder", holders), ("kill_subscriber", 2 * subscribers)):
+            for _ in range(chance.choice((0, 1, 3)) if count else 0):
+                at, amount = round(chance.uniform(0, end), 4), round(chance.random(), 4)
+                acts.append(Act(at, kind, chance.randrange(count), amount))
+    acts.sort(key=lambda act: act.at)
+    return replace(drawn, work=tuple(work), acts=tuple(acts), lease_holders=holders, subscribers=subscribers)

@@ -53,19 +53,25 @@ class SimulatedServer(MemoryServer):
     Args:
         loop: its clock.
         mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
+        queue: name of the queue whose events are recorded.
         native: run commands natively where possible; otherwise by fakeredis.
     """
 
-    def __init__(self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, native: bool = True) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, queue: str = "simulated", native: bool = True
+    ) -> None:
+        self._events_key, self._job_prefix = b"glide:{%b}:events" % queue.encode(), b"glide:{%b}:job:" % queue.encode()
         self.virtual_clock = _VirtualClock(loop)
         super().__init__(self.virtual_clock)
         self._mutate = mutate
         self._has_library = False
         self._compiled: str | None = None
         self.executed = 0
+        self.lagging = 0
+        """Number of failovers whose replica has received its last write: it confirms no later one."""
         self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
-        """Called with the fields of every entry of an events stream, and with an event `activated` (with `fence`) when
-        a job becomes active."""
+        """Called with the fields of every entry of the queue's events stream, and with an event `activated` (with
+        `fence`) when a job becomes active."""
         if not native:
             for name in self._store.natives:
                 self._engine.use(name, _no_native)
@@ -85,13 +91,13 @@ class SimulatedServer(MemoryServer):
         self._store.execute = tapped  # type: ignore[method-assign]
 
     def _tap_xadd(self, key: bytes, *args: Any) -> None:
-        if key.endswith(b":events"):
+        if key == self._events_key:
             self.on_event(fields_of([*args]))
 
     def _tap_hset(self, key: bytes, *args: Any) -> None:
-        if args[:2] == _ACTIVATION:
+        if args[:2] == _ACTIVATION and key.startswith(self._job_prefix):
             fields = dict(zip(args[::2], args[1::2], strict=True))
-            job_id = key.partition(b"}:job:")[2]
+            job_id = key.removeprefix(self._job_prefix)
             self.on_event({b"event": b"activated", b"jobId": job_id, b"fence": b"%d" % int(fields[b"fence"])})
 
     def run_command(self, args: list[bytes]) -> Any:
@@ -107,7 +113,9 @@ class SimulatedServer(MemoryServer):
         if name == b"FUNCTION":
             return self._function_command(args)
         if name == b"INFO":
-            return b""
+            return b"# Replication\r\nconnected_slaves:1\r\n"
+        if name == b"WAIT":
+            return 0 if self.lagging else 1
         return self.command(args)
 
     def _function_command(self, args: list[bytes]) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runs import Totals, run_seed, run_seeds
-from tests.simulation.scenario import KINDS, Scenario, Work, draw
+from tests.simulation.scenario import KINDS, Act, Scenario, Work, draw
 from tests.simulation.shrink import shrink, sort_of
 
 RUNS, JOBS = 60, 100
@@ -27,7 +27,7 @@ FOUND: list[tuple[int, int, str]] = [
     (1, 60, "the exception of a loading task was never retrieved if the connection was closed meanwhile"),
     (1122, 300, "a replica with a history that an earlier failover had ended took over (a fault of the simulation)"),
 ]
-"""Seeds that have found a fault: seed, jobs, and what it was."""
+"""Seeds that have found a fault, before there were extras: seed, jobs, and what it was."""
 
 
 def check(totals: Totals, options: Mapping[str, Any], problems: list[str]) -> None:
@@ -55,9 +55,42 @@ def test_jobs_of_each_kind_end_without_faults(kind: str) -> None:
     assert verdict.completed + verdict.failed > 0
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(1, tuple(Work(0.05 * n, n, "plain", n / 40) for n in range(40)), workers=1, lease_holders=2),
+        Scenario(1, tuple(Work(0.05 * n, n, "message", n / 8) for n in range(8)), workers=1, subscribers=2),
+        Scenario(1, tuple(Work(0.05 * n, n, "durable", n / 8) for n in range(8)), workers=2),
+    ],
+    ids=["leases", "broadcast", "durable"],
+)
+def test_extras_end_without_faults(scenario: Scenario) -> None:
+    fleet = Fleet(scenario)
+    verdict = fleet.run()
+    assert verdict.problems == []
+    assert verdict.completed == sum(work.kind != "message" for work in scenario.work)
+    published = len(fleet.ledger.published)
+    assert {len(found) for found in fleet.subscriptions.processed.values()} == {published}
+    assert len(fleet.ledger.durable) + published in (0, 8)
+
+
+def test_durable_adds_survive_failovers_that_lose_others() -> None:
+    """Half of the adds are durable; each failover loses what the replica had not confirmed."""
+    kinds = ("durable", "plain")
+    work = tuple(Work(0.01 * n, n, kinds[n % 2], n / 200) for n in range(200))
+    acts = tuple(Act(0.3 + 0.4 * n, "failover", 0, 0.5) for n in range(4))
+    fleet = Fleet(Scenario(1, work, (), acts, workers=2))
+    verdict = fleet.run()
+    assert verdict.problems == []
+    ended = {job_id for job_id, names in fleet.ledger.events().items() if "completed" in names}
+    assert len(fleet.ledger.durable) == 100
+    assert fleet.ledger.durable <= ended
+    assert verdict.excused > 0
+
+
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND)
 def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
-    verdict = run_seed(seed, {"jobs": jobs})
+    verdict = run_seed(seed, {"jobs": jobs, "extras": False})
     assert verdict.problems == [], fault
 
 

@@ -165,7 +165,8 @@ class Store:
         commands = NativeCommands(Keyspace(self._database, fake.config, touched))
         self.natives = commands.by_name
         """Direct implementations of commands, for functions."""
-        self._read_group = commands.read_group
+        self._for_readers = {b"XREADGROUP": commands.read_group, b"ZRANGE": self.natives[b"ZRANGE"]}
+        """The same for the commands that idle workers send."""
         self._found: dict[tuple[bool, bytes], tuple[Any, Any, Any]] = {}
 
     def moment(self) -> _Moment:
@@ -188,9 +189,9 @@ class Store:
         if name == b"TIME":
             micros = round(self.seconds * 1_000_000)
             return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
-        if name == b"XREADGROUP" and not script:
+        if not script and name in self._for_readers:
             with contextlib.suppress(*UNUSUAL):
-                return self._read_group(*args)
+                return self._for_readers[name](*args)
         if name in _WITH_SUBCOMMANDS and args:
             name, args = name + b" " + args[0].upper(), args[1:]
         found = self._found.get((script, name))

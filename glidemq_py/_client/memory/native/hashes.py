@@ -13,7 +13,8 @@ __all__ = ["Hashes"]
 class Hashes(KeyType):
     """Commands of hashes without expiring fields."""
 
-    names = ("hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hset", "hsetnx")
+    names = ("hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget",
+             "hrandfield", "hscan", "hset", "hsetnx")
 
     def _fields(self, key: bytes) -> dict[Any, bytes] | None:
         """Return the fields of a hash, or None."""
@@ -31,6 +32,8 @@ class Hashes(KeyType):
         if fields is None:
             fields = self._store(key, self._hash()).value._values
         return fields
+
+    _hscan, _hrandfield = KeyType._scan, KeyType._random_members
 
     def _hget(self, key: bytes, field: Any) -> bytes | None:
         fields = self._fields(key)

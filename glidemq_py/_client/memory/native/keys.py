@@ -13,7 +13,11 @@ __all__ = ["Keys"]
 class Keys(KeyType):
     """Commands of keys of any type, and of strings."""
 
-    names = ("decr", "del", "exists", "expire", "get", "incr", "incrby", "pexpire", "set", "unlink")
+    names = ("decr", "del", "exists", "expire", "get", "incr", "incrby", "pexpire", "set", "time", "unlink")
+
+    def _time(self) -> list[bytes]:
+        micros = round(self._database.time * 1_000_000)
+        return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
 
     def _exists(self, first: bytes, *others: bytes) -> int:
         count = 0

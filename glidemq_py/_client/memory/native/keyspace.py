@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from glidemq_py._client.memory.native.arguments import Native, UnusualError
+from glidemq_py._client.memory.native.arguments import Native, UnusualError, as_argument, integer
 
 __all__ = ["KeyType", "Keyspace"]
 
@@ -76,3 +76,21 @@ class KeyType:
             raise UnusualError
         item = self._database._dict[key] = self._item(value)
         return item
+
+    def _missing(self, key: bytes) -> None:
+        """Return if the key does not exist; otherwise raise UnusualError."""
+        if self._live(key) is not None:
+            raise UnusualError
+
+    def _scan(self, key: bytes, cursor: Any, word: bytes, count: Any) -> list[Any]:
+        """HSCAN, SSCAN or ZSCAN of a missing key, with COUNT."""
+        if as_argument(cursor) != b"0" or word != b"COUNT" or integer(count) < 1:
+            raise UnusualError
+        self._missing(key)
+        return [b"0", []]
+
+    def _random_members(self, key: bytes, count: Any) -> list[bytes]:
+        """HRANDFIELD or ZRANDMEMBER of a missing key, with a count."""
+        integer(count)
+        self._missing(key)
+        return []

@@ -13,7 +13,8 @@ __all__ = ["Lists"]
 class Lists(KeyType):
     """Commands of lists, and of sets without expiring members."""
 
-    names = ("llen", "lrange", "rpop", "rpush", "scard", "sismember")
+    names = ("llen", "lrange", "rpop", "rpush", "scard", "sismember", "sscan")
+    _sscan = KeyType._scan
 
     def _llen(self, key: bytes) -> int:
         found = self._find(key, list)

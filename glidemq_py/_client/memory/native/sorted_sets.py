@@ -21,7 +21,8 @@ __all__ = ["SortedSets"]
 class SortedSets(KeyType):
     """Commands of sorted sets."""
 
-    names = ("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore")
+    names = ("zadd", "zcard", "zcount", "zrandmember", "zrange", "zrangebyscore", "zrem", "zscan", "zscore")
+    _zscan, _zrandmember = KeyType._scan, KeyType._random_members
 
     def _zadd(self, key: bytes, *pairs: Any) -> int:
         keeps = pairs[0] == b"NX"

@@ -17,7 +17,7 @@ _TRIMMED_AT_ONCE: Final = 10_000
 class Streams(KeyType):
     """Commands of streams."""
 
-    names = ("xack", "xadd", "xdel", "xgroup", "xlen", "xreadgroup")
+    names = ("xack", "xadd", "xdel", "xgroup", "xinfo", "xlen", "xpending", "xreadgroup")
 
     def _xlen(self, key: bytes) -> int:
         found = self._find(key, self._stream)
@@ -90,6 +90,33 @@ class Streams(KeyType):
             raise UnusualError
         self._group(key, group).set_id(self._find(key, self._stream).last_id, None)
         return OK
+
+    def _xinfo(self, verb: bytes, key: bytes, *group: bytes) -> list[Any]:
+        if verb == b"STREAM" and not group:
+            stream = self._find(key, self._stream)
+            if stream is None:
+                raise UnusualError
+            found: list[Any] = stream.stream_info(False, False)
+            return found
+        if verb == b"GROUPS" and not group:
+            stream = self._find(key, self._stream)
+            return [[part for pair in each.group_info(False).items() for part in pair]
+                    for each in stream._groups.values()]  # fmt: skip
+        if verb != b"CONSUMERS":
+            raise UnusualError
+        (name,) = group
+        consumers = self._group(key, name).consumers.values()
+        now = int(self._database.time * 1000)
+        return [[b"name", each.name, b"pending", each.pending, b"idle", now - each.last_attempt,
+                 b"inactive", now - each.last_success] for each in consumers]  # fmt: skip
+
+    def _xpending(
+        self, key: bytes, group: bytes, first: bytes, last: bytes, count: Any, *consumer: bytes
+    ) -> list[Any]:
+        """Only if the group has no pending entry."""
+        if len(consumer) > 1 or first != b"-" or last != b"+" or integer(count) < 1 or self._group(key, group).pel:
+            raise UnusualError
+        return []
 
     def _group(self, key: bytes, name: bytes) -> Any:
         stream = self._find(key, self._stream)
