@@ -44,9 +44,9 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite, two processes per core. Arguments: pytest's; `-n 0` for a single process.
+    """Run the whole suite, three processes per core. Arguments: pytest's; `-n 0` for a single process.
 
-    The tests wait for half of their time, for locks that expire and processes that start.
+    The tests wait for more than half of their time, for locks that expire and processes that start.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
     repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
@@ -72,7 +72,7 @@ def coverage(session: "nox.Session") -> None:
     others = [argument for argument in session.posargs if argument not in floor]
     # Not pytest-cov: the package's own pytest plugin imports the package before pytest-cov starts to measure.
     session.run("coverage", "erase", env=env)
-    tests = ["pytest", "-n", "auto", "--dist", "loadscope", "-m", "not slow", *others]
+    tests = ["pytest", "-n", _processes(), "--dist", "loadscope", "-m", "not slow", *others]
     session.run("coverage", "run", "-m", *tests, env=env)
     session.run("coverage", "combine", "--quiet", env=env)
     session.run("coverage", "report", *floor, env=env)
@@ -207,7 +207,7 @@ def _group(name: str) -> list[str]:
 
 
 def _processes() -> str:
-    return str(2 * (os.cpu_count() or 1))
+    return str(3 * (os.cpu_count() or 1))
 
 
 def _run_all(session: "nox.Session", *commands: list[str]) -> None:

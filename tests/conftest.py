@@ -1,6 +1,10 @@
 """Servers and queue names for the whole suite. tests/README.md lists the fixtures."""
 
+import contextlib
+import gc
+import importlib
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -91,25 +95,40 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 # -- distribution to processes -----------------------------------------------------------------------------
 
-SPARK_PROCESSES = {"test_connect", "test_example", "test_killed_driver", "test_random_kills", "test_spark_cluster"}
-"""Files in tests/spark that start Spark in other processes; the others share one session."""
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadscope`, run each test in any process, but those of Spark in two: its start is costly."""
+    """With `--dist loadscope`, run each test in any process, but those that share something costly in one."""
     if config.getvalue("dist") != "loadscope":
         return None
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+    from tests.distribution import Distribution
 
-    class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            path = Path(nodeid.partition("::")[0])
-            if path.parent.name != "spark":
-                return nodeid
-            return "Spark processes" if path.stem in SPARK_PROCESSES else "the Spark session"
+    return Distribution(config, log)
 
-    return SparkTogether(config, log)
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Without cached bytecode, let each process of pytest-xdist compile its part of the tests for all of them."""
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    folders = [Path(each) for each in session.config.args]
+    if worker is None or sys.dont_write_bytecode or not all(map(Path.is_dir, folders)):
+        return
+    root = session.config.rootpath
+    files = sorted({file for folder in folders for file in folder.resolve().rglob("test_*.py")})
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        # The collection imports a module again that failed, and reports why.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector away from the thousands of collected tests, now and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # -- the one server of most tests --------------------------------------------------------------------------

@@ -38,12 +38,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool) -> tuple[Runs, str]:
-    """Run `cases` on a private server; return their figures and the server's version."""
+def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool, tiny: bool = False) -> tuple[Runs, str]:
+    """Run `cases` on a private server; return their figures and the server's version.
+
+    Args:
+        peers: the measured libraries.
+        cases: what to measure.
+        rounds: runs per measure.
+        quick: shorter runs.
+        tiny: so short that the figures say nothing, to test that each case runs.
+    """
     with running_server() as server:
         bench = Bench(server=server, peers=peers)
         if quick:
-            bench.drain_seconds, bench.add_seconds, bench.idle_jobs, bench.delayed_jobs = 0.6, 0.4, 110, 35
+            bench.drain_seconds, bench.add_seconds = 0.6, 0.4
+            bench.idle_jobs, bench.delayed_jobs, bench.memory_jobs = 110, 35, 4_000
+        if tiny:
+            bench.drain_seconds, bench.add_seconds, bench.memory_jobs = 0.03, 0.1, 1_000
         return run_cases(bench, cases, rounds, _say), server.version()
 
 

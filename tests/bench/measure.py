@@ -47,7 +47,6 @@ KINDS = {
 }
 """Jobs that only our driver makes, and what they are: the others drain plain ones beside them."""
 
-MEMORY_JOBS = 20_000
 TIMEOUT_SECONDS = 120
 
 GUESSED_RATES = {
@@ -74,6 +73,7 @@ class Bench:
     add_seconds: float = 1.5
     idle_jobs: int = 400
     delayed_jobs: int = 110
+    memory_jobs: int = 20_000
     rates: dict[tuple[str, object], float] = field(default_factory=dict[tuple[str, object], float])
 
     def start(self, peer: str, role: str, params: dict[str, Any], kind: str = PLAIN) -> subprocess.Popen[str]:
@@ -198,8 +198,8 @@ def memory(bench: Bench, peer: str) -> Figures:
     bench.play(peer, "fill", jobs=100)  # one-time allocations (functions, metadata) do not belong to the jobs
     bench.server.empty()
     before = bench.server.used_memory()
-    bench.play(peer, "fill", jobs=MEMORY_JOBS)
-    return {"bytes": (bench.server.used_memory() - before) / MEMORY_JOBS}
+    bench.play(peer, "fill", jobs=bench.memory_jobs)
+    return {"bytes": (bench.server.used_memory() - before) / bench.memory_jobs}
 
 
 CASES = [

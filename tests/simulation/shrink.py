@@ -22,7 +22,12 @@ def sort_of(problem: str) -> str:
 
 
 def shrink(
-    scenario: Scenario, verdict: Verdict, *, seconds: float = 60.0, run: Callable[[Scenario], Verdict] = simulate
+    scenario: Scenario,
+    verdict: Verdict,
+    *,
+    seconds: float = 60.0,
+    runs: int | None = None,
+    run: Callable[[Scenario], Verdict] = simulate,
 ) -> Scenario:
     """Return a smaller scenario that has a problem of the same sort.
 
@@ -33,20 +38,27 @@ def shrink(
         scenario: the scenario.
         verdict: its result.
         seconds: how long to try, at most.
+        runs: how many smaller scenarios to run, at most; None: no limit but the time.
         run: runs a scenario.
     """
     sorts = {sort_of(problem) for problem in verdict.problems}
     until = time.monotonic() + seconds
+    done = 0
+
+    def left() -> bool:
+        return time.monotonic() < until and (runs is None or done < runs)
 
     def fails(candidate: Scenario) -> bool:
+        nonlocal done
+        done += 1
         return any(sort_of(problem) in sorts for problem in run(candidate).problems)
 
     def reduce(items: Sequence[Any], build: Callable[[Sequence[Any]], Scenario]) -> Sequence[Any]:
         size = max(1, len(items))
-        while items and time.monotonic() < until:
+        while items and left():
             removed = False
             at = 0
-            while at < len(items) and time.monotonic() < until:
+            while at < len(items) and left():
                 rest = [*items[:at], *items[at + size :]]
                 if fails(build(rest)):
                     items, removed = rest, True
@@ -58,12 +70,12 @@ def shrink(
         return items
 
     before = None
-    while scenario != before and time.monotonic() < until:
+    while scenario != before and left():
         before = scenario
         for name in ("acts", "messages", "work"):
             found = reduce(getattr(scenario, name), partial(_with, scenario, name))
             scenario = _with(scenario, name, found)
-        for workers in range(1, scenario.workers):
+        for workers in range(1, scenario.workers if left() else 0):
             smaller = replace(
                 scenario, workers=workers, acts=tuple(replace(act, party=act.party % workers) for act in scenario.acts)
             )

@@ -22,6 +22,8 @@ from tests.simulation.shrink import shrink, sort_of
 RUNS, JOBS = 60, 100
 MUTATION_SEEDS = 20
 """A fault built into the server functions must be found within so many seeds."""
+SHRINKING_RUNS = 30
+"""Runs that make a scenario smaller: a number, as a time limit would use all its time."""
 
 FOUND: list[tuple[int, int, str]] = [
     (1, 60, "the exception of a loading task was never retrieved if the connection was closed meanwhile"),
@@ -117,7 +119,7 @@ def test_fault_built_into_the_functions_is_found_and_shrunk(mutation: str) -> No
             break
     else:
         pytest.fail(f"{mutation} was not found within {MUTATION_SEEDS} seeds")
-    smaller = shrink(scenario, verdict, seconds=60)
+    smaller = shrink(scenario, verdict, seconds=300, runs=SHRINKING_RUNS)
     assert len(smaller.to_json()) < len(scenario.to_json())
     again = simulate(Scenario.from_json(smaller.to_json()))
     assert {sort_of(problem) for problem in again.problems} & {sort_of(problem) for problem in verdict.problems}

@@ -1,0 +1,86 @@
+"""Tests of the distribution of the suite to processes: tests/distribution.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("xdist")
+
+from tests.distribution import SPARK, SPARK_PROCESSES, SPARK_SESSION, TOGETHER, Distribution
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Node:
+    """A process that runs what it gets."""
+
+    def __init__(self) -> None:
+        self.gateway = mock.Mock(id="node")
+        self.indexes: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indexes: list[int]) -> None:
+        self.indexes += indexes
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def distribution(tests: list[str], nodes: list[Node]) -> Distribution:
+    config = mock.Mock()
+    config.getvalue.return_value = ["popen"] * len(nodes)
+    config.option.loadscopereorder = True
+    found = Distribution(config, None)
+    for node in nodes:
+        found.add_node(node)
+        found.add_node_collection(node, tests)
+    found.schedule()
+    return found
+
+
+def test_named_files_exist() -> None:
+    assert SPARK.keys() <= {path.stem for path in (TESTS / "spark").glob("test_*.py")}
+    assert {path.stem for path in TESTS.rglob("test_*.py")} >= TOGETHER
+
+
+def test_every_test_runs_once_and_spark_first() -> None:
+    files = ("test_connect", "test_types", "test_example")
+    spark = [f"tests/spark/{file}.py::test_{n}" for file in files for n in "ab"]
+    tests = [*(f"tests/unit/test_keys.py::test_{n}" for n in range(40)), *spark]
+    nodes = [Node(), Node()]
+    scheduler = distribution(tests, nodes)
+    assert {tests[node.indexes[0]] for node in nodes} == {spark[0], spark[2]}
+    done: dict[str, Any] = {}
+    while not scheduler.tests_finished or len(done) < len(tests):
+        for node in nodes:
+            for index in node.indexes[:]:
+                node.indexes.remove(index)
+                assert tests[index] not in done
+                done[tests[index]] = node
+                scheduler.mark_test_complete(node, index)
+    assert done.keys() == set(tests)
+    assert not scheduler.has_pending
+    assert all(node.shutting_down for node in nodes)
+    for scope in (SPARK_SESSION, SPARK_PROCESSES):
+        assert len({id(done[each]) for each in spark if scheduler._split_scope(each) == scope}) == 1
+
+
+def test_tests_of_a_crashed_process_run_elsewhere() -> None:
+    tests = [f"tests/unit/test_keys.py::test_{n}" for n in range(9)]
+    nodes = [Node(), Node()]
+    scheduler = distribution(tests, nodes)
+    crashed, other = nodes
+    first, *_ = crashed.indexes
+    scheduler.mark_test_complete(crashed, first)
+    second = crashed.indexes[1]
+    assert scheduler.remove_node(crashed) == tests[second]
+    ran = {first}
+    while not scheduler.tests_finished or other.indexes:
+        index = other.indexes.pop(0)
+        ran.add(index)
+        scheduler.mark_test_complete(other, index)
+    assert ran == set(range(len(tests)))
