@@ -9,6 +9,7 @@ Python 3.11 or later is enough: run as a script, this file creates `.nox-bootstr
 With nox installed, `nox -s tests -- -k name` works too.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -44,7 +45,7 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite, three processes per core. Arguments: pytest's; `-n 0` for a single process.
+    """Run the whole suite, three processes per core (two on one core). Arguments: pytest's; `-n 0` for one.
 
     The tests wait for more than half of their time, for locks that expire and processes that start.
 
@@ -207,7 +208,21 @@ def _group(name: str) -> list[str]:
 
 
 def _processes() -> str:
-    return str(3 * (os.cpu_count() or 1))
+    """Return how many processes run the tests: three per core, but two on one core, where Spark's limits are short."""
+    cores = _cores()
+    return str(3 * cores if cores > 1 else 2)
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use, by its affinity and its CPU quota; at least 1."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with contextlib.suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").rpartition("0::/")[2].strip()
+        for folder in (place := Path("/sys/fs/cgroup", own), *place.parents):
+            with contextlib.suppress(OSError, ValueError):
+                quota, period = map(int, (folder / "cpu.max").read_text(encoding="utf-8").split())
+                cores = min(cores, quota // period)
+    return max(1, cores)
 
 
 def _run_all(session: "nox.Session", *commands: list[str]) -> None:

@@ -9,13 +9,16 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 __all__ = ["Distribution"]
 
-SPARK_SESSION, SECOND_SPARK_SESSION, SPARK_PROCESSES = "a Spark session", "another Spark session", "Spark processes"
-SPARK = dict.fromkeys(
-    ("test_connect", "test_example", "test_killed_driver", "test_random_kills", "test_spark_cluster"), SPARK_PROCESSES
-) | dict.fromkeys(("test_reading", "test_results", "test_streams"), SECOND_SPARK_SESSION)
+SPARK_SESSION = "a Spark session"
+SPARK_GROUPS = {
+    "another Spark session": ("test_reading", "test_results", "test_streams"),
+    "some Spark processes": ("test_example", "test_killed_driver"),
+    "other Spark processes": ("test_connect", "test_random_kills", "test_spark_cluster"),
+}
+SPARK = {file: group for group, files in SPARK_GROUPS.items() for file in files}
 """Files in tests/spark by what they share; the others share the first session.
 
-The start of a session is costly, but all tests of Spark in one process take longer than those of all other processes.
+The start of a session is costly, but all tests of Spark in one process take longer than the tests of all others.
 """
 TOGETHER = {"test_packaging", "test_resharding"}
 """Files whose tests share something else that is costly to make."""

@@ -78,8 +78,11 @@ class ServerProcess:
     """
 
     def __init__(self, binary: Path, *, durable: bool = False, config: Mapping[str, ConfigValue] | None = None) -> None:
-        # DEBUG SLEEP and DEBUG RELOAD are used by fault tests.
-        self._config: dict[str, ConfigValue] = {"enable-debug-command": "yes", **(config or {})}
+        self._config: dict[str, ConfigValue] = {
+            "enable-debug-command": "yes",  # fault tests use DEBUG SLEEP and DEBUG RELOAD
+            "repl-diskless-sync-delay": 0,  # seconds that a replica waits for others; the default is 5
+            **(config or {}),
+        }
         if durable:
             self._config = {"appendonly": "yes", "appendfsync": "always", **self._config}
         self.binary = binary

@@ -368,6 +368,9 @@ def test_parked_job_with_slot_can_expire(q: OwnQueue) -> None:
 # -- tokens --------------------------------------------------------------------------------------------------------
 
 
+MINUTE = 60_000
+
+
 def window(q: OwnQueue, duration: int) -> str:
     return f"tpm:{q.now // duration}"
 
@@ -375,16 +378,16 @@ def window(q: OwnQueue, duration: int) -> str:
 def test_tokens_are_counted_when_jobs_end(q: OwnQueue) -> None:
     plain(q, 4)
     jobs = q.fetch(2)
-    reply = exchange(q, 1, jobs[0].completed(), jobs[1].failed(), tokens=(100, 1000, [30, 60]))
+    reply = exchange(q, 1, jobs[0].completed(), jobs[1].failed(), tokens=(100, MINUTE, [30, 60]))
     assert len(reply.jobs) == 1
-    assert q.redis("GET", window(q, 1000)) == "90"
-    assert 0 < q.redis("PTTL", window(q, 1000)) <= 1000
+    assert q.redis("GET", window(q, MINUTE)) == "90"
+    assert 0 < q.redis("PTTL", window(q, MINUTE)) <= MINUTE
     last = Fetched(reply.jobs[0], reply.now)
-    reply = exchange(q, 1, last.completed(), tokens=(100, 1000, [10]))
+    reply = exchange(q, 1, last.completed(), tokens=(100, MINUTE, [10]))
     assert (reply.jobs, bool(reply.flags & ExchangeFlags.LIMITED)) == ([], True)
-    assert reply.next_due == 1000 - q.now % 1000
+    assert reply.next_due == MINUTE - q.now % MINUTE
     q.advance(reply.next_due)
-    assert len(exchange(q, 1, tokens=(100, 1000, [])).jobs) == 1
+    assert len(exchange(q, 1, tokens=(100, MINUTE, [])).jobs) == 1
 
 
 def test_token_check_creates_no_counter(q: OwnQueue) -> None:

@@ -32,19 +32,23 @@ def test_version(wire: WireQueue) -> None:
 
 
 def test_locks(wire: WireQueue) -> None:
-    assert wire.call("tryLock", ["lock"], "a", 5000) == 1
-    assert wire.call("tryLock", ["lock"], "b", 5000) == 0
-    assert wire.call("renewLock", ["lock"], "b", 5000) == 0
-    assert wire.call("renewLock", ["lock"], "a", 9000) == 1
-    assert 5000 < wire.redis("PTTL", "lock") <= 9000
+    assert wire.call("tryLock", ["lock"], "a", 500_000) == 1
+    assert wire.call("tryLock", ["lock"], "b", 500_000) == 0
+    assert wire.call("renewLock", ["lock"], "b", 500_000) == 0
+    assert wire.call("renewLock", ["lock"], "a", 900_000) == 1
+    assert 500_000 < wire.redis("PTTL", "lock") <= 900_000
     assert wire.call("unlock", ["lock"], "b") == 0
     assert wire.call("unlock", ["lock"], "a") == 1
     assert wire.redis("EXISTS", "lock") == 0
 
 
 def test_lock_without_ttl_lasts_a_second(wire: WireQueue) -> None:
-    assert wire.call("tryLock", ["lock"], "a") == 1
-    assert 0 < wire.redis("PTTL", "lock") <= 1000
+    for _ in range(50):
+        assert wire.call("tryLock", ["lock"], "a") == 1
+        left = wire.redis("PTTL", "lock")
+        if left != -2:  # on a slow machine it expires before it is read
+            break
+    assert 0 < left <= 1000
 
 
 # -- addJob ------------------------------------------------------------------------------------------------

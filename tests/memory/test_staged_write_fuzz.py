@@ -41,7 +41,7 @@ from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter, StreamWriter
 from glidemq_py.testing import Clock, MemoryServer
 
-RUNS = int(os.environ.get("GLIDEMQ_FUZZ_RUNS", "60"))
+RUNS = int(os.environ.get("GLIDEMQ_FUZZ_RUNS", "40"))
 SEED = int(os.environ.get("GLIDEMQ_FUZZ_SEED", "0"))
 TTL = 60_000
 ATTEMPTS = 4

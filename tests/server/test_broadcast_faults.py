@@ -108,6 +108,7 @@ async def test_many_lost_replies_and_several_workers(url: str, queue_name: str, 
             assert (subscription.waiting, subscription.active, subscription.released) == (0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_long_handler_keeps_its_message(url: str, queue_name: str):
     """Heartbeats continue while the loop is blocked, so no other worker gets the message."""
     other = Seen()
@@ -227,6 +228,7 @@ async def test_message_failed_here_is_retried_by_a_node_worker(url: str, queue_n
         assert seen.ids == [message_id]
 
 
+@pytest.mark.slow
 async def test_live_node_worker_keeps_its_messages(url: str, resp: RespClient, queue_name: str, peer: WireQueue):
     """It does not refresh its entries. Once it is gone, they come to us."""
     seen, raw = Seen(), Raw(resp, queue_name)

@@ -212,6 +212,7 @@ async def test_later_use_connects_again(private_server: Callable[..., ServerProc
         await async_queue.close()
 
 
+@pytest.mark.slow
 async def test_unresponsive_server_raises(private_server: Callable[..., ServerProcess]):
     server = private_server()
     server.pause()

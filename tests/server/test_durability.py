@@ -53,6 +53,10 @@ async def connected_replicas(primary: ServerProcess, count: int) -> None:
             return sum(f"slave{i}" in info and "state=online" in info[f"slave{i}"] for i in range(count)) == count
 
         await with_timeout(until(ready))
+        # A replica that is online may still load its data: wait until it confirms a change.
+        resp.execute("SET", "probe", "1")
+        resp.execute("DEL", "probe")
+        assert await asyncio.to_thread(resp.execute, "WAIT", count, 0) == count
 
 
 async def test_durable_add_is_on_disk_when_it_returns(server: ServerProcess, queue_name: str):

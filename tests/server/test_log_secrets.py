@@ -101,6 +101,7 @@ async def test_rejected_password(server: ServerProcess, queue_name: str, caplog:
         pass
 
 
+@pytest.mark.slow
 async def test_worker_command(server: ServerProcess, queue_name: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("def handle(job):\n    raise ValueError('the card was declined')\n")
     url = url_of(server.port)

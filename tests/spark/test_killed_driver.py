@@ -16,7 +16,7 @@ from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
-FILES, ROWS, KILLS = 14, 60, 2
+FILES, ROWS, KILLS = 8, 60, 2
 
 PROGRAM = """
 import sys

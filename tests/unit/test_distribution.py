@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("xdist")
 
-from tests.distribution import SPARK, SPARK_PROCESSES, SPARK_SESSION, TOGETHER, Distribution
+from tests.distribution import SPARK, TOGETHER, Distribution
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -48,7 +48,7 @@ def test_named_files_exist() -> None:
 
 
 def test_every_test_runs_once_and_spark_first() -> None:
-    files = ("test_connect", "test_types", "test_example")
+    files = ("test_connect", "test_types", "test_random_kills")
     spark = [f"tests/spark/{file}.py::test_{n}" for file in files for n in "ab"]
     tests = [*(f"tests/unit/test_keys.py::test_{n}" for n in range(40)), *spark]
     nodes = [Node(), Node()]
@@ -65,7 +65,7 @@ def test_every_test_runs_once_and_spark_first() -> None:
     assert done.keys() == set(tests)
     assert not scheduler.has_pending
     assert all(node.shutting_down for node in nodes)
-    for scope in (SPARK_SESSION, SPARK_PROCESSES):
+    for scope in map(scheduler._split_scope, spark):
         assert len({id(done[each]) for each in spark if scheduler._split_scope(each) == scope}) == 1
 
 

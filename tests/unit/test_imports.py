@@ -62,6 +62,7 @@ def run(statements: list[str]) -> dict[str, list[str] | str]:
     return found
 
 
+@pytest.mark.slow
 def test_imports_load_only_what_they_need() -> None:
     for statement, loaded in run(list(FORBIDDEN)).items():
         assert isinstance(loaded, list), (statement, loaded)
@@ -146,6 +147,7 @@ def test_no_module_imports_itself_through_others() -> None:
         pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
 
 
+@pytest.mark.slow
 def test_modules_of_a_pair_can_be_imported_in_either_order() -> None:
     results = run([f"import {name}" for pair in PAIRS for name in pair])
     assert {statement: loaded for statement, loaded in results.items() if isinstance(loaded, str)} == {}

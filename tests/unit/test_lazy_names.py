@@ -69,6 +69,7 @@ def test_unknown_name_raises_attribute_error() -> None:
         exec("from glidemq_py import Qeue")
 
 
+@pytest.mark.slow
 def test_a_fresh_process_has_submodules_star_import_and_pickles() -> None:
     """As with plain imports: `glidemq_py.errors` without an import of its own, `import *`, pickles of classes."""
     program = (

@@ -17,6 +17,7 @@ SERVER_BINARIES["redis"] = ("redis-server", lambda: None)
 """
 
 
+@pytest.mark.slow
 def test_tests_of_a_missing_server_are_deselected_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "without_redis.py").write_text(PLUGIN)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}

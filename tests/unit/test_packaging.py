@@ -109,6 +109,7 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path
     assert names_in(rebuilt) == names_in(wheel)
 
 
+@pytest.mark.slow
 def test_an_sdist_holds_the_repository(sdist: Path) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     if listed.returncode:
@@ -118,6 +119,7 @@ def test_an_sdist_holds_the_repository(sdist: Path) -> None:
     assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} | {"PKG-INFO"}
 
 
+@pytest.mark.slow
 def test_documents_in_an_sdist_pass_their_tests(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -13,8 +13,20 @@ __all__ = ["Hashes"]
 class Hashes(KeyType):
     """Commands of hashes without expiring fields."""
 
-    names = ("hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget",
-             "hrandfield", "hscan", "hset", "hsetnx")
+    names = (
+        "hdel",
+        "hexists",
+        "hget",
+        "hgetall",
+        "hincrby",
+        "hkeys",
+        "hlen",
+        "hmget",
+        "hrandfield",
+        "hscan",
+        "hset",
+        "hsetnx",
+    )
 
     def _fields(self, key: bytes) -> dict[Any, bytes] | None:
         """Return the fields of a hash, or None."""

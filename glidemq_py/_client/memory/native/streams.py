@@ -110,9 +110,7 @@ class Streams(KeyType):
         return [[b"name", each.name, b"pending", each.pending, b"idle", now - each.last_attempt,
                  b"inactive", now - each.last_success] for each in consumers]  # fmt: skip
 
-    def _xpending(
-        self, key: bytes, group: bytes, first: bytes, last: bytes, count: Any, *consumer: bytes
-    ) -> list[Any]:
+    def _xpending(self, key: bytes, group: bytes, first: bytes, last: bytes, count: Any, *consumer: bytes) -> list[Any]:
         """Only if the group has no pending entry."""
         if len(consumer) > 1 or first != b"-" or last != b"+" or integer(count) < 1 or self._group(key, group).pel:
             raise UnusualError
