@@ -124,7 +124,8 @@ _QUEUES_MAX: Final = 1_000
 _CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
 _OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, whatever its size
-_FANNED_ROWS: Final = 10_000  # many queues: each should get several rows of a part
+_FANNED_ROWS: Final = 10_000  # many queues, or shapes of options: each should get several rows of a part
+_MANY_SHAPES: Final = 16
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
@@ -198,16 +199,22 @@ class RowEncoder:
             GlideMQValidationError: if a value is invalid; names the column, the row in its partition, and the value.
         """
         # In small parts: the server gets work sooner, and the data of a part fits into the CPU cache.
-        most = _FANNED_ROWS if "queue" in self._plan.columns else _OPTIONS_ROWS if self._columns else _PART_ROWS
-        step = max(1, min(most, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
-        for first in range(0, batch.num_rows, step):
-            part = batch.slice(first, step)
+        small = batch.num_rows * _PART_BYTES // max(1, batch.nbytes)
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, max(1, min(self._part_rows(), small)))
+            first += part.num_rows
             try:
                 part.validate(full=True)
             except pa.ArrowInvalid:
                 raise self._not_utf8(part) from None
             yield from self._encode(part)
             self._row += part.num_rows
+
+    def _part_rows(self) -> int:
+        if "queue" in self._plan.columns or self._packer.shapes > _MANY_SHAPES:
+            return _FANNED_ROWS
+        return _OPTIONS_ROWS if self._columns else _PART_ROWS
 
     def _encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
         texts = packed_texts(self._texts(batch))

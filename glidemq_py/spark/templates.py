@@ -46,7 +46,7 @@ _TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "jobId": (_PLAIN_ID, validate_job_id),
     "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
 }
-_SHAPES_MAX: Final = 64
+_SHAPES_MAX: Final = 256
 
 Part = bytes | str
 """Constant bytes, or the name of a slot."""
@@ -154,6 +154,8 @@ class TemplatePacker:
         self._packed_texts = packed_texts
         self._templates: dict[tuple[Any, ...], Template | None] = {}
         self._checked: dict[str, tuple[int, int]] = {}
+        self.shapes = 0
+        """Number of shapes in the last batch."""
 
     def pack(self, arrays: Sequence[Any]) -> tuple[Any, Any] | None:
         """Return the parts of each row before its name and after its data; None if a value needs a check by the row."""
@@ -164,6 +166,7 @@ class TemplatePacker:
         if not all(map(self._is_valid, self._columns, arrays)):
             return None
         shapes, of_row = self._shapes(arrays)
+        self.shapes = len(shapes)
         if len(shapes) > _SHAPES_MAX:
             return None
         templates: list[Template] = []

@@ -3,13 +3,15 @@
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
 interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts. The rate of a
 save is over the time of its tasks and its commit; the rest of the save, Spark's planning, is printed beside it, as is
-the CPU time of the writers and the server, which depends less on what else the machine does. All
-bars, and whether they are met, are printed at the end.
+the CPU time of the writers and the server, which depends less on what else the machine does. The plain process has its
+rows before its time starts; the time that Spark needs until the first task has rows is part of its rate, and a second
+ratio shows the rate without it. All bars, and whether they are met, are printed at the end.
 """
 
 import argparse
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -34,6 +36,8 @@ from tests.bench.contention import Alone
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200
 PEER_BATCH = 500
+FIRST_ROWS = "wait for the first rows"
+FROM_FIRST = ", from the first rows on"
 RAW, PEER = "raw calls, one plain process", "foreachPartition, redis-py pipeline"
 SIZES = (10_000, 100_000)
 """Rows of frames that are measured besides those of the argument."""
@@ -104,8 +108,8 @@ class Bench:
         found: dict[str, float] = json.loads(self.times.read_text())
         self._seconds = found["tasks"] + found["commit"]
         self._beside = {
-            "commit": found["commit"], "planning and start": whole - self._seconds, "CPU of Python": found["cpu"],
-            "CPU of the server": self.server_seconds() - used,
+            "commit": found["commit"], FIRST_ROWS: found["wait"], "planning and start": whole - self._seconds,
+            "CPU of Python": found["cpu"], "CPU of the server": self.server_seconds() - used,
         }  # fmt: skip
 
     def empty(self) -> None:
@@ -166,6 +170,7 @@ class Bench:
             }
             rates = self.in_turns(ways, rows, self.rounds if rows == self.rows else max(SHORT, self.rounds))
             self.ratio(rates, "append", RAW, 0.9, f"{rows:,} rows")
+            self.ratio(rates, f"append{FROM_FIRST}", RAW, None, "")
             self.ratio(rates, "atomic", "append", 0.85, f"{rows:,} rows")
 
     def peer(self) -> None:
@@ -218,7 +223,12 @@ class Bench:
             for name, (rate, rest) in zip(ways, self.alone.measure(run), strict=True):
                 rates[name].append(rate)
                 beside[name].append(rest)
-        for name, found in rates.items():
+        for name, found in list(rates.items()):
+            if FIRST_ROWS in beside[name][0]:
+                waits = [each[FIRST_ROWS] for each in beside[name]]
+                rates[name + FROM_FIRST] = [
+                    rows / (rows / rate - wait) for rate, wait in zip(found, waits, strict=True)
+                ]
             text = "".join(
                 f"; {part} {statistics.median(each[part] for each in beside[name]):.3f} s" for part in beside[name][0]
             )
@@ -238,12 +248,15 @@ class Bench:
 
     def options(self) -> None:
         """CPU time of a task to pack a row, by its columns of options, all of whose values differ."""
-        for names in ((), *((name,) for name in VARIED), tuple(name for name in VARIED if name != "opts")):
+        five = tuple(name for name in VARIED if name != "opts")
+        ways = [((), 0.0), *(((name,), 0.0) for name in VARIED), (five, 0.0), (five, 0.5)]
+        for names, absent in ways:
+            what = (", ".join(names) or "no options") + (", each absent in half of the rows" if absent else "")
             for rows in (10_000, self.rows):
-                found = statistics.median(packing_cost(names, rows) for _ in range(self.rounds))
-                print(f"  {', '.join(names) or 'none':<46} {rows:>9,} rows {found:>7.2f} us a row")
+                found = statistics.median(packing_cost(names, rows, absent) for _ in range(self.rounds))
+                print(f"  {what:<46} {rows:>9,} rows {found:>7.2f} us a row")
                 if "opts" not in names:
-                    self.bar(f"packing {', '.join(names) or 'no options'}, {rows:,} rows, us", found, 5, least=False)
+                    self.bar(f"packing {what}, {rows:,} rows, us", found, 5, least=False)
 
     def rate(self, way: Callable[[], None], rows: int) -> tuple[float, dict[str, float]]:
         """Rows a second of one way, into an empty server, and seconds of its parts and besides."""
@@ -389,8 +402,8 @@ VARIED: dict[str, Callable[[int], Any]] = {
 }
 
 
-def packing_cost(names: Sequence[str], rows: int) -> float:
-    """CPU time to pack a row, microseconds."""
+def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0) -> float:
+    """CPU time to pack a row, microseconds; ``absent`` of the options are null, at random."""
     from glidemq_py.spark.api import pa
     from glidemq_py.spark.encoding import RowEncoder
     from glidemq_py.spark.options import WriteOptions
@@ -398,7 +411,9 @@ def packing_cost(names: Sequence[str], rows: int) -> float:
 
     write = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "jobName": "n"}, streaming=False)
     data = pa.array([json.dumps({"text": "x" * (BYTES - 11)})] * rows)
-    columns = [data, *(pa.array([VARIED[name](n) for n in range(rows)]) for name in names)]
+    rng = random.Random(1)
+    columns = [data]
+    columns += [pa.array([None if rng.random() < absent else VARIED[name](n) for n in range(rows)]) for name in names]
     batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
     places = {name: n for n, name in enumerate(names, 1)}
     encoder = RowEncoder(WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),)), write)

@@ -187,6 +187,23 @@ def test_rows_packed_by_column_equal_rows_packed_one_by_one(
     assert by_column == sent(plan, write, batch).rows("q")
 
 
+def test_every_mix_of_absent_zero_and_given_options_is_packed_by_column(monkeypatch: pytest.MonkeyPatch):
+    values = list(itertools.product((None, 0, 5), (None, 0, 9), (None, 3), (None, "id"), (None, "key")))
+    rows = [(delay, priority, ttl, job_id and f"{job_id}-{n}", key) for n, (delay, priority, ttl, job_id, key) in
+            enumerate(values)]  # fmt: skip
+    names = ["delay", "priority", "ttl", "jobId", "orderingKey"]
+    columns = [pa.array(["1"] * len(rows)), *map(pa.array, zip(*rows, strict=True))]
+    batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
+    plan = WritePlan(
+        columns={name: i + 1 for i, name in enumerate(names)}, data_kind="json", data_columns=((0, "data"),)
+    )
+    monkeypatch.setattr(RowEncoder, "_tail_of", None)
+    by_column = sent(plan, options(jobName="n"), batch).rows("q")
+    monkeypatch.undo()
+    monkeypatch.setattr(TemplatePacker, "pack", lambda self, arrays: None)
+    assert by_column == sent(plan, options(jobName="n"), batch).rows("q")
+
+
 def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
     """Options of a row, in one of the forms that the column accepts."""
     every = {
