@@ -85,6 +85,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tokens": "max duration counts",
         "held": "jobs suspects limit",
         "leasing": "owner lock counts_expiry limits",
+        "wake_channel": "name cluster",
         "leased": "id entry fence processed_on limit",
         "dropped": "entry id reason",
         "charge": "row key usage",
@@ -189,7 +190,7 @@ CALLS: tuple[CallLayout, ...] = (
     # -- working
     _call(
         "exchange",
-        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing",
+        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel",
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
@@ -197,6 +198,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("recover_stalled", "holder hold lock_duration max_stalled quiet cursor foreign_prefix", reply=_RECOVERED),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
+    _call("pass_wake_up"),
     _call("workers"),
     _call("extend_leases", "duration leases", reply="now statuses deadlines"),
     _call("release_leases", "owner cursor quiet", reply="released cursor"),

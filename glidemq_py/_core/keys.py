@@ -76,6 +76,7 @@ class QueueKeys:
         "suspended",
         "sweep_lock",
         "wake",
+        "wake_channels",
     )
 
     def __init__(self, prefix: str, name: str) -> None:
@@ -105,6 +106,8 @@ class QueueKeys:
         self.sweep_lock: Final = stem + "suspended:lock:__sweep__"
         self.wake: Final = stem + "wake"
         """Stream of markers that wake up idle workers. Node peers do not have this key."""
+        self.wake_channels: Final = stem + "wake-channels"
+        """Channels of idle processes that serve many queues. Node peers do not have this key."""
         self.job_prefix: Final = stem + "job:"
         self.log_prefix: Final = stem + "log:"
 
@@ -142,6 +145,7 @@ class QueueKeys:
             self.scheduler_lock,
             self.sweep_lock,
             self.wake,
+            self.wake_channels,
         )
 
     def job(self, job_id: str) -> str:

@@ -186,9 +186,27 @@ def exchange(
     charges: object = False,
     held: object = False,
     leasing: object = False,
+    channel: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``exchange``."""
-    return (pack((consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held, leasing)),)
+    return (
+        pack(
+            (
+                consumer,
+                want,
+                finished,
+                quiet,
+                no_metrics,
+                limiter,
+                tokens,
+                idle,
+                charges,
+                held,
+                leasing,
+                channel,
+            )
+        ),
+    )
 
 
 def reattach(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Self, cast
@@ -14,14 +14,15 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly
-from glidemq_py._core.names import validate_queue_name
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.many_queues.options import parse_queues
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
-from glidemq_py._worker.components import WorkerComponents, is_drained
+from glidemq_py._worker.components import ServedQueue, WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
+from glidemq_py._worker.lanes import Lanes
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.opening import check_lifespan, consumer_name
@@ -36,13 +37,14 @@ Listener = TypeVar("Listener", bound=Callable[..., Any])
 
 _SILENT_S = 30.0
 _POLL_S = 0.1
+_SHOWN = 5
 
 
 class BaseWorker(AsyncOnly):
     """What `Worker` and `BroadcastWorker` have in common: starting, control and events.
 
     Args:
-        queue_name: Name of the queue or broadcast.
+        queue_name: Name of the queue or broadcast, or several queues; see `Worker`.
         handler: Function that runs each job, the text that names it, or None.
         connection: As for `Worker`.
         options: Options of the worker.
@@ -56,7 +58,7 @@ class BaseWorker(AsyncOnly):
 
     def __init__(
         self,
-        queue_name: str,
+        queue_name: str | Sequence[str] | Mapping[str, int],
         handler: Callable[..., Any] | str | None,
         connection: Connection,
         options: WorkerOptions,
@@ -64,12 +66,16 @@ class BaseWorker(AsyncOnly):
         sandbox: SandboxOptions | SandboxDict | None,
         lifespan: Callable[[Any], AbstractAsyncContextManager[Any]] | None,
     ) -> None:
-        self.queue_name = validate_queue_name(queue_name)
+        self._selection = parse_queues(queue_name)
+        self.queue_names = self._selection.names
+        """Names of the queues."""
+        self.queue_name = self.queue_names[0]
+        """Name of the queue; of several, the first."""
         if connection is not None:
             check_connection(connection)
         self.options = options
         self._queue_options = queue_options
-        self._keys = QueueKeys(queue_options.prefix, queue_name)
+        self._keys = QueueKeys(queue_options.prefix, self.queue_name)
         self._sandbox = sandboxed(handler, sandbox, options, queue_options, self._job_type)
         self._handler = cast("Callable[[Any], Any] | None", handler if self._sandbox is None else self._sandbox)
         self._connection = connection
@@ -190,7 +196,19 @@ class BaseWorker(AsyncOnly):
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
             routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
             lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
+            several=self._served_queues(), weighted=self._selection.weighted,
         )  # fmt: skip
+
+    def _served_queues(self) -> tuple[ServedQueue, ...]:
+        """Return the queues of a worker that serves several; empty for a single one."""
+        names, weights, _, several = self._selection
+        options = self._queue_options
+        if not several:
+            return ()
+        return tuple(
+            ServedQueue(QueueKeys(options.prefix, name), options, weight)
+            for name, weight in zip(names, weights, strict=True)
+        )
 
     def _routes(self) -> Routes:
         """Return the handlers of job names. Raises GlideMQValidationError if there is none."""
@@ -237,6 +255,10 @@ class BaseWorker(AsyncOnly):
         await self.close()
 
     def __repr__(self) -> str:
+        if self._selection.several:
+            names = ", ".join(map(repr, self.queue_names[:_SHOWN]))
+            more = len(self.queue_names) - _SHOWN
+            return f"<{type(self).__name__} of queues {names}{f' and {more} more' if more > 0 else ''}>"
         return f"<{type(self).__name__} of queue {self.queue_name!r}>"
 
     # -- control ------------------------------------------------------------------------------------------
@@ -286,7 +308,9 @@ class BaseWorker(AsyncOnly):
             raise GlideMQError(f"{self!r} was not started")
         parts = self._life.parts
         while not self._life.is_closing:
-            if not parts.runner.running and await self._is_drained(parts.link):
+            lanes: object = parts
+            drained = lanes.is_drained() if isinstance(lanes, Lanes) else self._is_drained(parts.link)
+            if await drained and not parts.runner.running:
                 break
             await asyncio.sleep(_POLL_S)
         await self.close()
@@ -328,7 +352,12 @@ class BaseWorker(AsyncOnly):
 
         A process that only adds jobs can close it (``async with worker.queue:``) without running the worker. After
         that, the property returns a new queue.
+
+        Raises:
+            GlideMQError: If the worker serves several queues: create a `Queue` with the name of one.
         """
+        if self._selection.several:
+            raise GlideMQError(f"{self!r} has several queues: add jobs through a Queue with the name of one")
         if self._queue is None or (self._queue._closed and not self._life.is_closing):
             options = self._queue_options
             self._queue = Queue(

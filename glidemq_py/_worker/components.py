@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from glidemq_py._client.connect import Connection, is_glide_transport
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
@@ -22,9 +22,9 @@ from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import ResultWaiter
-from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._worker.background import Background
 from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
@@ -37,16 +37,37 @@ from glidemq_py._worker.runner import AttemptRunner, Runner
 from glidemq_py._worker.sandbox import Sandbox
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake import WakeReader
+from glidemq_py._worker.wake_channel import ChannelWake
 from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Closing", "Parts", "WorkerComponents", "is_drained", "open_parts"]
+__all__ = [
+    "Closing",
+    "Parts",
+    "ServedQueue",
+    "WorkerComponents",
+    "close_parts",
+    "is_drained",
+    "link_over",
+    "make_runner",
+    "open_parts",
+    "request_timeout_ms",
+]
 
 
 _log = get_logger(__name__)
 
 _LEAVE_S = 2.0
 _JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedQueue:
+    """One of several queues of a worker."""
+
+    keys: QueueKeys
+    options: QueueOptions
+    weight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +87,10 @@ class WorkerComponents:
     """Source of its jobs; None = the queue."""
     in_background: bool = True
     """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
+    several: tuple[ServedQueue, ...] = ()
+    """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
+    weighted: bool = False
+    """True if the queues have weights; False for strict order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,32 +102,117 @@ class Parts:
     fetching: FetchLoop
     runner: AttemptRunner
     wake: WakeReader
-    heartbeat: Heartbeat
-    recovery: StalledJobsTask
-    outbox: OutboxTask
-    sleepers: SuspendTimeoutsTask
-    schedulers: SchedulerTask
+    background: Background | None
     patience: float
     """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
 
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """The heartbeats of the worker."""
+        assert self.background is not None
+        return self.background.heartbeat
+
+    @property
+    def recovery(self) -> StalledJobsTask:
+        """The recovery of stalled jobs."""
+        assert self.background is not None
+        return self.background.recovery
+
+    @property
+    def outbox(self) -> OutboxTask:
+        """The delivery of the outbox."""
+        assert self.background is not None
+        return self.background.outbox
+
+    @property
+    def sleepers(self) -> SuspendTimeoutsTask:
+        """The timeouts of suspended jobs."""
+        assert self.background is not None
+        return self.background.sleepers
+
+    @property
+    def schedulers(self) -> SchedulerTask:
+        """The schedulers of the queue."""
+        assert self.background is not None
+        return self.background.schedulers
+
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
-        self.fetching.pause()
-        self.runner.stop_accepting()
-        closing = Closing(self.fetching, self.runner, self.patience)
-        if force.is_set() or not (self.fetching.engine.running or self.fetching.unreported):
-            closing.start_limit()
-        closing.server_replies = await self.wake.stop_accepting()
-        await closing.run_out(force)
-        closing.report_losses()
-        parts = (self.wake, self.recovery, self.schedulers, self.fetching, self.outbox)
-        await asyncio.gather(*(part.close() for part in parts), self.heartbeat.close(closing.seconds_left(_JOIN_S)))
-        self.runner.close()
-        if closing.is_cut_off:
-            return  # its registration expires
-        with contextlib.suppress(GlideMQError, TimeoutError):
-            async with asyncio.timeout(_LEAVE_S):
-                await self.link.transport.call(self.source.leave())
+        await close_parts(self, force)
+
+
+class Closable(Protocol):
+    """The components of one queue, as `close_parts` closes them."""
+
+    @property
+    def link(self) -> QueueLink:
+        """The queue."""
+        ...
+
+    @property
+    def source(self) -> QueueSource:
+        """Builds the calls."""
+        ...
+
+    @property
+    def fetching(self) -> FetchLoop:
+        """Fetches the jobs."""
+        ...
+
+    @property
+    def runner(self) -> AttemptRunner:
+        """Runs the jobs."""
+        ...
+
+    @property
+    def wake(self) -> WakeReader | ChannelWake:
+        """Wakes up the fetch loop."""
+        ...
+
+    @property
+    def background(self) -> Background | None:
+        """Heartbeats and tasks, if they run."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """See `Parts.patience`."""
+        ...
+
+
+async def close_parts(parts: Closable, force: asyncio.Event) -> None:
+    """See `Parts.close`."""
+    fetching, runner, wake = parts.fetching, parts.runner, parts.wake
+    fetching.pause()
+    runner.stop_accepting()
+    closing = Closing(fetching, runner, parts.patience)
+    if force.is_set() or not (fetching.engine.running or fetching.unreported):
+        closing.start_limit()
+    closing.server_replies = await wake.stop_accepting()
+    await closing.run_out(force)
+    closing.report_losses()
+    if parts.background is not None:
+        background = parts.background.stop(closing.seconds_left(_JOIN_S))
+        await asyncio.gather(wake.close(), fetching.close(), background)
+    else:
+        await asyncio.gather(wake.close(), fetching.close())
+    runner.close()
+    if closing.is_cut_off:
+        return  # its registration expires
+    with contextlib.suppress(GlideMQError, TimeoutError):
+        async with asyncio.timeout(_LEAVE_S):
+            await parts.link.transport.call(parts.source.leave())
+
+
+def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
+    """Return the link of the queue over a connection."""
+    options = opening.queue_options
+    return QueueLink(
+        transport=transport, keys=opening.keys, waiter=ResultWaiter(transport, opening.keys),
+        serializer=serializer_of(options.serializer), compression=options.compression,
+        loop=asyncio.get_running_loop(),
+        no_continuations=None if opening.options.batch is None else NO_CONTINUATIONS,
+    )  # fmt: skip
 
 
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
@@ -113,11 +223,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     source = opening.source or QueueSource(keys, consumer, options)
 
     async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
-        link = QueueLink(
-            transport=transport, keys=keys, waiter=ResultWaiter(transport, keys),
-            serializer=serializer_of(queue_options.serializer), compression=queue_options.compression,
-            loop=asyncio.get_running_loop(), no_continuations=None if options.batch is None else NO_CONTINUATIONS,
-        )  # fmt: skip
+        link = link_over(transport, opening)
         await source.open(link)
         return link, await source.declare_dead_letters(link, queue_options)
 
@@ -135,67 +241,26 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
     )
     outcomes = source.outcomes(link)
-    runner = _runner(opening, outcomes, fetching)
+    runner = make_runner(opening, outcomes, fetching)
     stack.callback(runner.close)
     fetching.attach(runner)
-    heartbeat = Heartbeat(
-        connect=transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
-        running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: fetching.unresponsive_seconds,
-        unsupported=fetching.refuse,
+    background = Background(
+        link=link, source=source, consumer=consumer, options=options, listeners=listeners, fetching=fetching,
+        runner=runner, outcomes=outcomes, expects_outbox=has_dead_letters,
     )  # fmt: skip
-    fetching.short_lock = heartbeat.expect
-    stack.push_async_callback(heartbeat.close)
-    outbox = OutboxTask(link=link, expected=has_dead_letters)
-    fetching.outbox_pending = outbox.wake
-    recovery = StalledJobsTask(
-        link=link, source=source, options=options, listeners=listeners, failure_log=fetching.failure_log,
-        outbox_pending=outbox.wake,
-    )  # fmt: skip
-    schedulers = SchedulerTask(
-        link=link, quiet=not options.events, on_error=lambda error: listeners.emit("error", error)
-    )
-    fetching.schedulers = schedulers.on_revision
-    sleepers = SuspendTimeoutsTask(link, outbox.wake, fetching.failure_log.signal_timed_out)
-    stack.push_async_callback(sleepers.close)
-    listeners.on("suspended", sleepers.suspended)
+    stack.push_async_callback(background.close)
     wake = WakeReader(link, fetching, source)
     if opening.in_background:
-        await heartbeat.start()
-        if is_glide_transport(transport):
-            # These import GLIDE, which is loaded only to connect.
-            from glidemq_py._maintenance.libraries import UnusedLibrariesTask
-            from glidemq_py._maintenance.peers import GroupRepair, PeerDetection
-
-            unfinished_flows = UnfinishedFlowsTask(link=link)
-            stack.push_async_callback(unfinished_flows.close)
-            unfinished_flows.start()
-            children = WaitingParentsTask(link=link, outbox_pending=outbox.wake)
-            stack.push_async_callback(children.close)
-            children.start()
-            groups = GroupRepair(link=link)
-            stack.push_async_callback(groups.close)
-            groups.start()
-            if transport.is_cluster:
-                remote_flows = RemoteFlows(link=link, outbox_pending=outbox.wake)
-                stack.push_async_callback(remote_flows.close)
-                remote_flows.start()
-            peers = PeerDetection(link, transport)
-            outcomes.removal = peers.removal
-            stack.push_async_callback(peers.close)
-            peers.start()
-            sweep = UnusedLibrariesTask(transport)
-            stack.push_async_callback(sweep.close)
-            sweep.start()
-        for task in (recovery, wake, outbox, schedulers, sleepers):
-            task.start()
+        await background.start()
+        wake.start()
     return Parts(
-        link=link, source=source, fetching=fetching, runner=runner, wake=wake, heartbeat=heartbeat,
-        recovery=recovery, outbox=outbox, sleepers=sleepers, schedulers=schedulers,
-        patience=(_request_timeout_ms(transport) + options.lock_duration) / 1000,
+        link=link, source=source, fetching=fetching, runner=runner, wake=wake, background=background,
+        patience=(request_timeout_ms(transport) + options.lock_duration) / 1000,
     )  # fmt: skip
 
 
-def _runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop) -> AttemptRunner:
+def make_runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop) -> AttemptRunner:
+    """Return the runner of the fetched jobs."""
     options, listeners, name = opening.options, opening.listeners, opening.keys.name
     if options.batch is not None and opening.routes.only is not None:
         return BatchRunner(
@@ -233,7 +298,8 @@ async def _limited_groups_wait(link: QueueLink) -> bool:
     return False
 
 
-def _request_timeout_ms(transport: Transport) -> int:
+def request_timeout_ms(transport: Transport) -> int:
+    """Return the request timeout of a connection, ms."""
     timeout: int | None = cast("Any", transport).config.request_timeout if is_glide_transport(transport) else None
     return timeout or DEFAULT_REQUEST_TIMEOUT_MS
 

@@ -87,10 +87,7 @@ class FetchLoop:
         self._timer_at: float | None = None
         """Time of the timer. (uvloop returns a handle without `when` for a time that is almost now.)"""
         self._runner: AttemptRunner | None = None
-        self.engine = FetchEngine(
-            options.slots, self._loop.time(), random.random, one_call=options.batch is not None,
-            may_pipeline=not (options.limiter or options.token_limiter or options.batch), tokens=options.token_limiter,
-        )  # fmt: skip
+        self.engine = self._make_engine(options)
         self.idle = asyncio.Event()
         """Set while slots are free and no jobs are ready: the wake-up reader waits for a wake-up then."""
         self._changed = asyncio.Event()
@@ -110,6 +107,12 @@ class FetchLoop:
         """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
         self.on_unsupported: Callable[[UnsupportedFeatureError], None] | None = None
         """Closes the worker: the queue uses a feature that this version does not have."""
+
+    def _make_engine(self, options: WorkerOptions) -> FetchEngine:
+        return FetchEngine(
+            options.slots, self._loop.time(), random.random, one_call=options.batch is not None,
+            may_pipeline=not (options.limiter or options.token_limiter or options.batch), tokens=options.token_limiter,
+        )  # fmt: skip
 
     def attach(self, runner: AttemptRunner) -> None:
         """Set the runner of the fetched jobs."""

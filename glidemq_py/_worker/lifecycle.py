@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 from glidemq_py._worker.components import Parts, WorkerComponents, open_parts
+from glidemq_py._worker.lanes import open_lanes
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, UnsupportedFeatureError
 
@@ -94,7 +95,10 @@ class Lifecycle:
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:
-        self.parts = await open_parts(opening, self._stack)
+        if opening.several:
+            self.parts = cast("Parts", await open_lanes(opening, self._stack))  # with the same interface
+        else:
+            self.parts = await open_parts(opening, self._stack)
         self.parts.fetching.on_unsupported = self._fail
         if not self.is_paused:
             self.resume()

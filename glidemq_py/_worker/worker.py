@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic
 
@@ -15,6 +15,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOpt
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
+from glidemq_py._features.many_queues.options import parse_queues
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
@@ -43,7 +44,7 @@ Lifespan = Callable[["Worker[Any]"], AbstractAsyncContextManager[ContextT]]
 
 
 class Worker(BaseWorker, Generic[ContextT]):
-    """Runs the jobs of one queue in this process.
+    """Runs the jobs of one or several queues in this process.
 
     A handler is ``async def`` (runs in a task) or a plain ``def`` (runs in a thread). It is called with the job and
     returns the job's result; with ``batch``, it is called with a list of jobs and returns a list of results. Instead
@@ -58,7 +59,9 @@ class Worker(BaseWorker, Generic[ContextT]):
     Durations are milliseconds or a timedelta.
 
     Args:
-        queue_name: Name of the queue.
+        queue_name: Name of the queue. A list of names serves several queues in strict order: a queue is served only
+            while the earlier ones have no ready job, so later ones may starve. A mapping of names to weights (1..1_000)
+            shares the slots by weight and starves none.
         handler: Function that runs each job. ``"module:function"`` or the path of a file runs it in child processes
             (a sandbox).
         connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
@@ -92,7 +95,7 @@ class Worker(BaseWorker, Generic[ContextT]):
     @known_arguments("worker")
     def __init__(
         self,
-        queue_name: str,
+        queue_name: str | Sequence[str] | Mapping[str, int],
         handler: Handler[ContextT] | str | None = None,
         connection: Connection = None,
         *,
@@ -122,9 +125,13 @@ class Worker(BaseWorker, Generic[ContextT]):
             backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
             events=events, metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
+        selection = parse_queues(queue_name)
+        if selection.several:
+            _check_several(options, handler)
+        (dead_letters, *_) = [parse_dead_letter_queue(dead_letter_queue, name) for name in selection.names]
         queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
-            dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, queue_name),
+            dead_letter_queue=dead_letters,
         )  # fmt: skip
         super().__init__(queue_name, handler, connection, options, queue_options, sandbox, lifespan)
         self._tasks = TaskRegistry(self)
@@ -148,3 +155,16 @@ class Worker(BaseWorker, Generic[ContextT]):
 
     def _routes_by_name(self) -> Mapping[str, Route]:
         return self._tasks.routes()
+
+
+def _check_several(options: WorkerOptions, handler: object) -> None:
+    """Reject options that need a single queue."""
+    if options.batch is not None:
+        raise UnsupportedOptionError("batch", options.batch, "a worker of several queues runs one job per slot")
+    if isinstance(handler, str):
+        raise UnsupportedOptionError("handler", handler, "a sandbox serves one queue: use a worker per queue")
+    limit = options.token_limiter
+    if limit is not None and limit.scope != "queue":
+        raise UnsupportedOptionError(
+            "token_limiter.scope", limit.scope, "a worker of several queues supports the scope 'queue' only"
+        )

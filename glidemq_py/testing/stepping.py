@@ -65,6 +65,8 @@ class Borrowing:
     def __init__(self, worker: BaseWorker, queue: Queue[Any, Any]) -> None:
         if worker.is_running:
             raise GlideMQError(f"{worker!r} is running; TestWorker.of needs a worker that is not")
+        if worker._selection.several:
+            raise GlideMQError(f"{worker!r} has several queues; TestWorker.of needs a worker of one queue")
         self._worker = worker
         owner = _BORROWED.get(worker)
         if owner is None:

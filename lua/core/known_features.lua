@@ -34,7 +34,9 @@ G.unknown_feature = function(keys)
   for i = 1, #keys do
     local meta = meta_of(keys[i])
     if meta and meta ~= last then
-      local rejected = G.feature_error(meta, G.pcall('HGET', meta, 'features'))
+      local settings = G.pcall('HMGET', meta, 'features', 'wakeChannels')
+      local rejected = G.feature_error(meta, settings[1])
+      if meta == keys[1] then keys.channels = settings[2] or false end
       if rejected or meta == keys[i] then return rejected end
       last = meta
     end

@@ -14,6 +14,7 @@ local STATIC = {
   waiting_children = 'waiting-children', remote_parents = 'remote-parents',
   remote_children = 'remote-children', group_watch = 'group-watch', schedulers = 'schedulers',
   suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses', leases = 'leases',
+  wake_channels = 'wake-channels',
   temporary = 'temporary', obliterating = 'obliterating',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
@@ -29,8 +30,10 @@ local names = {
 }
 
 -- G.queue(meta_key): return a table whose fields are key names. `P` is the prefix with its trailing colon.
-G.queue = function(meta_key)
+-- channels: of G.unknown_feature, if it has read them (features/many_queues/wake_channels.lua).
+G.queue = function(meta_key, channels)
   return setmetatable({
+    channels = channels,
     P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
     -- State of this call about groups (features/ordering_groups/group.lua): their records, slots freed of groups not
     -- yet read, whether writes are deferred to the end of the call, whether any group is limited (0 = not read yet;

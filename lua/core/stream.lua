@@ -5,7 +5,9 @@ local STREAM_ENTRY = G.rows.stream_entry
 local PENDING_ENTRY = G.rows.pending_entry
 
 G.push_stream = function(q, id, name)
-  return redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
+  local entry = redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name or '')
+  if rawget(q, 'channels') ~= false then G.ring(q) end
+  return entry
 end
 
 -- Push a ready job to the end of the stream. `eid` finds its entry again without a search.

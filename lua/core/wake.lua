@@ -7,6 +7,7 @@ local MARKERS_KEPT = 64
 G.wake = function(q, count)
   for _ = 1, math.min(count or 1, MARKERS_KEPT) do
     G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+    if rawget(q, 'channels') ~= false then G.ring(q) end
   end
 end
 

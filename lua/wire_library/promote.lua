@@ -30,6 +30,7 @@ end
 -- Return a retry of one subscription to the stream for that subscription only.
 local function promote_broadcast(q, id, group, h)
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', h.name or '', 'retryGroup', group)
+  G.ring(q)
   redis.call('HSET', q.J .. id, 'state', 'waiting')
 end
 

@@ -11,6 +11,7 @@ local function redeliver(q, r, entry, id, h)
   if r.broadcast then
     redis.call('XACK', q.stream, r.group, entry)
     redis.call('XADD', q.stream, '*', 'jobId', id, 'name', h.name or '', 'retryGroup', r.group)
+    G.ring(q)
     redis.call('HSET', q.J .. id, 'state', 'active')
   else
     W.ack(q, r.group, entry)

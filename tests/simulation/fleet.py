@@ -16,7 +16,7 @@ from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Wor
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
-from glidemq_py._worker import components, heartbeat, opening
+from glidemq_py._worker import background, heartbeat, opening
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import GlideMQError, RateLimitError
 from tests.key_leaks import KeyLeaks
@@ -378,7 +378,7 @@ def _own_process() -> Any:
     """Run heartbeats in the loop, hide the real process from consumer names, and start without its history."""
     process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
-        (components, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
+        (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
         (libraries, "_registered", {}), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]

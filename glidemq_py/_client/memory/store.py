@@ -162,7 +162,9 @@ class Store:
         self._database = self._for_clients._db
         # We wake up blocked readers ourselves: fakeredis would require its own lock.
         self._database.notify_watch = touched
-        commands = NativeCommands(Keyspace(self._database, fake.config, touched))
+        keyspace = Keyspace(self._database, fake.config, touched)
+        commands = NativeCommands(keyspace)
+        self.listeners = keyspace.listeners
         self.natives = commands.by_name
         """Direct implementations of commands, for functions."""
         self._for_readers = {b"XREADGROUP": commands.read_group, b"ZRANGE": self.natives[b"ZRANGE"]}

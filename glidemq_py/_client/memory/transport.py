@@ -80,6 +80,11 @@ class _Connection:
 
     is_cluster = False
 
+    @property
+    def listeners(self) -> list[Callable[[bytes], bool]]:
+        """The subscribers of channels: called with the channel of each message; they return whether it is theirs."""
+        return self._server._store.listeners
+
     def _run_before(self, call: Call[T], waits: Sequence[Sequence[str]]) -> tuple[T, list[Any]]:
         """See `Transport.call_before`. The data needs no disk, and there is no replica."""
         reply = self._run(call)

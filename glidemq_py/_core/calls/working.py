@@ -35,6 +35,7 @@ __all__ = [
     "Released",
     "Suspended",
     "WaitingChildren",
+    "WakeChannel",
     "completed",
     "delayed",
     "delete_side_keys",
@@ -45,6 +46,7 @@ __all__ = [
     "idle_exchange",
     "invalidate",
     "leave",
+    "pass_wake_up",
     "reattach",
     "recover_stalled",
     "released",
@@ -83,6 +85,15 @@ class Leasing(NamedTuple):
     """True if the expiry of the lock counts as a failed attempt."""
     limits: Sequence[int]
     """When the timeout of each reported attempt ends, epoch ms; 0 = none. May be shorter than ``finished``."""
+
+
+@declared("wake_channel")
+class WakeChannel(NamedTuple):
+    """Field ``channel`` of an exchange: wakes the process up when jobs are pushed."""
+
+    name: str
+    cluster: bool
+    """True if the server is a cluster."""
 
 
 Held = tuple[int, int, int]
@@ -140,6 +151,7 @@ class ExchangeRequest(NamedTuple):
     charges: object = False
     held: object = False
     leasing: object = False
+    channel: object = False
 
 
 @declared("exchange_reply")
@@ -425,15 +437,17 @@ def exchange(
     charges: Sequence[BudgetCharge] | None = None,
     held: Held | None = None,
     leasing: Leasing | None = None,
+    channel: WakeChannel | None = None,
 ) -> Call[ExchangeReply]:
     """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
-    by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases.
+    by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases, ``channel`` if
+    the worker waits for wake-ups there.
     """
     request = ExchangeRequest(
         consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
-        charges=charges or False, held=held or False, leasing=leasing or False,
+        charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
     )  # fmt: skip
     return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 
@@ -449,6 +463,11 @@ def idle_exchange(
 def invalidate(meta: str, token: str) -> Call[bool]:
     """Invalidate pending calls of `idle_exchange` with this token: they fetch nothing."""
     return Call("invalidate", meta, requests.invalidate(token=token), bool, repeatable=True)
+
+
+def pass_wake_up(meta: str) -> Call[int]:
+    """Wake up another worker."""
+    return Call("pass_wake_up", meta, (), int, repeatable=True)
 
 
 def heartbeat(

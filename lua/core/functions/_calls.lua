@@ -37,7 +37,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], limiter = r[6], tokens = r[7],
-      idle = r[8], charges = r[9], held = r[10], leasing = r[11],
+      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12],
     }
   end,
   reattach = function(args)
@@ -57,6 +57,7 @@ G.calls = {
   end,
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
+  pass_wake_up = function() end,
   workers = function() end,
   extend_leases = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -399,7 +400,7 @@ G.reading = function(name, callback, guards_itself)
   if not read then return callback end
   if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end
   if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end
-  return function(keys, args) return callback(G.queue(keys[1]), read(args)) end
+  return function(keys, args) return callback(G.queue(keys[1], keys.channels), read(args)) end
 end
 
 -- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.

@@ -66,6 +66,7 @@ end
 local function add_plain(q, now_text, quiet, id, row, trims)
   local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
   local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
+  if rawget(q, 'channels') ~= false then G.ring(q) end
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
     'state', 'waiting')

@@ -1,6 +1,6 @@
 -- exchange: report finished jobs, promote due jobs and fetch ready jobs. The main call of a worker.
 -- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held,
--- leasing}
+-- leasing, channel}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: jobs to fetch, at most WANT_MAX per call
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
@@ -16,6 +16,8 @@
 --   stalled_jobs/suspects.lua
 --   leasing: false or absent, or {owner, lock ms, whether expiry counts, limits}: the fetched and reported jobs are leases,
 --   see features/leases/leases.lua
+--   channel: false or absent, or {name, whether the server is a cluster}: registered to be woken up if fewer jobs than
+--   requested are ready, see features/many_queues/wake_channels.lua
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
@@ -42,6 +44,7 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
   if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
   -- A worker that cannot fetch any job now waits until something new is pushed.
   if flags ~= 0 and #fetching.jobs == 0 then G.skip_old_wakes(q) end
+  if flags ~= 0 and fetching.channel then G.register_channel(q, fetching.now, fetching.channel) end
   return flags
 end
 
@@ -92,7 +95,7 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   local request = G.calls.exchange(args)
   local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
   if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
-  fetching.held, fetching.settings = request.held or nil, settings
+  fetching.held, fetching.settings, fetching.channel = request.held or nil, settings, request.channel or nil
   if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
   q.defer = true
   rawset(q, 'fetching', fetching)

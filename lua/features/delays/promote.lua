@@ -34,6 +34,7 @@ local function promote_broadcast(q, id, group, quiet)
     return
   end
   redis.call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'retryGroup', group)
+  if rawget(q, 'channels') ~= false then G.ring(q) end
   redis.call('HSET', q.J .. id, 'state', 'waiting')
   if not quiet then G.emit(q.events, 'promoted', id) end
 end

@@ -2,7 +2,7 @@
 -- fetched, in the same call.
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
-  'sideKeys', 'resultsKept' }
+  'sideKeys', 'resultsKept', 'wakeChannels' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
@@ -12,6 +12,7 @@ local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 -- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
 G.settings = function(q)
   local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
+  rawset(q, 'channels', settings[AT.wakeChannels] or false)
   return settings, G.feature_error(q.meta, settings[AT.features])
 end
 

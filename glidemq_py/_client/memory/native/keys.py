@@ -13,7 +13,8 @@ __all__ = ["Keys"]
 class Keys(KeyType):
     """Commands of keys of any type, and of strings."""
 
-    names = ("decr", "del", "exists", "expire", "get", "incr", "incrby", "pexpire", "set", "time", "unlink")
+    names = ("decr", "del", "exists", "expire", "get", "incr", "incrby", "pexpire", "publish", "set", "time",
+             "unlink")  # fmt: skip
 
     def _time(self) -> list[bytes]:
         micros = round(self._database.time * 1_000_000)
@@ -39,6 +40,9 @@ class Keys(KeyType):
         return count
 
     _unlink = _del
+
+    def _publish(self, channel: bytes, _message: bytes) -> int:
+        return sum([listen(channel) for listen in tuple(self._listeners)])
 
     def _pexpire(self, key: bytes, milliseconds: Any) -> int:
         return self._expire_in(key, integer(milliseconds) / 1000)

@@ -24,6 +24,8 @@ class Keyspace:
         self.database = database
         self.config = config
         self.touched = touched
+        self.listeners: list[Callable[[bytes], bool]] = []
+        """Subscribers of channels: called with the channel of a message; True if it is theirs."""
         # (Imported here because fakeredis is optional.)
         self.item: Any = importlib.import_module("fakeredis._core._database").Item
         self.models: Any = importlib.import_module("fakeredis.model")
@@ -38,6 +40,7 @@ class KeyType:
         self._database = keyspace.database
         self._config = keyspace.config
         self._touched = keyspace.touched
+        self._listeners = keyspace.listeners
         self._item = keyspace.item
         models = keyspace.models
         self._hash, self._zset, self._stream = models.Hash, models.ZSet, models.XStream

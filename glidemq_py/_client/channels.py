@@ -1,0 +1,81 @@
+"""Subscribe to Pub/Sub channels of the server, with a client of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.memory.transport import MemoryTransport
+from glidemq_py._client.transport import Transport
+
+__all__ = ["Subscription", "subscribe"]
+
+
+class Subscription(Protocol):
+    """A subscription that ends with `close`."""
+
+    async def close(self) -> None:
+        """End the subscription."""
+        ...
+
+
+async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str], None]) -> Subscription | None:
+    """Subscribe to all channels that begin with ``prefix``.
+
+    GLIDE subscribes again after a reconnect. Messages sent meanwhile are lost.
+
+    Args:
+        transport: a connection to the server.
+        prefix: first part of the channels, without special characters of patterns.
+        on_message: called in the running event loop with the channel of each message.
+
+    Returns:
+        The subscription; None if this kind of connection does not support any.
+
+    Raises:
+        GlideMQConnectionError: if the server cannot be reached.
+    """
+    loop = asyncio.get_running_loop()
+
+    def deliver(channel: str | bytes) -> None:
+        text = channel.decode() if isinstance(channel, bytes) else channel
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(on_message, text)
+
+    if isinstance(transport, MemoryTransport):
+        return _InMemory(transport, prefix, deliver)
+    if not is_glide_transport(transport):
+        return None
+    from glidemq_py._client.async_client import create_async  # imports GLIDE, which is loaded only to connect
+
+    config: Any = copy.copy(transport.config)
+    kind: Any = type(config)
+
+    def receive(message: Any, _: object) -> None:
+        deliver(message.channel)
+
+    patterns = {kind.PubSubChannelModes.Pattern: {f"{prefix}*"}}
+    config.pubsub_subscriptions = kind.PubSubSubscriptions(patterns, receive, None)
+    return cast("Subscription", await create_async(config))
+
+
+class _InMemory:
+    def __init__(self, transport: MemoryTransport, prefix: str, deliver: Callable[[bytes], None]) -> None:
+        self._listeners = transport.listeners
+        self._prefix = prefix.encode()
+        self._deliver = deliver
+        self._listeners.append(self._publish)
+
+    def _publish(self, channel: bytes) -> bool:
+        mine = channel.startswith(self._prefix)
+        if mine:
+            self._deliver(channel)
+        return mine
+
+    async def close(self) -> None:
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(self._publish)

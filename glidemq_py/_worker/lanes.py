@@ -1,0 +1,344 @@
+"""A worker that serves several queues with one pool of slots.
+
+Each queue is a lane: it has its own fetch loop and runner over the shared connection. A queue without any job costs
+nothing but its share of the poll (`wake_channel`): heartbeats and maintenance tasks of a lane run only while its queue
+has jobs, schedulers or other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, Final
+
+from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import json_text as json
+from glidemq_py._core.logs import get_logger
+from glidemq_py._job.current import label_log_records
+from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
+from glidemq_py._worker.background import Background
+from glidemq_py._worker.components import (
+    ServedQueue,
+    WorkerComponents,
+    close_parts,
+    is_drained,
+    link_over,
+    make_runner,
+    request_timeout_ms,
+)
+from glidemq_py._worker.opening import connect_patiently, entered
+from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
+from glidemq_py._worker.source import QueueSource
+from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
+from glidemq_py.errors import GlideMQError, UnsupportedFeatureError
+from glidemq_py.telemetry.state import TELEMETRY
+
+__all__ = ["Lane", "Lanes", "open_lanes"]
+
+_log = get_logger(__name__)
+
+QUIET_S: Final = 60.0
+"""Time without work after which the heartbeats and tasks of a lane stop."""
+REGISTERED_S: Final = 600.0
+"""Time between registrations of the worker with a queue that has no work."""
+_OPENED_AT_ONCE: Final = 20
+_SHORT_S: Final = 0.25
+"""Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
+
+
+class Lane:
+    """One queue of a worker.
+
+    Args:
+        opening: The worker; ``keys`` and ``queue_options`` are those of this queue.
+        transport: The shared connection.
+        pool: The slots of the worker.
+        position: Position of the queue in the list.
+        weight: Weight of the queue.
+        channels: Wake the queue.
+        context: Value yielded by the lifespan.
+    """
+
+    def __init__(
+        self, *, opening: WorkerComponents, transport: Transport, pool: SlotPool, position: int, weight: int,
+        channels: WakeChannels, context: Any,
+    ) -> None:  # fmt: skip
+        options = opening.options
+        self._opening = opening
+        self.link: QueueLink = link_over(transport, opening)
+        self.source = QueueSource(opening.keys, opening.consumer, options)
+        number = channels.next_number()
+        self.fetching = PooledFetchLoop(
+            pool=pool, position=position, weight=weight,
+            channel=channels.channel(number, cluster=transport.is_cluster), link=self.link, source=self.source,
+            consumer=opening.consumer, options=options, listeners=opening.listeners, context=context,
+        )  # fmt: skip
+        self._outcomes = self.source.outcomes(self.link)
+        self.runner = make_runner(opening, self._outcomes, self.fetching)
+        self.fetching.attach(self.runner)
+        self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity)
+        self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
+        self.background: Background | None = None
+        self._expects_outbox = False
+        self._changing: asyncio.Task[None] | None = None
+        self._quiet_since: float | None = None
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._started_at = int(time.time() * 1000)
+        self._stand_by()
+
+    async def open(self) -> None:
+        """Prepare the server. Raises GlideMQError."""
+        await self.source.open(self.link)
+        self._expects_outbox = await self.source.declare_dead_letters(self.link, self._opening.queue_options)
+        if self._opening.in_background:
+            await self.wake.open()
+
+    # -- heartbeats and tasks -------------------------------------------------------------------------------
+
+    def _stand_by(self) -> None:
+        """Start the tasks as soon as the fetch loop reports something for them."""
+        fetching = self.fetching
+        fetching.started = self._await_long_jobs
+        fetching.outbox_pending = self._start_background
+        fetching.schedulers = lambda _: self._start_background()
+        fetching.short_lock = lambda _: self._start_background()
+
+    def _await_long_jobs(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SHORT_S, self._start_for_long_jobs)
+
+    def _start_for_long_jobs(self) -> None:
+        self._timer = None
+        if self.fetching.engine.running:
+            self._start_background()
+
+    def _on_activity(self, active: bool) -> None:
+        if active or self.fetching.engine.running:
+            self._quiet_since = None
+            self._start_background()
+        elif self.background is None:
+            return
+        elif self._quiet_since is None:
+            self._quiet_since = self._loop.time()
+        elif self._loop.time() - self._quiet_since >= QUIET_S and self._changing is None:
+            self._changing = asyncio.create_task(self._stop_background(), name=f"glidemq-quiet-{self.link.keys.name}")
+
+    def _start_background(self) -> None:
+        if self.background is not None or self._closing or not self._opening.in_background:
+            return
+        opening = self._opening
+        background = self.background = Background(
+            link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
+            listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
+            expects_outbox=self._expects_outbox,
+        )  # fmt: skip
+        self.fetching.started = None
+        background.outbox.wake()
+        before = self._changing
+        self._changing = asyncio.create_task(
+            self._started(background, before), name=f"glidemq-start-{self.link.keys.name}"
+        )
+
+    async def _started(self, background: Background, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            await background.start()
+        finally:
+            self._changing = None
+
+    async def _stop_background(self) -> None:
+        background, self.background = self.background, None
+        self._quiet_since = None
+        self._stand_by()
+        try:
+            if background is not None:
+                await background.stop()
+                await background.close()
+        finally:
+            self._changing = None
+
+    async def register(self) -> None:
+        """Renew the worker's registration with a queue that has no work, where no heartbeats do it."""
+        if self.background is not None or self._closing:
+            return
+        info = json.dumps({
+            "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": 0,
+            "silence": 0, "lockDuration": self._opening.options.lock_duration,
+        })  # fmt: skip
+        call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
+        try:
+            await self.link.transport.call(call)
+        except UnsupportedFeatureError as error:
+            self.fetching.refuse(error)
+        except GlideMQError as error:
+            _log.debug("queue %r: registering the worker failed: %s", self.link.keys.name, error)
+
+    # -- closing --------------------------------------------------------------------------------------------
+
+    async def close(self, force: asyncio.Event) -> None:
+        """See `Parts.close`."""
+        self._closing = True
+        if self._changing is not None:
+            await asyncio.wait({self._changing})
+        await close_parts(self, force)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.background is not None:
+            await self.background.close()
+
+    async def abandon(self) -> None:
+        """Stop a lane whose worker could not start."""
+        self._closing = True
+        await self.wake.close()
+        await self.fetching.close()
+        self.runner.close()
+
+
+class _Running:
+    """The running jobs of all lanes, as those of one runner."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+
+    @property
+    def running(self) -> list[Run]:
+        """Every job whose handler has not ended."""
+        return [run for lane in self._lanes for run in lane.runner.running]
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel the jobs with this id; ids of different queues may be equal."""
+        return any(lane.runner.cancel(job_id) for lane in self._lanes)
+
+
+class _Fetching:
+    """The fetch loops of all lanes, as one."""
+
+    def __init__(self, lanes: Sequence[Lane], pool: SlotPool) -> None:
+        self._lanes = lanes
+        self._pool = pool
+
+    @property
+    def on_unsupported(self) -> Callable[[UnsupportedFeatureError], None] | None:
+        """See `FetchLoop.on_unsupported`."""
+        return self._lanes[0].fetching.on_unsupported
+
+    @on_unsupported.setter
+    def on_unsupported(self, value: Callable[[UnsupportedFeatureError], None] | None) -> None:
+        for lane in self._lanes:
+            lane.fetching.on_unsupported = value
+
+    def pause(self) -> None:
+        """See `FetchLoop.pause`."""
+        for lane in self._lanes:
+            lane.fetching.pause()
+
+    def resume(self) -> None:
+        """See `FetchLoop.resume`."""
+        for lane in self._lanes:
+            lane.fetching.engine.accepting = True
+            lane.fetching.engine.wake()
+        self._pool.pump()
+
+    def rate_limit(self, milliseconds: int) -> None:
+        """See `FetchLoop.rate_limit`."""
+        for lane in self._lanes:
+            lane.fetching.rate_limit(milliseconds)
+
+    @property
+    def unresponsive_seconds(self) -> float:
+        """The longest of all lanes."""
+        return max(lane.fetching.unresponsive_seconds for lane in self._lanes)
+
+    @property
+    def jobs_ended(self) -> int:
+        """The sum of all lanes."""
+        return sum(lane.fetching.jobs_ended for lane in self._lanes)
+
+
+class Lanes:
+    """The components of a running worker that serves several queues; it takes the place of `Parts`.
+
+    Args:
+        lanes: The queues.
+        pool: The slots.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], pool: SlotPool) -> None:
+        self.lanes = lanes
+        self.fetching = _Fetching(lanes, pool)
+        self.runner = _Running(lanes)
+        self._registering: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start registering the worker with its queues."""
+        self._registering = asyncio.create_task(self._register(), name="glidemq-register-lanes")
+
+    async def _register(self) -> None:
+        pause = 1 / 50
+        while True:
+            for lane in self.lanes:
+                await lane.register()
+                await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+            pause = REGISTERED_S / len(self.lanes)
+
+    async def is_drained(self) -> bool:
+        """Return True if no queue has waiting, active, delayed or parked jobs."""
+        for lane in self.lanes:
+            if not await is_drained(lane.link):
+                return False
+        return True
+
+    async def close(self, force: asyncio.Event) -> None:
+        """See `Parts.close`."""
+        if self._registering is not None:
+            await stop_task(self._registering)
+        self.fetching.pause()
+        await asyncio.gather(*(lane.close(force) for lane in self.lanes))
+
+
+async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
+    """See `open_parts`."""
+    TELEMETRY.detect_providers()
+
+    async def prepare(_: Transport) -> None:
+        return None
+
+    transport, _ = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
+    label_log_records()
+    context = None
+    if opening.lifespan is not None:
+        lifespan = entered(opening.lifespan())
+        context = await lifespan.open()
+        stack.push_async_callback(lifespan.close)
+    pool = SlotPool(opening.options.slots, weighted=opening.weighted)
+    channels = wake_channels_of(transport)
+
+    def lane_of(position: int, served: ServedQueue) -> Lane:
+        of_queue = replace(opening, keys=served.keys, queue_options=served.options)
+        return Lane(
+            opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight,
+            channels=channels, context=context,
+        )  # fmt: skip
+
+    lanes = [lane_of(position, served) for position, served in enumerate(opening.several)]
+    try:
+        for start in range(0, len(lanes), _OPENED_AT_ONCE):
+            await asyncio.gather(*(lane.open() for lane in lanes[start : start + _OPENED_AT_ONCE]))
+    except BaseException:
+        await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
+        raise
+    opened = Lanes(lanes, pool)
+    if opening.in_background:
+        opened.start()
+    return opened

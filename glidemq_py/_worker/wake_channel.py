@@ -1,0 +1,330 @@
+"""Wake-ups of the queues of one process through one Pub/Sub subscription (docs/reference/functions.md, "Waking").
+
+A blocking read needs a connection per queue. Instead, an exchange that leaves a queue idle registers a channel with it,
+and the next push publishes a message there (lua/features/many_queues). The process subscribes to the channels of all
+its queues with one pattern.
+
+A message may be lost, and Node peers send none. So every queue is also polled: on one server, one command reads the
+streams of hundreds of queues; in a cluster, a queue costs two commands, so the queues take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from glidemq_py._client.channels import Subscription, subscribe
+from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import working
+from glidemq_py._core.calls.working import WakeChannel
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.slot_pool import PooledFetchLoop
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["ChannelWake", "WakeChannels", "places_of", "wake_channels_of"]
+
+_log = get_logger(__name__)
+
+POLL_S: Final = 1.0
+STREAMS_PER_READ: Final = 500
+VISITS_PER_POLL: Final = 15
+"""Number of queues polled per second in a cluster."""
+PLACES_PER_CALL: Final = 25
+"""Number of queues whose keys one EXISTS checks."""
+ROUND_S: Final = 30.0
+"""Time between checks of all keys of a queue on one server."""
+BUSY_POLL_S: Final = 5.0
+"""Time between exchanges of a queue that has jobs, delayed ones for example, but none that is ready."""
+_SUBSCRIBED_S: Final = 2.0
+_RETRY_S: Final = 5.0
+
+
+def places_of(keys: QueueKeys) -> tuple[str, ...]:
+    """Return the keys of which at least one exists if a queue needs maintenance tasks; its stream is not among them."""
+    return tuple(keys.stem + place for place in _PLACES)
+
+
+_PLACES: Final = (
+    "scheduled", "lifo", "priority", "ratelimited", "suspects", "outbox", "suspended", "waiting-children",
+    "parents-left", "remote-parents", "remote-children", "group-watch", "writes", "schedulers", "leases", "list-active",
+    "stall-watch",
+)  # fmt: skip
+
+
+class Sleeper(Protocol):
+    """A queue of this process, as `WakeChannels` wakes it."""
+
+    number: int
+    keys: QueueKeys
+    transport: Transport
+
+    @property
+    def position(self) -> str:
+        """Stream entries up to this id were there when the queue was last found empty."""
+        ...
+
+    def woken(self) -> None:
+        """Process a message: jobs were pushed."""
+        ...
+
+    def found(self) -> None:
+        """Process a poll that has found jobs."""
+        ...
+
+    def checked(self, exists: bool) -> None:
+        """Process a check of all keys; ``exists`` is True if the queue has any."""
+        ...
+
+
+class WakeChannels:
+    """The subscription and the poll of all queues that one event loop serves on one server."""
+
+    def __init__(self) -> None:
+        self._prefix = f"glidemq_py:wake:{secrets.token_hex(8)}:"
+        self._numbers = itertools.count(1)
+        self._sleepers: dict[int, Sleeper] = {}
+        self._subscription: Subscription | None = None
+        self._opening = asyncio.Lock()
+        self._heard = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._turn: Iterator[int] = iter(())
+        self._next_round = 0.0
+
+    def channel(self, number: int, *, cluster: bool) -> WakeChannel:
+        """Return the channel of a queue."""
+        return WakeChannel(f"{self._prefix}{number}", cluster)
+
+    def next_number(self) -> int:
+        """Return the number of another queue."""
+        return next(self._numbers)
+
+    async def add(self, sleeper: Sleeper) -> None:
+        """Wake and poll a queue from now on; subscribe if it is the first one."""
+        self._sleepers[sleeper.number] = sleeper
+        async with self._opening:
+            if self._task is None:
+                await self._subscribe(sleeper.transport)
+                self._task = asyncio.create_task(self._poll_on(), name="glidemq-wake-channels")
+
+    async def remove(self, sleeper: Sleeper) -> None:
+        """Stop waking a queue; unsubscribe if it was the last one."""
+        self._sleepers.pop(sleeper.number, None)
+        async with self._opening:
+            if self._sleepers or self._task is None:
+                return
+            task, self._task = self._task, None
+            subscription, self._subscription = self._subscription, None
+            await stop_task(task)
+            if subscription is not None:
+                await subscription.close()
+
+    async def _subscribe(self, transport: Transport) -> None:
+        try:
+            self._subscription = await subscribe(transport, self._prefix, self._on_message)
+        except GlideMQError as error:
+            _log.warning("subscribing to wake-up channels failed; queues are polled instead: %s", error)
+            return
+        if self._subscription is None or not hasattr(transport, "config"):
+            return
+        # GLIDE subscribes in the background.
+        self._heard.clear()
+        try:
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                while not self._heard.is_set():
+                    await transport.command("PUBLISH", f"{self._prefix}0", "")
+                    await asyncio.sleep(0.01)
+        except (GlideMQError, TimeoutError) as error:
+            _log.warning(
+                "no message arrives on wake-up channels %s*; queues are polled instead: %r (permissions: +publish, "
+                "+psubscribe and the channel pattern &glidemq_py:wake:*)", self._prefix, error,
+            )  # fmt: skip
+
+    def _on_message(self, channel: str) -> None:
+        number = int(channel.rpartition(":")[2])
+        if number == 0:
+            self._heard.set()
+            return
+        sleeper = self._sleepers.get(number)
+        if sleeper is not None:
+            sleeper.woken()
+
+    # -- polling ------------------------------------------------------------------------------------------
+
+    async def _poll_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_round = loop.time() + 1.0
+        while True:
+            await asyncio.sleep(POLL_S * random.uniform(0.9, 1.1))
+            sleepers = list(self._sleepers.values())
+            if not sleepers:
+                continue
+            try:
+                if sleepers[0].transport.is_cluster:
+                    await self._visit_some()
+                else:
+                    await self._read_streams(sleepers)
+                    if loop.time() >= self._next_round:
+                        self._next_round = loop.time() + ROUND_S
+                        await self._check_all(sleepers)
+            except GlideMQError as error:
+                _log.debug("polling %d queues failed: %s", len(sleepers), error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception as error:
+                # A bug of ours must not end the poll.
+                _log.error("polling %d queues failed", len(sleepers), exc_info=error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _read_streams(self, sleepers: Sequence[Sleeper]) -> None:
+        """Find new entries of the streams: jobs of Node peers, or of lost messages."""
+        for some in _batches(sleepers, STREAMS_PER_READ):
+            found = await _read(some[0].transport, [(each.keys.stream, each.position) for each in some])
+            for each in some:
+                if each.keys.stream in found:
+                    each.found()
+
+    async def _check_all(self, sleepers: Sequence[Sleeper]) -> None:
+        """Find the queues that need maintenance tasks."""
+        for some in _batches(sleepers, STREAMS_PER_READ):
+            found = await _read(some[0].transport, [(each.keys.stream, "0") for each in some])
+            for batch in _batches(some, PLACES_PER_CALL):
+                names = [name for each in batch for name in places_of(each.keys)]
+                exist = await batch[0].transport.command("EXISTS", *names)
+                for each in batch:
+                    exists = bool(exist) and bool(await each.transport.command("EXISTS", *places_of(each.keys)))
+                    each.checked(exists or each.keys.stream in found)
+
+    async def _visit_some(self) -> None:
+        visited: list[Sleeper] = []
+        for _ in range(min(VISITS_PER_POLL, len(self._sleepers))):
+            number = next(self._turn, None)
+            if number is None:
+                self._turn = iter(list(self._sleepers))
+                number = next(self._turn, 0)
+            if number in self._sleepers:
+                visited.append(self._sleepers[number])
+        await asyncio.gather(*map(self._visit, visited))
+
+    async def _visit(self, sleeper: Sleeper) -> None:
+        found = await _read(sleeper.transport, [(sleeper.keys.stream, "0")])
+        exists = await sleeper.transport.command("EXISTS", *places_of(sleeper.keys))
+        if found:
+            sleeper.found()
+        sleeper.checked(bool(exists) or bool(found))
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+async def _read(transport: Transport, streams: Sequence[tuple[str, str]]) -> set[str]:
+    """Return the streams that have an entry behind the position given for each."""
+    names, positions = zip(*streams, strict=True)
+    reply = await transport.command("XREAD", "COUNT", "1", "STREAMS", *names, *positions)
+    return {name.decode("utf-8", "surrogateescape") for name in reply or ()}
+
+
+_by_client: WeakKeyDictionary[Any, WakeChannels] = WeakKeyDictionary()
+
+
+def wake_channels_of(transport: Transport) -> WakeChannels:
+    """Return the wake-up channels of the client that this transport shares, or new ones if it shares none."""
+    source = getattr(transport, "_source", None)
+    if source is None:
+        return WakeChannels()
+    found = _by_client.get(source)
+    if found is None:
+        found = _by_client[source] = WakeChannels()
+    return found
+
+
+class ChannelWake:
+    """Wakes one queue of a worker; it takes the place of a `WakeReader`.
+
+    Args:
+        link: The queue.
+        fetching: Fetches its jobs.
+        channels: The channels of the event loop.
+        number: Number of the queue among them.
+        on_activity: Called when the queue may need maintenance tasks (True) or was found without any key (False).
+    """
+
+    def __init__(
+        self, link: QueueLink, fetching: PooledFetchLoop, channels: WakeChannels, number: int,
+        on_activity: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        self._link = link
+        self._fetching = fetching
+        self._channels = channels
+        self._on_activity = on_activity
+        self._passing: set[asyncio.Task[None]] = set()
+        self._polled_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self.number = number
+        self.keys = link.keys
+        self.transport: Transport = link.transport
+
+    @property
+    def position(self) -> str:
+        """See `Sleeper.position`. Entries of the same millisecond may be newer than the last exchange."""
+        now = self._fetching.server_now
+        return "0" if now == 0 else f"{now - 1}-18446744073709551615"
+
+    async def open(self) -> None:
+        """Start waking the queue."""
+        await self._channels.add(self)
+
+    def woken(self) -> None:
+        """See `Sleeper.woken`."""
+        engine = self._fetching.engine
+        if engine.free <= 0 or not engine.may_fetch:
+            passing = asyncio.create_task(self._pass_on())
+            self._passing.add(passing)
+            passing.add_done_callback(self._passing.discard)
+        self._fetching.request_jobs()
+
+    async def _pass_on(self) -> None:
+        """Wake up another worker: this one has no free slot, or is paused."""
+        try:
+            await self._link.transport.call(working.pass_wake_up(self._link.keys.meta))
+        except GlideMQError as error:
+            _log.debug("queue %r: waking up another worker failed: %s", self._link.keys.name, error)
+
+    def found(self) -> None:
+        """See `Sleeper.found`."""
+        if not self._fetching.engine.jobs_may_be_ready:
+            self._fetching.request_jobs()
+
+    def checked(self, exists: bool) -> None:
+        """See `Sleeper.checked`."""
+        engine = self._fetching.engine
+        self._on_activity(exists or bool(engine.running) or bool(engine.finished))
+        now = self._loop.time()
+        if exists and not engine.jobs_may_be_ready and now - self._polled_at >= BUSY_POLL_S:
+            self._polled_at = now
+            self._fetching.request_jobs()
+
+    async def stop_accepting(self) -> bool:
+        """Stop waking the queue. Returns False if the server did not reply within two seconds."""
+        await self._channels.remove(self)
+        channel = self._channels.channel(self.number, cluster=False).name
+        try:
+            async with asyncio.timeout(2.0):
+                await self._link.transport.command("ZREM", self._link.keys.wake_channels, channel)
+        except (GlideMQError, TimeoutError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stop waking the queue. Idempotent."""
+        await self._channels.remove(self)
+        for each in tuple(self._passing):
+            each.cancel()

@@ -1,0 +1,56 @@
+-- Wake-ups of processes that serve many queues (docs/learn/many-queues.md). Such a process subscribes to one channel. An
+-- exchange that leaves it idle registers the channel with the queue; the next push removes one registration and
+-- publishes the queue there, so it wakes one process.
+-- P:wake-channels: sorted set of channels by the time of registration. Field `wakeChannels` of P:meta is there if the set
+-- may not be empty, and '2' if the server is a cluster.
+-- A message is only a hint: it may be lost, and the process also polls.
+
+local CHANNEL = G.rows.wake_channel
+local DEAD_MAX = 8
+local REGISTERED_MAX = 1000
+local SINGLE, CLUSTER = '1', '2'
+
+-- Remove the channel that was registered last: that of a process that died is behind those of the others. Return nil
+-- if there is none.
+local function pop_channel(q)
+  local popped = G.pcall('ZPOPMAX', q.wake_channels)
+  return not popped.err and G.first(popped) or nil
+end
+
+local function publish(q, kind)
+  for _ = 1, DEAD_MAX do
+    local channel = pop_channel(q)
+    if not channel then
+      redis.call('HDEL', q.meta, 'wakeChannels')
+      rawset(q, 'channels', false)
+      return
+    end
+    -- In a cluster the reply counts only the subscribers of this node. A user may lack permission for the channel.
+    local heard = redis.pcall('PUBLISH', channel, q.P)
+    if kind == CLUSTER or heard ~= 0 then return end
+  end
+end
+
+-- Wake one registered process after a push. `q.channels`: the field of the meta hash, false if it is absent; absent if
+-- this call has not read it yet.
+G.ring = function(q)
+  local kind = rawget(q, 'channels')
+  if kind == nil then
+    kind = G.pcall('HGET', q.meta, 'wakeChannels')
+    if type(kind) ~= 'string' then kind = false end
+    rawset(q, 'channels', kind)
+  end
+  if kind then publish(q, kind) end
+end
+
+-- Register the channel of a process that waits for the next push.
+G.register_channel = function(q, now, channel)
+  local added = G.pcall('ZADD', q.wake_channels, now, channel[CHANNEL.name])
+  if type(added) ~= 'number' then return end
+  if not rawget(q, 'channels') then
+    local kind = channel[CHANNEL.cluster] and CLUSTER or SINGLE
+    redis.call('HSET', q.meta, 'wakeChannels', kind)
+    rawset(q, 'channels', kind)
+  end
+  if added == 1 then redis.call('ZREMRANGEBYRANK', q.wake_channels, 0, -REGISTERED_MAX - 1) end
+end
