@@ -55,6 +55,11 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "many_queues": [
+        r"strict order: emails, emails, emails, images, images, images",
+        r"of the first 100 jobs: critical 60, default 30, bulk 10",
+        r"300 jobs ran",
+    ],
     "leases": [
         r"a\.png 200 ok",
         r"b\.png 200 ok",

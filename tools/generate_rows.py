@@ -195,14 +195,14 @@ def _python_request(call: CallLayout) -> str:
     doc = f'    """Return the arguments of ``{call.name}``."""'
     body = f"    return ({value})"
     if len(body) > _WIDTH:
-        inner = "".join(f"            {field},\n" for field in call.request)
+        inner = "".join(f"                {field},\n" for field in call.request)
         rest = "".join(f"        {name},\n" for name in call.args)
-        body = f"    return (\n        pack((\n{inner}        )),\n{rest}    )"
+        body = f"    return (\n        pack(\n            (\n{inner}            )\n        ),\n{rest}    )"
     return f"{head}\n{doc}\n{body}"
 
 
 _OPTIONAL = {
-    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing"),
+    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing", "channel"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
     "page": ("name", "where"),
     "schedulers_read": ("name", "cursor", "count"),

@@ -186,7 +186,7 @@ def exchange(
     charges: object = False,
     held: object = False,
     leasing: object = False,
-    channel: object,
+    channel: object = False,
 ) -> tuple[bytes]:
     """Return the arguments of ``exchange``."""
     return (

@@ -91,6 +91,8 @@ class Lane:
         self._changing: asyncio.Task[None] | None = None
         self._quiet_since: float | None = None
         self._closing = False
+        self._always = position == 0
+        """The first queue always has heartbeats: health checks read its registration."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
@@ -102,6 +104,8 @@ class Lane:
         self._expects_outbox = await self.source.declare_dead_letters(self.link, self._opening.queue_options)
         if self._opening.in_background:
             await self.wake.open()
+            if self._always:
+                self._start_background()
 
     # -- heartbeats and tasks -------------------------------------------------------------------------------
 
@@ -126,7 +130,7 @@ class Lane:
         if active or self.fetching.engine.running:
             self._quiet_since = None
             self._start_background()
-        elif self.background is None:
+        elif self.background is None or self._always:
             return
         elif self._quiet_since is None:
             self._quiet_since = self._loop.time()

@@ -6,6 +6,9 @@
 G.KNOWN_FEATURES = { ['leases:0.2.0'] = true }
 
 local LISTED_MAX = 100
+-- wakeChannels: features/many_queues/wake_channels.lua
+local FIELDS = { 'features', 'wakeChannels' }
+local AT = G.positions(FIELDS)
 
 -- list: the value of `features`. Return the error reply if this build does not know all of them, else nil.
 G.feature_error = function(meta_key, list)
@@ -34,9 +37,9 @@ G.unknown_feature = function(keys)
   for i = 1, #keys do
     local meta = meta_of(keys[i])
     if meta and meta ~= last then
-      local settings = G.pcall('HMGET', meta, 'features', 'wakeChannels')
-      local rejected = G.feature_error(meta, settings[1])
-      if meta == keys[1] then keys.channels = settings[2] or false end
+      local settings = G.pcall('HMGET', meta, unpack(FIELDS))
+      local rejected = G.feature_error(meta, settings[AT.features])
+      if meta == G.first(keys) then keys.channels = settings[AT.wakeChannels] or false end
       if rejected or meta == keys[i] then return rejected end
       last = meta
     end

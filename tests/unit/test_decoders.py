@@ -349,6 +349,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.fallbacks:parse_fallbacks",
         "_features.fallbacks:_parse",
         "_features.flows.definition:FlowJob.parse",
+        "_features.many_queues.options:parse_queues",
         "_features.flows.definition:DagNode.parse",
         "_features.flows.parent_option:parse_parent",
         "_features.ordering_groups:Ordering.parse",

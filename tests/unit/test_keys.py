@@ -38,6 +38,7 @@ STATIC = {
     "scheduler_lock": "schedulers:lock:__tick__",
     "sweep_lock": "suspended:lock:__sweep__",
     "wake": "wake",
+    "wake_channels": "wake-channels",
 }
 
 

@@ -46,9 +46,8 @@ def parse_queues(value: object) -> QueueSelection:
         weights = tuple(check_int(f"{_OPTION}[{name!r}]", given[name], minimum=1, maximum=MAX_WEIGHT) for name in names)
         return QueueSelection(names, weights, True, True)
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        names = _names(
-            list(value)  # pyright: ignore[reportUnknownArgumentType]
-        )
+        listed: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        names = _names(listed)
         return QueueSelection(names, (1,) * len(names), False, True)
     raise GlideMQValidationError(
         _OPTION, value, "must be a name, a list of names (strict order), or a mapping of names to weights"

@@ -12,6 +12,7 @@ from typing import Final
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.command_line import ArgumentParser, RedactedArgumentError, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
+from glidemq_py._features.many_queues.options import MAX_WEIGHT, parse_queues
 from glidemq_py._worker.command.logs import LogFormat
 from glidemq_py._worker.options import MAX_CONCURRENCY
 from glidemq_py.errors import GlideMQValidationError
@@ -44,7 +45,8 @@ class WorkerArguments:
     """The parsed command line. Times are milliseconds, sizes are bytes, None means "not given"."""
 
     target: str | None = None
-    queue: str | None = None
+    queue: str | list[str] | dict[str, int] | None = None
+    """One name; of several --queue, their list, or a mapping to the weights."""
     concurrency: int | None = None
     processes: int | None = None
     url: str | None = field(default=None, repr=False)
@@ -105,6 +107,25 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
     return parse
 
 
+def _check_queue(text: str) -> None:
+    name, colon, weight = text.partition(":")
+    validate_queue_name(name)
+    if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
+        raise GlideMQValidationError("queue", text, f"the weight must be an integer from 1 to {MAX_WEIGHT:,}")
+
+
+def _queues(given: Sequence[str]) -> str | list[str] | dict[str, int]:
+    """Return the value of ``queue_name`` of a worker. Raises GlideMQValidationError."""
+    parts = [each.partition(":") for each in given]
+    names = [name for name, _, _ in parts]
+    if len({bool(colon) for _, colon, _ in parts}) > 1:
+        raise GlideMQValidationError("--queue", " ".join(given), "give all queues a weight, or none")
+    parse_queues(names)  # rejects repeated names
+    if parts[0][1]:
+        return {name: int(weight) for name, _, weight in parts}
+    return names[0] if len(names) == 1 else names
+
+
 def _parser() -> ArgumentParser:
     from glidemq_py import __version__
 
@@ -114,7 +135,8 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     option = parser.add_argument
     parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute")
-    option("--queue", type=_checked(validate_queue_name), metavar="NAME", help="queue, if TARGET is a function")
+    option("--queue", action="append", type=_checked(_check_queue), metavar="NAME[:WEIGHT]",
+           help="queue, if TARGET is a function; repeated: several, in strict order, or shared by weight")  # fmt: skip
     option(
         "--concurrency",
         type=_whole(1, MAX_CONCURRENCY),
@@ -148,7 +170,13 @@ def _parser() -> ArgumentParser:
 def read_arguments(argv: Sequence[str]) -> WorkerArguments:
     """Parse the command line. If it is invalid, exit with code 2 and a message."""
     parser = _parser()
-    given = WorkerArguments(**vars(parser.parse_args(argv)))
+    parsed = vars(parser.parse_args(argv))
+    if parsed["queue"] is not None:
+        try:
+            parsed["queue"] = _queues(parsed["queue"])
+        except GlideMQValidationError as error:
+            parser.error(f"argument --queue: {error.problem}")
+    given = WorkerArguments(**parsed)
     if given.target is None and not (given.check and given.queue is not None):
         parser.error("TARGET is missing: give module:worker (or, with --check, --queue NAME)")
     if given.metrics_port is not None and given.metrics_port + (given.processes or 1) - 1 > _MAX_PORT:

@@ -130,7 +130,7 @@ def serve_metrics(workers: Sequence[BaseWorker], port: int) -> None:
     for worker in workers:
         by_server.setdefault((_identity(worker._connection), worker._keys.prefix), []).append(worker)
     for (_, prefix), group in by_server.items():
-        names = sorted({worker.queue_name for worker in group})
+        names = sorted({name for worker in group for name in worker.queue_names})
         connection: Any = group[0]._connection
         REGISTRY.register(QueueCollector(names, connection, prefix=prefix))
     try:
@@ -231,7 +231,7 @@ class _Crew:
         if error is not None:
             self._complain(error)
             return 2 if isinstance(error, GlideMQValidationError) else 1
-        queues = ", ".join(sorted({repr(worker.queue_name) for worker in self._workers}))
+        queues = ", ".join(sorted({repr(name) for worker in self._workers for name in worker.queue_names}))
         _log.info("working on %s", queues)
         if self._line is not None:
             self._line.send("started")

@@ -20,6 +20,7 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.many_queues.options import parse_queues
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py.errors import GlideMQError, SerializationError
@@ -60,7 +61,9 @@ def check_health(arguments: WorkerArguments) -> int:
 
 def _places(arguments: WorkerArguments) -> list[tuple[Connection, QueueKeys]]:
     if arguments.queue is not None:
-        return [(arguments.url, QueueKeys(arguments.prefix or DEFAULT_PREFIX, arguments.queue))]
+        # A worker of several queues always renews its registration with the first.
+        first = parse_queues(arguments.queue).names[0]
+        return [(arguments.url, QueueKeys(arguments.prefix or DEFAULT_PREFIX, first))]
     return [(worker._connection, worker._keys) for worker in load_workers(arguments)]
 
 

@@ -13,8 +13,10 @@ local SINGLE, CLUSTER = '1', '2'
 -- Remove the channel that was registered last: that of a process that died is behind those of the others. Return nil
 -- if there is none.
 local function pop_channel(q)
-  local popped = G.pcall('ZPOPMAX', q.wake_channels)
-  return not popped.err and G.first(popped) or nil
+  local found = G.pcall('ZRANGE', q.wake_channels, -1, -1)
+  local channel = not found.err and G.first(found) or nil
+  if channel then redis.call('ZREM', q.wake_channels, channel) end
+  return channel
 end
 
 local function publish(q, kind)
@@ -52,5 +54,7 @@ G.register_channel = function(q, now, channel)
     redis.call('HSET', q.meta, 'wakeChannels', kind)
     rawset(q, 'channels', kind)
   end
-  if added == 1 then redis.call('ZREMRANGEBYRANK', q.wake_channels, 0, -REGISTERED_MAX - 1) end
+  if added == 1 and redis.call('ZCARD', q.wake_channels) > REGISTERED_MAX then
+    redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
+  end
 end

@@ -1,0 +1,358 @@
+"""A worker that serves several queues: order, weights, wake-ups, and what each queue is promised."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, Queue, Worker
+from glidemq_py._worker import lanes, wake_channel
+from glidemq_py.errors import UnsupportedOptionError
+from glidemq_py.testing import RespClient, ServerProcess
+
+NEVER_S = 3_600.0
+
+
+async def echo(job: Job) -> Any:
+    """Return the data."""
+    return job.data
+
+
+@pytest.fixture
+def names(queue_name: str) -> list[str]:
+    """Names of three queues."""
+    return [f"{queue_name}-{letter}" for letter in "abc"]
+
+
+@pytest.fixture
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues are polled once an hour: what arrives in time was brought by a message."""
+    monkeypatch.setattr(wake_channel, "POLL_S", NEVER_S)
+
+
+async def registered(resp: RespClient, name: str) -> None:
+    """Wait until an idle worker has registered its channel with the queue."""
+    async with asyncio.timeout(10):
+        while not resp.execute("ZCARD", f"glide:{{{name}}}:wake-channels"):
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_jobs_of_all_queues_run(core_url: str, core_resp: RespClient, names: list[str]):
+    ran: list[tuple[str, Any]] = []
+
+    async def handle(job: Job) -> Any:
+        ran.append((job.queue_name, job.data))
+        return job.data
+
+    async with Worker(names, handle, core_url, concurrency=2):
+        for at, name in enumerate(names):
+            await registered(core_resp, name)
+            async with Queue(name, core_url) as queue:
+                assert await queue.add_and_wait("n", at) == at
+    assert ran == [(name, at) for at, name in enumerate(names)]
+
+
+@pytest.mark.usefixtures("without_polling")
+@pytest.mark.parametrize("options", [{"priority": 3}, {"lifo": True}, {"delay": 30}], ids=["priority", "lifo", "delay"])
+async def test_every_kind_of_add_wakes_the_worker(
+    url: str, resp: RespClient, names: list[str], options: dict[str, Any]
+):
+    async with Worker(names, echo, url), Queue(names[1], url) as queue:
+        await registered(resp, names[1])
+        assert await queue.add_and_wait("n", 1, **options) == 1
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_resume_wakes_the_worker(url: str, resp: RespClient, names: list[str]):
+    async with Queue(names[0], url) as queue:
+        await queue.pause()
+        async with Worker(names, echo, url):
+            await registered(resp, names[0])
+            job = await queue.add("n", 1)
+            assert await queue.get_job_counts() is not None
+            assert await job.get_state() == "waiting"
+            await queue.resume()
+            assert await job.wait_until_finished(timeout=10_000) == 1
+
+
+async def test_list_is_a_strict_order(url: str, names: list[str]):
+    ran: list[str] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(job.queue_name)
+
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add_bulk([("n", None)] * 20)
+    worker = Worker(list(reversed(names)), handle, url)
+    await worker.start()
+    await worker.drain()
+    assert ran == [name for name in reversed(names) for _ in range(20)]
+
+
+async def test_earlier_queue_gets_the_next_free_slot(url: str, names: list[str]):
+    first, _, last = names
+    ran: list[str] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        ran.append(job.queue_name)
+        begun.set()
+        await go.wait()
+
+    async with Queue(first, url) as early, Queue(last, url) as late:
+        await late.add_bulk([("n", None)] * 3)
+        worker = Worker([first, last], handle, url)
+        await worker.start()
+        await begun.wait()
+        await early.add("n")
+        go.set()
+        await worker.drain()
+    assert ran.index(first) <= 2
+    assert Counter(ran) == {first: 1, last: 3}
+
+
+async def test_weights_share_the_slots(url: str, names: list[str]):
+    ran: list[str] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(job.queue_name)
+
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add_bulk([("n", None)] * 200)
+    a, b, c = names
+    worker = Worker({a: 6, b: 3, c: 1}, handle, url)
+    await worker.start()
+    await worker.drain()
+    assert len(ran) == 600
+    shares = Counter(ran[:200])
+    assert 110 <= shares[a] <= 130
+    assert 50 <= shares[b] <= 70
+    assert 15 <= shares[c] <= 25
+
+
+async def test_concurrency_is_that_of_all_queues(url: str, names: list[str]):
+    running = most = 0
+
+    async def handle(_: Job) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add_bulk([("n", None)] * 20)
+    for selection in (names, dict.fromkeys(names, 1)):
+        worker = Worker(selection, handle, url, concurrency=4)
+        await worker.start()
+        await worker.drain()
+    assert most == 4
+
+
+async def test_limits_and_pause_of_one_queue_do_not_hold_others(url: str, names: list[str]):
+    a, b, c = names
+    async with Queue(a, url) as paused, Queue(b, url) as limited, Queue(c, url) as free:
+        await paused.pause()
+        await limited.set_global_concurrency(1)
+        go = asyncio.Event()
+
+        async def handle(job: Job) -> Any:
+            if job.queue_name == b:
+                await go.wait()
+            return job.data
+
+        async with Worker(names, handle, url, concurrency=3):
+            await paused.add("n")
+            blocked = [await limited.add("n", at) for at in range(2)]
+            assert await free.add_and_wait("n", 5) == 5
+            assert (await limited.get_job_counts()).waiting == 1
+            go.set()
+            assert [await job.wait_until_finished(timeout=10_000) for job in blocked] == [0, 1]
+            assert (await paused.get_job_counts()).waiting + (await paused.get_job_counts()).paused >= 1
+
+
+async def test_lifespan_is_entered_once_and_events_name_the_queue(url: str, names: list[str]):
+    entered: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(worker: Worker):
+        entered.append(repr(worker))
+        yield 42
+
+    async def handle(job: Job) -> Any:
+        return job.context
+
+    completed: list[tuple[str, Any]] = []
+    worker = Worker(names, handle, url, lifespan=lifespan)
+    worker.on("completed", lambda job, result: completed.append((job.queue_name, result)))
+    async with worker, Queue(names[2], url) as queue:
+        assert await queue.add_and_wait("n") == 42
+        assert [entry.id for entry in await queue.get_workers()] != None
+    assert entered == [f"<Worker of queues {', '.join(map(repr, names))}>"]
+    assert completed == [(names[2], 42)]
+
+
+async def test_tasks_of_the_worker_run(url: str, names: list[str]):
+    worker = Worker(names, None, url)
+
+    @worker.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with worker, Queue(names[1], url) as queue:
+        assert await queue.add_and_wait("double", {"n": 4}) == 8
+    with pytest.raises(GlideMQError, match="several queues"):
+        _ = worker.queue
+
+
+async def test_failures_are_retried(url: str, names: list[str]):
+    async def handle(job: Job) -> int:
+        if job.attempts_made == 0:
+            raise ValueError("once")
+        return job.attempts_made
+
+    async with Worker(names, handle, url), Queue(names[1], url) as queue:
+        assert await queue.add_and_wait("n", attempts=2, backoff={"type": "fixed", "delay": 20}) == 1
+
+
+async def test_scheduler_of_an_idle_queue_fires(url: str, names: list[str]):
+    async with Worker(names, echo, url), Queue(names[2], url) as queue:
+        await queue.upsert_job_scheduler("s", every=50, limit=2, template={"name": "n", "data": 1})
+        async with asyncio.timeout(20):
+            while (await queue.get_job_counts()).completed < 2:
+                await asyncio.sleep(0.02)
+
+
+async def test_close_releases_jobs_and_registrations(url: str, resp: RespClient, names: list[str]):
+    started = asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    worker = Worker(names, handle, url, concurrency=2)
+    await worker.start()
+    async with Queue(names[1], url) as queue:
+        await queue.add("n")
+        await started.wait()
+        assert worker.active_count == 1
+        await worker.close(timeout=10)
+        counts = await queue.get_job_counts()
+        assert (counts.waiting, counts.active) == (1, 0)
+        assert (await queue.check(recheck_after=50)).ok
+    for name in names:
+        assert resp.execute("ZCARD", f"glide:{{{name}}}:wake-channels") == 0
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_add_wakes_one_of_two_workers(url: str, resp: RespClient, names: list[str]):
+    woken: list[int] = []
+    async with Worker(names, echo, url), Worker(names, echo, url), Queue(names[0], url) as queue:
+        key = f"glide:{{{names[0]}}}:wake-channels"
+        async with asyncio.timeout(10):
+            while resp.execute("ZCARD", key) != 2:
+                await asyncio.sleep(0.005)
+        original = wake_channel.ChannelWake.woken
+
+        def count(self: wake_channel.ChannelWake) -> None:
+            woken.append(self.number)
+            original(self)
+
+        wake_channel.ChannelWake.woken = count  # type: ignore[method-assign]
+        try:
+            assert await queue.add_and_wait("n", 1) == 1
+            async with asyncio.timeout(10):
+                while resp.execute("ZCARD", key) != 2:
+                    await asyncio.sleep(0.005)
+        finally:
+            wake_channel.ChannelWake.woken = original  # type: ignore[method-assign]
+    assert len(woken) == 1
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_busy_worker_passes_the_wake_up_on(url: str, resp: RespClient, names: list[str]):
+    go, running = asyncio.Event(), asyncio.Event()
+
+    async def wait(job: Job) -> str:
+        if job.name == "long":
+            running.set()
+            await go.wait()
+        return job.name
+
+    a, b, _ = names
+    async with Queue(a, url) as first, Queue(b, url) as second, Worker([a, b], wait, url):
+        await registered(resp, b)
+        long = await first.add("long")
+        await running.wait()
+        async with Worker([b], wait, url):
+            assert [await second.add_and_wait("n") for _ in range(3)] == ["n"] * 3
+        go.set()
+        assert await long.wait_until_finished(timeout=10_000) == "long"
+
+
+async def test_jobs_without_a_message_are_found(url: str, resp: RespClient, names: list[str]):
+    """A registration that was lost, as that of a message during a reconnect."""
+    async with Worker(names, echo, url), Queue(names[1], url) as queue:
+        await registered(resp, names[1])
+        resp.execute("DEL", f"glide:{{{names[1]}}}:wake-channels")
+        assert await queue.add_and_wait("n", 3) == 3
+
+
+async def test_registration_of_a_dead_process_is_skipped(url: str, resp: RespClient, names: list[str]):
+    key = f"glide:{{{names[0]}}}:wake-channels"
+    async with Worker(names, echo, url), Queue(names[0], url) as queue:
+        await registered(resp, names[0])
+        resp.execute("ZADD", key, 9_999_999_999_999, "glidemq_py:wake:dead:1")
+        assert await queue.add_and_wait("n", 3) == 3
+        assert b"dead" not in str(resp.execute("ZRANGE", key, 0, -1)).encode()
+
+
+async def test_hundred_idle_queues_need_few_clients_and_commands(
+    private_server: Callable[..., ServerProcess], monkeypatch: pytest.MonkeyPatch
+):
+    server = private_server()
+    monkeypatch.setattr(lanes, "REGISTERED_S", NEVER_S)
+    async with Worker([f"q{number}" for number in range(100)], echo, server.url), Queue("q42", server.url) as queue:
+        assert await queue.add_and_wait("n", 1) == 1
+        with server.client() as resp:
+            assert len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1 <= 6
+
+
+async def test_queues_share_a_worker_in_memory(glidemq_memory: Any):
+    async with Worker({"a": 2, "b": 1}, echo, glidemq_memory), Queue("b", glidemq_memory) as queue:
+        assert await queue.add_and_wait("n", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([], "at least one"), ({}, "at least one"), (["a", "a"], "'a'.*twice"), ({"a": 0}, r"queue_name\['a'\].*0"),
+        ({"a": 1.5}, "1.5"), ({"a": "2"}, "queue_name"), ({"a": True}, "queue_name"), ({"a": 1_001}, "1001|1,001"),
+        (["a", ""], r"queue_name\[1\]"), ([1], r"queue_name\[0\]"), (5, "queue_name.*5"), (b"a", "queue_name"),
+    ],
+)  # fmt: skip
+def test_invalid_queues_are_rejected(value: Any, problem: str):
+    with pytest.raises(GlideMQValidationError, match=problem):
+        Worker(value, echo)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch": {"size": 2}}, "batch"), ({"handler": "module:function"}, "handler"),
+        ({"token_limiter": {"max_tokens": 1, "duration": 1_000, "scope": "worker"}}, "token_limiter"),
+    ],
+)  # fmt: skip
+def test_options_that_need_one_queue_are_rejected(options: dict[str, Any], named: str):
+    with pytest.raises(UnsupportedOptionError, match=named):
+        Worker(["a", "b"], **{"handler": echo, **options})
