@@ -32,10 +32,8 @@ async def main() -> None:
     await fill(100, "critical", "default", "bulk")
     order = await run(Worker({"critical": 6, "default": 3, "bulk": 1}, handle))
     first = Counter(order[:100])
-    print(
-        "of the first 100 jobs:",
-        ", ".join(f"{name} {round(first[name], -1)}" for name in ("critical", "default", "bulk")),
-    )
+    shares = [f"{name} {round(first[name], -1)}" for name in ("critical", "default", "bulk")]
+    print("of the first 100 jobs:", ", ".join(shares))
     print(len(order), "jobs ran")
 
 

@@ -53,7 +53,7 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
     from glidemq_py._client.async_client import create_async  # imports GLIDE, which is loaded only to connect
 
     config: Any = copy.copy(transport.config)
-    kind: Any = type(config)
+    kind = cast("Any", type(config))
 
     def receive(message: Any, _: object) -> None:
         deliver(message.channel)

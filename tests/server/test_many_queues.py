@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from glidemq_py import GlideMQError, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py._worker import lanes, wake_channel
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient, ServerProcess
+from tests.server.worker_support import until, with_timeout
 
 NEVER_S = 3_600.0
 
@@ -36,11 +37,9 @@ def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake_channel, "POLL_S", NEVER_S)
 
 
-async def registered(resp: RespClient, name: str) -> None:
-    """Wait until an idle worker has registered its channel with the queue."""
-    async with asyncio.timeout(10):
-        while not resp.execute("ZCARD", f"glide:{{{name}}}:wake-channels"):
-            await asyncio.sleep(0.005)
+async def registered(resp: RespClient, name: str, count: int = 1) -> None:
+    """Wait until so many idle workers have registered their channels with the queue."""
+    await with_timeout(until(lambda: resp.execute("ZCARD", f"glide:{{{name}}}:wake-channels") == count))
 
 
 @pytest.mark.usefixtures("without_polling")
@@ -197,7 +196,6 @@ async def test_lifespan_is_entered_once_and_events_name_the_queue(url: str, name
     worker.on("completed", lambda job, result: completed.append((job.queue_name, result)))
     async with worker, Queue(names[2], url) as queue:
         assert await queue.add_and_wait("n") == 42
-        assert [entry.id for entry in await queue.get_workers()] != None
     assert entered == [f"<Worker of queues {', '.join(map(repr, names))}>"]
     assert completed == [(names[2], 42)]
 
@@ -226,11 +224,88 @@ async def test_failures_are_retried(url: str, names: list[str]):
 
 
 async def test_scheduler_of_an_idle_queue_fires(url: str, names: list[str]):
-    async with Worker(names, echo, url), Queue(names[2], url) as queue:
+    async with Worker(names, echo, url) as worker, Queue(names[2], url) as queue:
         await queue.upsert_job_scheduler("s", every=50, limit=2, template={"name": "n", "data": 1})
-        async with asyncio.timeout(20):
-            while (await queue.get_job_counts()).completed < 2:
-                await asyncio.sleep(0.02)
+        second: asyncio.Event = asyncio.Event()
+        worker.on("completed", lambda job, result: second.set() if worker.jobs_ended >= 1 else None)
+        await with_timeout(second.wait())
+        assert worker.jobs_ended >= 1
+
+
+async def test_worker_is_listed_by_all_queues(url: str, names: list[str]):
+    async with Worker(names, echo, url) as worker:
+        for name in names:
+            async with Queue(name, url) as queue:
+                ids: list[str] = []
+
+                async def read(queue: Queue = queue, ids: list[str] = ids) -> bool:
+                    ids[:] = [each.id for each in await queue.get_workers()]
+                    return worker.consumer in ids
+
+                async with asyncio.timeout(10):
+                    assert await asyncio.wait_for(_eventually(read), 10)
+
+
+async def _eventually(check: Callable[[], Awaitable[bool]]) -> bool:
+    for _ in range(1_000):
+        if await check():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
+    """A job of a worker that died, in a queue that looks idle to this worker."""
+    monkeypatch.setattr(wake_channel, "ROUND_S", 0.2)
+    started = asyncio.Event()
+
+    async def hang(_: Job) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    dead = Worker(names[1], hang, url, lock_duration=1_000)
+    await dead.start()
+    async with Queue(names[1], url) as queue:
+        job = await queue.add("n", 5)
+        await started.wait()
+        parts = dead._life.parts
+        assert parts is not None
+        await parts.heartbeat.close()  # other workers consider it dead
+        async with Worker(names, echo, url, lock_duration=1_000, stalled_interval=1_000):
+            assert await job.wait_until_finished(timeout=30_000) == 5
+        await dead.close(force=True)
+
+
+async def test_tasks_of_an_empty_queue_stop_and_start_again(
+    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
+    monkeypatch.setattr(lanes, "QUIET_S", 0.0)
+    async with Worker(names, echo, url) as worker, Queue(names[1], url) as queue:
+        opened: Any = worker._life.parts
+        first, second, _ = opened.lanes
+        delayed = await queue.add("n", 1, delay=3_600_000)
+        await with_timeout(until(lambda: second.background is not None))
+        await delayed.remove()
+        await with_timeout(until(lambda: second.background is None))
+        assert first.background is not None
+        await queue.add("n", 1, delay=3_600_000)
+        await with_timeout(until(lambda: second.background is not None))
+        assert await queue.add_and_wait("n", 2) == 2
+
+
+async def test_jobs_of_a_producer_that_knows_no_channels_are_found(url: str, resp: RespClient, names: list[str]):
+    """As those of a Node client: the function library of the peer pushes to the stream and publishes nothing."""
+    async with Worker(names, echo, url), Queue(names[1], url) as queue:
+        await registered(resp, names[1])
+        tag = f"glide:{{{names[1]}}}:"
+        fields = ("id", "7", "name", "n", "data", "3", "opts", "{}", "timestamp", "1", "attemptsMade", "0", "state",
+                  "waiting")  # fmt: skip
+        resp.execute("HSET", f"{tag}job:7", *fields)
+        resp.execute("XADD", f"{tag}stream", "*", "jobId", "7", "name", "n")
+        job = await queue.get_job("7")
+        assert job is not None
+        assert await job.wait_until_finished(timeout=20_000) == 3
 
 
 async def test_close_releases_jobs_and_registrations(url: str, resp: RespClient, names: list[str]):
@@ -256,27 +331,12 @@ async def test_close_releases_jobs_and_registrations(url: str, resp: RespClient,
 
 @pytest.mark.usefixtures("without_polling")
 async def test_add_wakes_one_of_two_workers(url: str, resp: RespClient, names: list[str]):
-    woken: list[int] = []
     async with Worker(names, echo, url), Worker(names, echo, url), Queue(names[0], url) as queue:
-        key = f"glide:{{{names[0]}}}:wake-channels"
-        async with asyncio.timeout(10):
-            while resp.execute("ZCARD", key) != 2:
-                await asyncio.sleep(0.005)
-        original = wake_channel.ChannelWake.woken
-
-        def count(self: wake_channel.ChannelWake) -> None:
-            woken.append(self.number)
-            original(self)
-
-        wake_channel.ChannelWake.woken = count  # type: ignore[method-assign]
-        try:
-            assert await queue.add_and_wait("n", 1) == 1
-            async with asyncio.timeout(10):
-                while resp.execute("ZCARD", key) != 2:
-                    await asyncio.sleep(0.005)
-        finally:
-            wake_channel.ChannelWake.woken = original  # type: ignore[method-assign]
-    assert len(woken) == 1
+        await registered(resp, names[0], 2)
+        await queue.pause()
+        await queue.add("n", 1)
+        assert resp.execute("ZCARD", f"glide:{{{names[0]}}}:wake-channels") == 1
+        await queue.resume()
 
 
 @pytest.mark.usefixtures("without_polling")
