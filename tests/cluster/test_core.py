@@ -91,7 +91,7 @@ async def test_events(core_url: str, queue_name: str):
         await events.wait_until_ready()
         await queue.add("n", 4)
         found: list[str] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             async for event in events:
                 found.append(event.event)
                 if event.event == "completed":

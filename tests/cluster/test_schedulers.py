@@ -18,7 +18,7 @@ async def test_scheduler_fires_in_a_cluster(cluster_url: str, queue_name: str) -
         await queue.upsert_job_scheduler("tick", every=50)
         await queue.upsert_job_scheduler("own", pattern="* * * * * *")
         await queue.upsert_job_scheduler("crawl", repeat_after_complete=50)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await enough.wait()
         names = [each.name for each in await queue.get_job_schedulers()]
         assert names == ["crawl", "own", "tick"]

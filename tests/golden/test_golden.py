@@ -106,7 +106,7 @@ async def run_until_idle(url: str, queue: str, count: int) -> None:
     ended = asyncio.Semaphore(0)
     worker = Worker(queue, NodeLikeHandler(), url, concurrency=2)
     worker.on("completed", lambda *_: ended.release())
-    async with worker, asyncio.timeout(20):
+    async with worker, asyncio.timeout(120):
         for _ in range(count):
             await ended.acquire()
 

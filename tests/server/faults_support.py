@@ -27,7 +27,7 @@ class WorkerProcess:
     async def line(self, start: str) -> str:
         """Return the rest of the next line with this prefix; other lines are kept in `printed`."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 raw = await self._process.stdout.readline()
                 if not raw:

@@ -51,7 +51,7 @@ def refused(work: Coroutine[Any, Any, Any]) -> str:
 
     async def run() -> str:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await work
         except EventLoopError as error:
             return str(error)

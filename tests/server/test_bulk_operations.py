@@ -245,6 +245,7 @@ async def test_retry_jobs_while_a_worker_fails_them_again(url: str, queue_name: 
 # -- when a job has its turn -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_polling")
 async def test_priority_delay_and_promotion(core_url: str, queue_name: str):
     gate = Gate()
     gate.open()
@@ -263,9 +264,9 @@ async def test_priority_delay_and_promotion(core_url: str, queue_name: str):
             recorded = EventRecorder(worker)
             await recorded.wait("completed", 3)
             assert [job.name for job in gate.begun] == ["urgent", "late", "delayed"]
-            # An idle worker is woken.
+            # An idle worker is woken: it does not poll.
             await queue.change_delay(plain.id, 0)
-            await with_timeout(plain.wait_until_finished(), 5)
+            await with_timeout(plain.wait_until_finished())
             for action in (plain.promote(), plain.change_priority(1), queue.change_delay(plain.id, 5)):
                 with pytest.raises(JobStateError, match="completed"):
                     await action
@@ -385,7 +386,7 @@ async def test_counts_of_many_groups_and_many_priorities(url: str, queue_name: s
         await queue.add_bulk([("n", None, {"priority": 1 + n, "delay": 60_000}) for n in range(600)])
         gate = Gate()
         async with Worker(queue_name, gate, url, concurrency=700):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while (counts := await queue.get_job_counts()).waiting:
                     pass  # every question waits for the server
             assert (counts.active, counts.waiting, counts.group_waiting) == (600, 0, 1_200)

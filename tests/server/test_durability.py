@@ -213,12 +213,12 @@ async def test_too_few_replicas_is_an_error_that_names_them(private_server: Star
     primary = private_server()
     replica_of(private_server, primary)
     await connected_replicas(primary, 1)
-    async with Queue(queue_name, primary.url, durable={"disk": False, "replicas": 2, "timeout": 300}) as queue:
+    async with Queue(queue_name, primary.url, durable={"disk": False, "replicas": 2, "timeout": 1_500}) as queue:
         with pytest.raises(DurabilityError) as error:
             await queue.add("resize")
         assert str(error.value) == (
-            "job '1' was added, but may be lost: received by 1 of 2 replicas within 300 ms; adding it again is safe if "
-            "its job_id is set"
+            "job '1' was added, but may be lost: received by 1 of 2 replicas within 1500 ms; adding it again is safe "
+            "if its job_id is set"
         )
         assert error.value.job_id == "1"
         with pytest.raises(BulkAddError) as bulk:

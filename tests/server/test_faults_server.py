@@ -63,7 +63,7 @@ class Producers:
     async def more(self, count: int) -> None:
         """Wait until ``count`` more adds have been acknowledged."""
         wanted = len(self.acknowledged) + count
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(self.acknowledged) < wanted:
                 self._grown.clear()
                 await self._grown.wait()

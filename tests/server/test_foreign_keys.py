@@ -37,7 +37,7 @@ def commands(server: ServerProcess) -> set[str]:
 
 
 async def all_ended(queue: Queue) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             counts = await queue.get_job_counts()
             if not (counts.waiting or counts.active or counts.delayed or counts.prioritized):
@@ -78,7 +78,7 @@ async def test_no_operation_scans_all_keys(private_server: Callable[..., ServerP
         async with worker, another:
             await all_ended(queue)
             await steer(queue)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 # Until recovery has come round.
                 while "cmdstat_hrandfield" not in commands(server):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

@@ -437,7 +437,7 @@ async def test_rate_limited_worker_can_be_closed(url: str, queue_name: str) -> N
         await worker.start()
         await recorded.wait("completed")
         worker.rate_limit(3_600_000)
-        await with_timeout(worker.close(), 5)
+        await with_timeout(worker.close())
         assert (await queue.get_job_counts()).waiting == 2
 
 
@@ -449,5 +449,5 @@ async def test_drain_waits_for_rate_limited_jobs(url: str, queue_name: str) -> N
         await queue.rate_limit_group("nobody", 3_600_000)
         worker = Worker(queue_name, meter, url)
         await worker.start()
-        await with_timeout(worker.drain(), 10)
+        await with_timeout(worker.drain())
         assert len(meter.begun) == 3

@@ -187,7 +187,7 @@ async def test_close_ends_an_iteration(queue: Queue, url: str):
     await queue.add("n")
     await asyncio.sleep(0)
     await events.close()
-    assert len(await with_timeout(reading, 5)) <= 1
+    assert len(await with_timeout(reading)) <= 1
     await events.close()
     with pytest.raises(ClosedError):
         await events.wait_until_ready()
@@ -202,7 +202,7 @@ async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., Se
     done, _ = await asyncio.wait({reading}, timeout=0.5)
     assert not done
     await events.close()
-    assert await with_timeout(reading, 10) == []
+    assert await with_timeout(reading) == []
 
 
 async def test_reading_continues_after_a_killed_connection(private_server: Callable[..., ServerProcess]):

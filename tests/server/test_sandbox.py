@@ -315,7 +315,7 @@ async def test_forced_close_releases_the_job_and_kills_the_process(
         await worker.start()
         job = await queue.add("hang", str(pids))
         await with_timeout(until(lambda: pids_in(pids)))
-        await with_timeout(worker.close(force=True), 10)
+        await with_timeout(worker.close(force=True))
         fields = Raw(resp, queue_name).job(job.id)
         assert (fields["state"], fields.get("attemptsMade", "0")) == ("waiting", "0")
         assert not is_alive(pids_in(pids)[0])

@@ -32,7 +32,7 @@ async def test_reader_gets_every_chunk_and_the_end(core_url: str, queue_name: st
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
         job = await queue.add("n")
         seen: list[str] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             async for chunk in queue.stream(job.id, page=50):
                 seen.append(chunk.fields["n"])
                 if len(seen) == 121:
@@ -122,7 +122,7 @@ async def test_removing_the_job_ends_the_iteration(url: str, queue_name: str) ->
         job = await queue.add("n")
         await job.stream({"n": 1})
         seen = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             async for chunk in queue.stream(job.id):
                 seen.append(chunk)
                 await job.remove()

@@ -81,7 +81,7 @@ async def test_nearest_jobs_are_found(url: str, queue_name: str, resp: RespClien
 
             await with_timeout(until(lambda: "num_docs" in info()))
             found: list[Any] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while len(found) < 2:
                     found = await queue.vector_search([0, 0], k=10)
             assert [match.job.id for match in found] == [near.id, far.id]

@@ -338,7 +338,7 @@ async def test_worker_can_be_closed_while_waiting_for_its_server(
     recorded = EventRecorder(worker)
     starting = asyncio.create_task(worker.start())
     await recorded.wait("error")
-    await with_timeout(worker.close(), 5)
+    await with_timeout(worker.close())
     with pytest.raises(ClosedError):
         await starting
     assert not worker.is_running
@@ -429,7 +429,7 @@ async def test_a_client_that_is_closed_under_the_worker_does_not_hang_it(url: st
         gate.open()
         await recorded.wait("error")
         assert isinstance(recorded.of("error")[0][0], ClosedError)
-        await with_timeout(worker.close(), 10)
+        await with_timeout(worker.close())
         assert recorded.count["error"] == 1
         assert await job.is_active()  # left to recovery
 
@@ -447,7 +447,7 @@ async def test_close_ends_although_the_server_is_unreachable(
     await worker.start()
     server.kill()
     await recorded.wait("error")
-    await with_timeout(worker.close(), 20)
+    await with_timeout(worker.close())
 
 
 async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(
@@ -485,7 +485,7 @@ async def test_forced_close_ends_although_releasing_fails(
         await queue.add("n")
         await gate.next()
         server.kill()
-        await with_timeout(worker.close(force=True), 20)
+        await with_timeout(worker.close(force=True))
 
 
 async def test_close_gives_up_results_that_a_lost_server_cannot_get(

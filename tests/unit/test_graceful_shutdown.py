@@ -59,7 +59,7 @@ async def test_the_end_of_the_block_closes() -> None:
 
 async def test_dispose_ends_waits_without_closing() -> None:
     part, before = Part(), signal.getsignal(signal.SIGTERM)
-    async with graceful_shutdown(part) as shutdown, asyncio.timeout(5):
+    async with graceful_shutdown(part) as shutdown, asyncio.timeout(120):
         assert signal.getsignal(signal.SIGTERM) != before
         waiting = asyncio.ensure_future(shutdown.wait())
         shutdown.dispose()
@@ -70,7 +70,7 @@ async def test_dispose_ends_waits_without_closing() -> None:
 
 async def test_a_signal_closes_and_a_second_one_hurries() -> None:
     slow, quick = Slow(), Part()
-    async with graceful_shutdown(slow, quick) as shutdown, asyncio.timeout(5):
+    async with graceful_shutdown(slow, quick) as shutdown, asyncio.timeout(120):
         os.kill(os.getpid(), signal.SIGTERM)
         await quick.called.wait()
         assert slow.closings == [False]
@@ -102,7 +102,7 @@ def received_by(run: Callable[[], object]) -> tuple[list[int], Any]:
 
 
 async def ended_by_a_signal() -> None:
-    async with graceful_shutdown(Part()) as shutdown, asyncio.timeout(5):
+    async with graceful_shutdown(Part()) as shutdown, asyncio.timeout(120):
         os.kill(os.getpid(), signal.SIGTERM)
         await shutdown.wait()
 
