@@ -12,11 +12,15 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
@@ -26,12 +30,14 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.background import Background
 from glidemq_py._worker.components import (
+    Parts,
     ServedQueue,
     WorkerComponents,
     close_parts,
     is_drained,
     link_over,
     make_runner,
+    open_parts,
     request_timeout_ms,
 )
 from glidemq_py._worker.opening import connect_patiently, entered
@@ -41,7 +47,7 @@ from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_chan
 from glidemq_py.errors import GlideMQError, UnsupportedFeatureError
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["Lane", "Lanes", "open_lanes"]
+__all__ = ["Lane", "Lanes", "open_lanes", "open_worker"]
 
 _log = get_logger(__name__)
 
@@ -309,6 +315,52 @@ class Lanes:
             await stop_task(self._registering)
         self.fetching.pause()
         await asyncio.gather(*(lane.close(force) for lane in self.lanes))
+
+
+BLOCKING_READS: Final = 3
+"""Number of workers of one name per event loop and server that wait in a blocking read on a connection of their own.
+Further ones wait for wake-up channels, as workers of several queues do."""
+
+_reads: WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[Hashable]] = WeakKeyDictionary()
+
+
+async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:
+    """Open a worker of one or several queues; see `open_parts`."""
+    if opening.several:
+        return await open_lanes(opening, stack)
+    server = _shared_server(opening)
+    if server is None:
+        return await open_parts(opening, stack)
+    reads = _reads.setdefault(asyncio.get_running_loop(), Counter())
+    if reads[server] >= BLOCKING_READS:
+        only = ServedQueue(opening.keys, opening.queue_options, 1)
+        return await open_lanes(replace(opening, several=(only,)), stack)
+    reads[server] += 1
+
+    def release() -> None:
+        reads[server] -= 1
+
+    try:
+        parts = await open_parts(opening, stack)
+    except BaseException:
+        release()
+        raise
+    stack.callback(release)
+    return parts
+
+
+def _shared_server(opening: WorkerComponents) -> Hashable | None:
+    """Return what identifies the server if the worker shares its clients and may wait for channels; else None."""
+    if opening.source is not None or opening.sandbox is not None or opening.options.batch is not None:
+        return None
+    connection = opening.connection
+    if connection is None:
+        connection = os.environ.get(URL_VARIABLE) or "embedded"
+    if isinstance(connection, str) and connection != "embedded":
+        connection = ConnectionOptions.from_url(connection)
+    if isinstance(connection, ConnectionOptions) and not connection.share_clients:
+        return None
+    return connection if opening.in_background and isinstance(connection, (str, ConnectionOptions)) else None
 
 
 async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:

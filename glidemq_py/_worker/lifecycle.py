@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from glidemq_py._worker.components import Parts, WorkerComponents, open_parts
-from glidemq_py._worker.lanes import open_lanes
+from glidemq_py._worker.components import Parts, WorkerComponents
+from glidemq_py._worker.lanes import open_worker
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, UnsupportedFeatureError
 
@@ -95,10 +95,7 @@ class Lifecycle:
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:
-        if opening.several:
-            self.parts = cast("Parts", await open_lanes(opening, self._stack))  # with the same interface
-        else:
-            self.parts = await open_parts(opening, self._stack)
+        self.parts = cast("Parts", await open_worker(opening, self._stack))  # `Lanes` have the same interface
         self.parts.fetching.on_unsupported = self._fail
         if not self.is_paused:
             self.resume()

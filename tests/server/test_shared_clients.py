@@ -136,3 +136,18 @@ async def test_shared_client_reconnects_for_all(restartable_server: Callable[...
         await asyncio.to_thread(server.restart, kill=True)
         await asyncio.gather(a.add("n"), b.add("n"))
         assert [(await each.get_job_counts()).waiting for each in (a, b)] == [2, 2]
+
+
+async def test_many_workers_need_six_clients(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with AsyncExitStack() as stack:
+        for number in range(12):
+            await stack.enter_async_context(Worker(f"q{number}", echo, server.url))
+        for number in range(12):
+            queue = await stack.enter_async_context(Queue(f"q{number}", f"{server.url}?share_clients=false"))
+            await queue.add("n", number)
+            async with asyncio.timeout(30):
+                while (await queue.get_job_counts()).completed < 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await queue.close()
+        assert clients_of(server) <= 6
