@@ -57,6 +57,11 @@ class SlotPool:
         self._time = max(self._time, engine.virtual_time)
         engine.virtual_time += count / engine.weight
 
+    @property
+    def is_full(self) -> bool:
+        """True if jobs run in all slots; False if a call in flight may leave one free."""
+        return self.free <= 0 and not any(each.requested_slots for each in self.ready)
+
     def grant(self, engine: PooledEngine) -> int:
         """Return how many jobs the engine may request now."""
         if self.free <= 0:
@@ -183,11 +188,12 @@ class PooledFetchLoop(FetchLoop):
     """
 
     engine: PooledEngine
+    pool: SlotPool
 
     def __init__(
         self, *, pool: SlotPool, position: int, weight: int, channel: WakeChannel | None, **options: Any
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._place = position, weight
         self.server_now = 0
         """Server time of the last exchange that found fewer jobs than requested, epoch ms; 0 before the first."""
@@ -199,13 +205,13 @@ class PooledFetchLoop(FetchLoop):
 
     def _make_engine(self, options: WorkerOptions) -> PooledEngine:
         return PooledEngine(
-            self._pool, *self._place, self._loop.time(), random.random, one_call=options.batch is not None,
+            self.pool, *self._place, self._loop.time(), random.random, one_call=options.batch is not None,
             tokens=options.token_limiter,
         )  # fmt: skip
 
     def _pump(self, now: float | None = None) -> None:
         super()._pump(now)
-        self._pool.pump(self.engine)
+        self.pool.pump(self.engine)
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         if call.want and reply.flags:
@@ -213,10 +219,10 @@ class PooledFetchLoop(FetchLoop):
         if runs and self.started is not None:
             self.started()
         super()._replied(call, reply, runs)
-        self._pool.pump(self.engine)
+        self.pool.pump(self.engine)
 
     def pause(self) -> None:
         """See `FetchLoop.pause`."""
         super().pause()
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._pool.pump, self.engine)
+            self._loop.call_soon_threadsafe(self.pool.pump, self.engine)

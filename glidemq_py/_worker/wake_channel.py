@@ -43,6 +43,8 @@ ROUND_S: Final = 30.0
 """Time between checks of all keys of a queue on one server."""
 BUSY_POLL_S: Final = 5.0
 """Time between exchanges of a queue that has jobs, delayed ones for example, but none that is ready."""
+_SLOT_WAIT_S: Final = 0.02
+"""How long a wake-up waits for a slot that a call in flight may leave free, before it is passed on."""
 _SUBSCRIBED_S: Final = 2.0
 _RETRY_S: Final = 5.0
 
@@ -284,12 +286,21 @@ class ChannelWake:
 
     def woken(self) -> None:
         """See `Sleeper.woken`."""
-        engine = self._fetching.engine
-        if engine.free <= 0 or not engine.may_fetch:
-            passing = asyncio.create_task(self._pass_on())
-            self._passing.add(passing)
-            passing.add_done_callback(self._passing.discard)
+        pool = self._fetching.pool
+        if pool.is_full or not self._fetching.engine.may_fetch:
+            self._begin_passing_on()
+        elif pool.free <= 0:
+            self._loop.call_later(_SLOT_WAIT_S, self._pass_on_if_full)
         self._fetching.request_jobs()
+
+    def _pass_on_if_full(self) -> None:
+        if self._fetching.engine.jobs_may_be_ready and self._fetching.pool.free <= 0:
+            self._begin_passing_on()
+
+    def _begin_passing_on(self) -> None:
+        passing = asyncio.create_task(self._pass_on())
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
 
     async def _pass_on(self) -> None:
         """Wake up another worker: this one has no free slot, or is paused."""

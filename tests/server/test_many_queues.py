@@ -330,13 +330,17 @@ async def test_close_releases_jobs_and_registrations(url: str, resp: RespClient,
 
 
 @pytest.mark.usefixtures("without_polling")
-async def test_add_wakes_one_of_two_workers(url: str, resp: RespClient, names: list[str]):
-    async with Worker(names, echo, url), Worker(names, echo, url), Queue(names[0], url) as queue:
-        await registered(resp, names[0], 2)
-        await queue.pause()
-        await queue.add("n", 1)
-        assert resp.execute("ZCARD", f"glide:{{{names[0]}}}:wake-channels") == 1
-        await queue.resume()
+async def test_add_wakes_one_of_two_workers(private_server: Callable[..., ServerProcess], names: list[str]):
+    server = private_server()
+    async with (
+        Worker(names, echo, server.url), Worker(names, echo, server.url), Queue(names[0], server.url) as queue,
+    ):  # fmt: skip
+        with server.client() as resp:
+            await registered(resp, names[0], 2)
+            await queue.pause()
+            resp.execute("CONFIG", "RESETSTAT")
+            await queue.add("n", 1)
+            assert "cmdstat_publish:calls=1," in str(resp.execute("INFO", "commandstats"))
 
 
 @pytest.mark.usefixtures("without_polling")
