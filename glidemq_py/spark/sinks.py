@@ -24,8 +24,10 @@ __all__ = ["ENDED", "Batches", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
 _TOGETHER_BYTES: Final = 192 * 1024
+_TOGETHER_ROWS: Final = 1_000
 _TOGETHER_MAX: Final = 32
-"""Requests that are sent together: about four of the default size. The server serves other clients between them."""
+"""Requests that are sent together: about four of the default size. The server serves other clients between large ones;
+it may run small ones, which arrive in one read, without a pause."""
 _monotonic = time.monotonic
 
 Request = tuple[str, bytes]
@@ -183,7 +185,7 @@ class Batches:
         self._bytes_max = options.max_batch_bytes
         self._waiting: dict[str, _Batch] = {}
         self._full: list[Request] = []
-        self._full_bytes = 0
+        self._full_bytes = self._full_rows = 0
         self.rows = self.bytes = 0
 
     def put(self, queue: str, rows: PackedRows) -> None:
@@ -208,7 +210,7 @@ class Batches:
         """Send the full batches."""
         if self._full:
             self._sink.send(self._full)
-            self._full, self._full_bytes = [], 0
+            self._full, self._full_bytes, self._full_rows = [], 0, 0
 
     def end(self) -> None:
         """Send all batches."""
@@ -222,7 +224,8 @@ class Batches:
         self.bytes += batch.size
         self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet)))
         self._full_bytes += batch.size
-        if self._full_bytes >= _TOGETHER_BYTES or len(self._full) >= _TOGETHER_MAX:
+        self._full_rows += batch.count
+        if self._full_bytes >= _TOGETHER_BYTES or self._full_rows >= _TOGETHER_ROWS or len(self._full) >= _TOGETHER_MAX:
             self.flush()
 
 
