@@ -13,24 +13,38 @@ from glidemq_py._features.usage.calls import usage_minutes
 from tests.lua import wire_support
 from tests.lua.own_support import START, Fetched, OwnQueue
 from tests.lua.wire_support import GROUP, WireQueue
+from tests.memory_client import MemoryClient
 
 wire = wire_support.wire_fixture
 
 pytestmark = pytest.mark.slow
 
 PARENTS = 1_300
+RUN_ALL = "for _, command in ipairs(cjson.decode(ARGV[1])) do redis.call(unpack(command)) end"
 
 
 # -- a child with many parents -------------------------------------------------------------------------------
 
 
+def run_all(q: OwnQueue | WireQueue, commands: list[tuple[str, ...]]) -> None:
+    """Run commands on keys of the queue, without a round trip for each."""
+    if isinstance(q.resp, MemoryClient):
+        q.resp.pipeline(list(commands))
+    else:
+        q.resp.execute("EVAL", RUN_ALL, 1, q.key("meta"), json.dumps(commands))
+
+
 def add_parents(q: OwnQueue | WireQueue, child: str, count: int = PARENTS) -> list[str]:
     """Parents that wait for this child only."""
     parents = [f"p{number}" for number in range(count)]
+    commands: list[tuple[str, ...]] = []
     for parent in parents:
-        q.redis("HSET", f"job:{parent}", "id", parent, "name", "p", "data", "1", "opts", "{}", "state",
-                "waiting-children", "timestamp", q.now)  # fmt: skip
-        q.redis("SADD", f"deps:{parent}", q.key(child))
+        fields = ("id", parent, "name", "p", "data", "1", "opts", "{}", "state", "waiting-children")
+        commands += [
+            ("HSET", q.key(f"job:{parent}"), *fields, "timestamp", str(q.now)),
+            ("SADD", q.key(f"deps:{parent}"), q.key(child)),
+        ]
+    run_all(q, commands)
     q.redis("ZADD", "waiting-children", *(text for parent in parents for text in (str(q.now), parent)))
     for start in range(0, count, 500):
         q.redis("SADD", f"parents:{child}", *(q.key(parent) for parent in parents[start : start + 500]))
