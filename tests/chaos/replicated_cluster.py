@@ -62,6 +62,12 @@ class ReplicatedCluster:
         with node.client() as client:
             _until(lambda: _in_sync(client))
 
+    @staticmethod
+    def wait_promoted(replica: ServerProcess) -> None:
+        """Wait until the replica has become a primary."""
+        with replica.client() as client:
+            _until(lambda: client.info("replication")["role"] == "master")
+
     def owner(self, key: str) -> tuple[ServerProcess, ServerProcess]:
         """Return the primary of the key's slot, and its replica."""
         for node in self.nodes:

@@ -149,6 +149,7 @@ class ChaosRun:
         self.verdict = Verdict()
         self.excused: list[tuple[float, float]] = []
         """Periods (monotonic seconds) whose acknowledged adds and completions the server may lose."""
+        self.durable_adds = False  # no acknowledged add may be lost, even in an excused period
         self.flushed_at = 0.0
         """Jobs whose add was attempted before this time may be lost."""
         self.expects_findings = False
@@ -431,7 +432,7 @@ class ChaosRun:
     def _may_be_lost(self, job_id: str) -> bool:
         if self.ledger.attempted_at.get(job_id, math.inf) <= self.flushed_at:
             return True
-        return self._excused(self.ledger.acknowledged[job_id])
+        return not self.durable_adds and self._excused(self.ledger.acknowledged[job_id])
 
     def _excused(self, at: float) -> bool:
         return any(begin <= at <= end for begin, end in self.excused)

@@ -23,7 +23,7 @@ from tests.key_leaks import KeyLeaks
 from tests.memory_client import MemoryClient
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, PLANTED
 from tests.simulation.network import Network, Source
 from tests.simulation.parties import BROADCAST, SUBSCRIPTIONS, LeaseHolder, Subscribers
 from tests.simulation.producer import QUEUE, ExpectedError, Producer
@@ -75,7 +75,7 @@ class Fleet:
         self.scenario = scenario
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
-        mutate: Callable[[str], str] = MUTATIONS[scenario.mutation] if scenario.mutation else str
+        mutate: Callable[[str], str] = (MUTATIONS | PLANTED)[scenario.mutation] if scenario.mutation else str
         self.server = SimulatedServer(self.loop, mutate, native=native)
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
@@ -151,7 +151,7 @@ class Fleet:
 
     def start_holder(self, place: int) -> None:
         party = self.holders[place] = Party(f"lease holder {place}")
-        holder = LeaseHolder(self.network, self._handle, self.chance, self.handed, self.ledger)
+        holder = LeaseHolder(self.network, self._handle, self.chance, self.handed)
         self.loop.spawn(party, holder.run())
 
     def start_subscriber(self, place: int) -> None:

@@ -51,7 +51,7 @@ class Ledger:
         """When each message of the broadcast was acknowledged."""
         self.runs = 0
         self.names: dict[str, str] = {}
-        """Names of the jobs that ran."""
+        """Names of the jobs."""
         self.groups: dict[str, str] = {}
         """Ordering group of jobs that are added once, by id."""
         self.log: list[dict[bytes, bytes]] = []
@@ -83,6 +83,9 @@ class Ledger:
         """Fill in the verdict. ``present``: ids of the jobs that are stored and have not ended."""
         problems = verdict.problems
         events = self.events()
+        for event in self.log:
+            if event[b"event"] == b"added":
+                self.names[event[b"jobId"].decode()] = event[b"name"].decode()
         ends = {job_id: [each for each in names if each in ENDS] for job_id, names in events.items()}
         verdict.jobs, verdict.acknowledged, verdict.runs = len(self.attempted), len(self.acknowledged), self.runs
         verdict.completed = sum(names.count("completed") for names in ends.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MUTATIONS"]
+__all__ = ["MUTATIONS", "PLANTED"]
 
 
 def _replace(old: str, new: str) -> Callable[[str], str]:
@@ -35,3 +35,11 @@ MUTATIONS: Final[dict[str, Callable[[str], str]]] = {
     "no_id_check": _replace(_ID_EXISTS, ""),
 }
 """Changes of the library's text, by name."""
+
+_MARK_IS_READ: Final = "found[i] = redis.call('EXPIRE', q.P .. 'durable:' .. r.marks[i], keep)"
+
+PLANTED: Final[dict[str, Callable[[str], str]]] = {
+    # Every mark of a durable add counts as found, so an add that a failover has lost is confirmed by the new primary.
+    "durable_marks_unread": _replace(_MARK_IS_READ, "found[i] = 1"),
+}
+"""The same for faults that need a scenario of their own."""

@@ -34,18 +34,15 @@ class LeaseHolder:
         handle: the handler of the fleet's workers.
         chance: decides what happens to each lease.
         handed: tokens and results that any holder reports.
-        ledger: records the names of the fetched jobs.
     """
 
     def __init__(
         self, network: Network, handle: Handler, chance: random.Random, handed: asyncio.Queue[tuple[str, str]],
-        ledger: Ledger,
     ) -> None:  # fmt: skip
         self._network = network
         self._handle = handle
         self._chance = chance
         self._handed = handed
-        self._ledger = ledger
 
     async def run(self) -> None:
         """Fetch and report until the party is killed."""
@@ -62,7 +59,6 @@ class LeaseHolder:
             await asyncio.gather(*(self._work(lease) for lease in leases))
 
     async def _work(self, lease: Lease[Any, Any]) -> None:
-        self._ledger.names[lease.id] = lease.name
         chance = self._chance.random()
         if chance < 0.1:
             await self._report(lease.release)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.fleet import Fleet, simulate
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, PLANTED
 from tests.simulation.runs import Totals, run_seed, run_seeds
 from tests.simulation.scenario import KINDS, Act, Scenario, Work, draw
 from tests.simulation.shrink import shrink, sort_of
@@ -76,16 +76,27 @@ def test_extras_end_without_faults(scenario: Scenario) -> None:
     assert len(fleet.ledger.durable) + published in (0, 8)
 
 
-def test_durable_adds_survive_failovers_that_lose_others() -> None:
+def adds_during_failovers(mutation: str | None = None) -> Scenario:
     """Half of the adds are durable; each failover loses what the replica had not confirmed."""
     kinds = ("durable", "plain")
-    work = tuple(Work(0.01 * n, n, kinds[n % 2], n / 200) for n in range(200))
-    acts = tuple(Act(0.3 + 0.4 * n, "failover", 0, 0.5) for n in range(4))
-    fleet = Fleet(Scenario(1, work, (), acts, workers=2))
+    work = tuple(Work(0.01 * n, n, kinds[n % 2], n / 100) for n in range(100))
+    acts = tuple(Act(0.1 + 0.2 * n, "failover", 0, 0.3) for n in range(4))
+    return Scenario(1, work, (), acts, workers=2, mutation=mutation)
+
+
+def test_planted_fault_is_found() -> None:
+    (mutation,) = PLANTED
+    verdict = simulate(adds_during_failovers(mutation))
+    assert verdict.problems
+    assert all("(durable) is lost" in problem for problem in verdict.problems)
+
+
+def test_durable_adds_survive_failovers_that_lose_others() -> None:
+    fleet = Fleet(adds_during_failovers())
     verdict = fleet.run()
     assert verdict.problems == []
     ended = {job_id for job_id, names in fleet.ledger.events().items() if "completed" in names}
-    assert len(fleet.ledger.durable) == 100
+    assert len(fleet.ledger.durable) == 50
     assert fleet.ledger.durable <= ended
     assert verdict.excused > 0
 

@@ -1,5 +1,5 @@
 """A cluster with replicas: a primary dies while its replica lags, and returns as a replica; it hands over (CLUSTER
-FAILOVER); the queue's slot moves, atomically and key by key.
+FAILOVER); the queue's slot moves, atomically and key by key. With adds that all replicas confirm, none is lost.
 """
 
 import time
@@ -17,13 +17,19 @@ REPLICATION_S = 1.0
 """What was acknowledged so shortly before the end of replication may not have been replicated."""
 UNREPLICATED = 50
 """Adds that only the primary has received when it dies."""
+VARIANTS = ("", "durable")
+DURABLE = {"disk": False, "replicas": 1, "timeout": 1_500}
+"""Each primary has one replica."""
 
 
-def play(run: ChaosRun) -> None:
+def play(run: ChaosRun, variant: str = "") -> None:
     cluster = run.closing(ReplicatedCluster(server_binary("valkey-9.1")))
     cluster.start()
     run.use(cluster.url, cluster.bystander(QUEUE))
     run.expects_findings = True
+    if variant:
+        run.durable_adds = True
+        run.fleet.make_durable(DURABLE)
     run.fleet_of(2, jobs=500, rate=60, request_timeout=3_000)
     lost = 0
     for number in run.faults(4, every=5, progress=60):
@@ -32,13 +38,19 @@ def play(run: ChaosRun) -> None:
             case 0:
                 cluster.stop_replication(primary, replica)
                 since = time.monotonic()
-                lost += _acknowledge(run)
+                lost += _add_unconfirmed(run) if variant else _acknowledge(run)
                 primary.kill()
-                run.excuse(time.monotonic() - since + REPLICATION_S)
+                run.excuse(since - REPLICATION_S)
                 cluster.allow_replication(replica)
-                run.serving("served again after a death", time.monotonic(), LIMIT_S)
+                died_at = time.monotonic()
+                if variant:  # durable adds continue only when there is a replica again
+                    cluster.wait_promoted(replica)
+                else:
+                    run.serving("served again after a death", died_at, LIMIT_S)
                 primary.start(start_timeout=60_000)
                 cluster.wait_replicating(primary)
+                if variant:
+                    run.serving("confirmed adds again after the old primary was back", time.monotonic(), LIMIT_S)
             case 1:
                 with replica.client() as client:
                     client.execute("CLUSTER", "FAILOVER")
@@ -51,7 +63,17 @@ def play(run: ChaosRun) -> None:
                 cluster.move_slot_by_key(QUEUE)
                 run.serving("served again after a move by key", time.monotonic(), LIMIT_S)
         run.client.close()  # its connections may be those of a dead node
-    run.note(f"{lost} adds were acknowledged while the replica of a primary that died did not receive them")
+    how = "not confirmed" if variant else "acknowledged"
+    run.note(f"{lost} adds were {how} while the replica of a primary that died did not receive them")
+
+
+def _add_unconfirmed(run: ChaosRun) -> int:
+    """Wait until some adds have failed because the replica does not confirm them; return how many."""
+    unsure = run.ledger.unsure
+    before = unsure["DurabilityError"]
+    reached = run.ledger.wait(lambda: unsure["DurabilityError"] > before, 20)
+    run.expect(reached, "adds were confirmed although the replica was disconnected")
+    return unsure["DurabilityError"] - before
 
 
 def _acknowledge(run: ChaosRun) -> int:
