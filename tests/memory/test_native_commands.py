@@ -39,6 +39,7 @@ end)
 """
 
 KEYS = ("probe:{p}:a", "probe:{p}:b")
+MISSING = "probe:{p}:none"
 FIELDS = ("f", "g", "h", 1, 2.5)
 VALUES = ("", "v", "7", "-3", "x y", "\xff", 0, 12, -4, 1_800_000_000_123, 2.5, 0.1, "9223372036854775807")
 SCORES = (0, 1, 2, 2.5, -1, 1_800_000_000_123, "3", "-2", "0.1", 0.3, "1e3", "1e-9", "1.50", "+inf", "-inf", "x", "")
@@ -101,6 +102,9 @@ COMMANDS = st.one_of(
          key, st.sampled_from((">", ">", "0"))),
     flat("XREADGROUP", "GROUP", group, "c", "NOACK", "STREAMS", *KEYS, ">", ">"),
     flat("XPENDING", key, group),
+    flat(st.sampled_from(("HSCAN", "SSCAN", "ZSCAN")), MISSING, st.sampled_from((0, "0", "x")), "COUNT", index),
+    flat(st.sampled_from(("HRANDFIELD", "ZRANDMEMBER")), MISSING, st.sampled_from((1, "20", "x"))),
+    flat("XINFO", st.sampled_from(("STREAM", "GROUPS", "CONSUMERS")), MISSING),
     flat(st.sampled_from(("HGET", "ZADD", "XACK", "SET", "RPOP", "XREADGROUP", "XGROUP", "EXISTS")), some(key, 2)),
 )  # fmt: skip
 

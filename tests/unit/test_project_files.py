@@ -40,7 +40,7 @@ def runs(job: dict[str, Any]) -> list[str]:
 def test_workflow_runs_existing_sessions() -> None:
     commands = [command for job in WORKFLOW["jobs"].values() for command in runs(job)]
     started = {command.split()[2] for command in commands if command.startswith("python3 noxfile.py")}
-    assert started == {"lint", "types", "coverage", "docs", "audit", "release", "tests"}
+    assert started == {"lint", "types", "coverage", "docs", "audit", "release", "simulation", "tests"}
     assert started <= SESSIONS
 
 

@@ -40,7 +40,7 @@ class Durability(OptionValue, prefix=_OPTION, kw_only=True):
 
     Args:
         disk: the append-only file of the primary, written to disk (``WAITAOF 1 0``): the job survives a crash of the
-            server; with ``appendfsync always`` a power loss as well (docs/operate/durability.md: why not with everysec).
+            server, and with ``appendfsync always`` a power loss (docs/operate/durability.md: why not with everysec).
         replicas: this many replicas, in memory (``WAIT``), or "all" that are connected: the job survives a failover.
             With fewer than all, a replica that does not have the job may become primary.
         timeout: how long to wait for the confirmation, in ms or as a timedelta, 1 ms to 5 minutes.
