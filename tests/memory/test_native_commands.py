@@ -102,7 +102,7 @@ COMMANDS = st.one_of(
          key, st.sampled_from((">", ">", "0"))),
     flat("XREADGROUP", "GROUP", group, "c", "NOACK", "STREAMS", *KEYS, ">", ">"),
     flat("XPENDING", key, group),
-    flat(st.sampled_from(("HSCAN", "SSCAN", "ZSCAN")), MISSING, st.sampled_from((0, "0")), "COUNT", st.sampled_from((1, "10"))),
+    flat(st.sampled_from(("HSCAN", "SSCAN", "ZSCAN")), MISSING, st.sampled_from((0, "0")), "COUNT", 10),
     flat(st.sampled_from(("HRANDFIELD", "ZRANDMEMBER")), MISSING, st.sampled_from((1, "20", -3))),
     flat("XINFO", st.sampled_from(("STREAM", "GROUPS", "CONSUMERS")), MISSING),
     flat(st.sampled_from(("HGET", "ZADD", "XACK", "SET", "RPOP", "XREADGROUP", "XGROUP", "EXISTS")), some(key, 2)),
