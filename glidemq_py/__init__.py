@@ -9,6 +9,7 @@ from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_
 from glidemq_py.errors import (
     AmbiguousResultError,
     AuthenticationError,
+    BackupError,
     BatchError,
     BatchMismatchError,
     BudgetExceededError,
@@ -44,6 +45,7 @@ from glidemq_py.errors import (
     NoHandlerError,
     PayloadTooLargeError,
     PermissionDeniedError,
+    QueueNotEmptyError,
     RateLimitError,
     ResultsLostError,
     SandboxCrashError,
@@ -72,6 +74,7 @@ from glidemq_py.errors import (
 )
 
 if TYPE_CHECKING:
+    from glidemq_py._api.backup_schedule import BackupSchedule
     from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
@@ -85,6 +88,8 @@ if TYPE_CHECKING:
     from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
     from glidemq_py._core.queue_options import JobSpec, Serializer
+    from glidemq_py._features.backup.manifest import BackupInfo
+    from glidemq_py._features.backup.restoring import RestoreReport
     from glidemq_py._features.broadcast.broadcast import Broadcast, Delivery, Subscription
     from glidemq_py._features.broadcast.message import Message
     from glidemq_py._features.broadcast.options import compile_subject_matcher, match_subject
@@ -125,6 +130,7 @@ else:
     __getattr__, __dir__ = _import_on_first_use(
         __name__,
         {
+            "glidemq_py._api.backup_schedule": ("BackupSchedule",),
             "glidemq_py._api.flow_producer": ("FlowProducer", "chain", "chord", "dag", "group"),
             "glidemq_py._api.job_queue": ("Queue",),
             "glidemq_py._api.producer": ("Producer", "ServerlessPool", "serverless_pool"),
@@ -138,6 +144,8 @@ else:
             "glidemq_py._core.job_states": ("JobCounts", "JobOutcome", "JobState", "WorkerInfo"),
             "glidemq_py._core.payload": ("JSON_SERIALIZER", "MSGPACK_SERIALIZER"),
             "glidemq_py._core.queue_options": ("JobSpec", "Serializer"),
+            "glidemq_py._features.backup.manifest": ("BackupInfo",),
+            "glidemq_py._features.backup.restoring": ("RestoreReport",),
             "glidemq_py._features.broadcast.broadcast": ("Broadcast", "Delivery", "Subscription"),
             "glidemq_py._features.broadcast.message": ("Message",),
             "glidemq_py._features.broadcast.options": ("compile_subject_matcher", "match_subject"),
@@ -187,6 +195,9 @@ __all__ = [
     "AmbiguousResultError",
     "AuthenticationError",
     "Backoff",
+    "BackupError",
+    "BackupInfo",
+    "BackupSchedule",
     "BatchError",
     "BatchMismatchError",
     "BatchOptions",
@@ -269,9 +280,11 @@ __all__ = [
     "Queue",
     "QueueEvent",
     "QueueEvents",
+    "QueueNotEmptyError",
     "QueueUsage",
     "RateLimit",
     "RateLimitError",
+    "RestoreReport",
     "ResultsLostError",
     "SandboxCrashError",
     "SandboxOptions",

@@ -67,6 +67,12 @@ EXPECTED = {
         r"b\.png 409 not applied",
         r"2 completed",
     ],
+    "backup": [
+        "backup: 510 jobs",
+        "lost: 0 delayed",
+        "restored: 510 jobs",
+        "10 completed, 500 delayed, in order: True",
+    ],
     "broadcast": [
         r"index: orders\.eu\.created, attempt 1",
         r"index: orders\.eu\.paid, attempt 2",

@@ -157,7 +157,9 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         ],
     },
     "operator app": {
+        "BackupSchedule": ["run_due"],
         "Queue": [
+            "backup",
             "change_delay",
             "change_priority",
             "check",
@@ -169,6 +171,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "remove",
             "remove_dead_letter_job",
             "replay_dead_letter_job",
+            "restore",
             "retry_jobs",
             "revoke",
         ],
@@ -186,7 +189,9 @@ LOCAL: Final = frozenset(
     [
         *(f"{kind}.{method}" for kind in ("Worker", "BroadcastWorker")
           for method in ("cancel_job", "off", "on", "override", "pause", "rate_limit", "resume")),
-        "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait", "QueueEvents.off",
+        "BackupSchedule.close", "BackupSchedule.run", "BackupSchedule.start", "Queue.get_backups",
+        "Queue.verify_backup", "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait",
+        "QueueEvents.off",
         "QueueEvents.on", "Task.options", "Task.route", "Task.spec",
     ]
 )  # fmt: skip

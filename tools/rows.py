@@ -136,6 +136,12 @@ ROWS: dict[str, tuple[str, ...]] = {
         "group_problem": "kind detail",
         "wrong_counter": "name actual expected",
         "repair": "kind first second third",
+        # -- backup
+        "backed_up_job": "id due fields",
+        "backed_up_key": "suffix kind ttl content",
+        "restored_job": "id due fields",
+        "placed_job": "id due",
+        "restored_key": "suffix kind ttl content first",
     }.items()
 }
 """Rows within requests and replies, by name."""
@@ -146,6 +152,7 @@ BUILT = (
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
+    "backed_up_job", "backed_up_key",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -339,6 +346,16 @@ CALLS: tuple[CallLayout, ...] = (
     _call("repair", packed="rows"),
     _call("repair_group", _GROUP_FACTS),
     _call("repair_counters", "top others peers"),
+    # -- backup
+    _call("backup_facts", reply="now broadcast features"),
+    _call("backup_jobs", "ids parents", reply="rows taken deferred used"),
+    _call("backup_keys", "suffixes cursor", reply="rows taken cursor used"),
+    _call("restore_begin", "backup features last", reply="status detail"),
+    _call("restore_keys", "backup rows"),
+    _call("restore_jobs", "backup rows"),
+    _call("restore_place", "backup rows"),
+    _call("restore_groups", "backup names"),
+    _call("restore_end", args="backup"),
     # -- keys that belong to no queue
     _call("lock", args="token ttl", has_queue=False),
     _call("unlock", args="token", has_queue=False),

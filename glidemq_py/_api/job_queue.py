@@ -35,6 +35,7 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
+from glidemq_py._features.backup import queue_api as backups
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
@@ -598,6 +599,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     change_delay = administration.change_delay
 
     check = consistency.check
+
+    # -- backup -------------------------------------------------------------------------------------------
+
+    backup = backups.backup
+    get_backups = backups.get_backups
+    verify_backup = backups.verify_backup
+    restore = backups.restore
 
     # -- limits -------------------------------------------------------------------------------------------
 

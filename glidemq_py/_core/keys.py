@@ -51,6 +51,7 @@ class QueueKeys:
     """
 
     __slots__ = (
+        "backup_lock",
         "base",
         "completed",
         "dedup",
@@ -104,6 +105,7 @@ class QueueKeys:
         self.suspended: Final = stem + "suspended"
         self.scheduler_lock: Final = stem + "schedulers:lock:__tick__"
         self.sweep_lock: Final = stem + "suspended:lock:__sweep__"
+        self.backup_lock: Final = stem + "lock:backup"
         self.wake: Final = stem + "wake"
         """Stream of markers that wake up idle workers. Node peers do not have this key."""
         self.wake_channels: Final = stem + "wake-channels"

@@ -11,6 +11,8 @@ __all__ = [
     "add",
     "add_once",
     "add_remote_children",
+    "backup_jobs",
+    "backup_keys",
     "blocked_groups",
     "broadcast_delivery",
     "broadcast_exchange",
@@ -83,6 +85,12 @@ __all__ = [
     "report_usage",
     "requeue_job",
     "requeue_jobs",
+    "restore_begin",
+    "restore_end",
+    "restore_groups",
+    "restore_jobs",
+    "restore_keys",
+    "restore_place",
     "results_find",
     "results_page",
     "results_range",
@@ -835,6 +843,46 @@ def repair_group(
 def repair_counters(*, top: object, others: object, peers: object) -> tuple[bytes]:
     """Return the arguments of ``repair_counters``."""
     return (pack((top, others, peers)),)
+
+
+def backup_jobs(*, ids: object, parents: object) -> tuple[bytes]:
+    """Return the arguments of ``backup_jobs``."""
+    return (pack((ids, parents)),)
+
+
+def backup_keys(*, suffixes: object, cursor: object) -> tuple[bytes]:
+    """Return the arguments of ``backup_keys``."""
+    return (pack((suffixes, cursor)),)
+
+
+def restore_begin(*, backup: object, features: object, last: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_begin``."""
+    return (pack((backup, features, last)),)
+
+
+def restore_keys(*, backup: object, rows: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_keys``."""
+    return (pack((backup, rows)),)
+
+
+def restore_jobs(*, backup: object, rows: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_jobs``."""
+    return (pack((backup, rows)),)
+
+
+def restore_place(*, backup: object, rows: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_place``."""
+    return (pack((backup, rows)),)
+
+
+def restore_groups(*, backup: object, names: object) -> tuple[bytes]:
+    """Return the arguments of ``restore_groups``."""
+    return (pack((backup, names)),)
+
+
+def restore_end(*, backup: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``restore_end``."""
+    return (backup,)
 
 
 def lock(*, token: str | bytes, ttl: str | bytes) -> tuple[str | bytes, str | bytes]:

@@ -49,10 +49,12 @@ from glidemq_py.errors.jobs import (
     WorkerTargetError,
 )
 from glidemq_py.errors.queues import (
+    BackupError,
     BulkAddError,
     DuplicateJobError,
     EventsLostError,
     JobCostError,
+    QueueNotEmptyError,
     ResultsLostError,
     SchedulerBusyError,
     StagedWriteError,
@@ -83,6 +85,7 @@ from glidemq_py.errors.server import (
 __all__ = [
     "AmbiguousResultError",
     "AuthenticationError",
+    "BackupError",
     "BatchError",
     "BatchMismatchError",
     "BudgetExceededError",
@@ -118,6 +121,7 @@ __all__ = [
     "NoHandlerError",
     "PayloadTooLargeError",
     "PermissionDeniedError",
+    "QueueNotEmptyError",
     "RateLimitError",
     "ResultsLostError",
     "SandboxCrashError",

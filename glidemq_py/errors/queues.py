@@ -8,10 +8,12 @@ from typing import Final
 from glidemq_py.errors.base import GlideMQError, _message_of
 
 __all__ = [
+    "BackupError",
     "BulkAddError",
     "DuplicateJobError",
     "EventsLostError",
     "JobCostError",
+    "QueueNotEmptyError",
     "ResultsLostError",
     "SchedulerBusyError",
     "StagedWriteError",
@@ -42,6 +44,27 @@ class BulkAddError(GlideMQError):
         first = next(errors, None)
         reason = "" if first is None else f"; first error: {type(first).__name__}: {first}"
         return f"{self.failed} of {len(self.results)} jobs were not added{reason}"
+
+
+class BackupError(GlideMQError):
+    """A backup cannot be written, read or restored."""
+
+
+class QueueNotEmptyError(BackupError):
+    """A queue that is to be restored is not empty; nothing was written.
+
+    Attributes:
+        queue: name of the queue.
+        reason: what it contains.
+    """
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue = queue
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} cannot be restored: {self.reason}; restore to another queue, or obliterate it"
 
 
 class JobCostError(GlideMQError):

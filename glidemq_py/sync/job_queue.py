@@ -26,6 +26,10 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU
+from glidemq_py._features.backup.restoring import RestoreReport
+from glidemq_py._features.backup.store import Destination
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
@@ -566,6 +570,112 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQError: the server cannot be reached or rejects a call.
         """
         return run_immediately(self._core.check(repair=repair, recheck_after=recheck_after))
+
+    def backup(
+        self,
+        destination: Destination,
+        *,
+        keep: int | None = None,
+        max_server_cpu: float = MAX_SERVER_CPU,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> BackupInfo:
+        """Write a backup of this queue to a directory or an object store, while the queue is in use.
+
+        Each record is read in one atomic step. Every job that exists from the beginning to the end is in the backup
+        exactly once; a job that is added or removed meanwhile may be in it or not. Reading costs the server some 10
+        microseconds per job.
+
+        Args:
+            destination: A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore. Each queue has a
+                folder there.
+            keep: Number of complete backups of this queue to keep; older ones are deleted afterwards. None keeps
+                all.
+            max_server_cpu: Share of one core of the server that reading may use, above 0 to 1.
+            storage_options: Settings of an object store, such as ``{"endpoint": ...}``; obstore documents them.
+                Credentials are also read from the environment.
+
+        Returns:
+            The backup.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+            UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+            BackupError: If the store fails, or the queue is a broadcast. An incomplete backup is never restored.
+            GlideMQError: If the server cannot be reached or rejects a call.
+        """
+        return run_immediately(
+            self._core.backup(destination, keep=keep, max_server_cpu=max_server_cpu, storage_options=storage_options)
+        )
+
+    def get_backups(
+        self, destination: Destination, *, storage_options: Mapping[str, str] | None = None
+    ) -> list[BackupInfo]:
+        """Return the complete backups of this queue in a store, oldest first.
+
+        Args:
+            destination: See `backup`.
+            storage_options: See `backup`.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+            BackupError: If the store fails or a manifest is damaged.
+        """
+        return run_immediately(self._core.get_backups(destination, storage_options=storage_options))
+
+    def verify_backup(
+        self,
+        destination: Destination,
+        *,
+        backup_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> BackupInfo:
+        """Read a backup of this queue completely, and verify its checksums and the number of jobs.
+
+        Args:
+            destination: See `backup`.
+            backup_id: Id of the backup; None is the newest complete one.
+            storage_options: See `backup`.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+            BackupError: If the backup does not exist, is incomplete or damaged, or the store fails.
+        """
+        return run_immediately(
+            self._core.verify_backup(destination, backup_id=backup_id, storage_options=storage_options)
+        )
+
+    def restore(
+        self,
+        destination: Destination,
+        *,
+        backup_id: str | None = None,
+        source: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> RestoreReport:
+        """Restore a backup into this queue, which must be empty.
+
+        The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
+        attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.
+
+        Args:
+            destination: See `backup`.
+            backup_id: Id of the backup; None is the newest complete one.
+            source: Name of the queue that was backed up; None is this queue's name. A copy under another name keeps
+                the flows within the queue, and neither reports to parents in other queues nor waits for children there.
+            storage_options: See `backup`.
+
+        Returns:
+            What was written.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+            BackupError: If the backup is missing, incomplete or damaged, or the store fails; nothing was written.
+            QueueNotEmptyError: If the queue has jobs or schedulers; nothing was written.
+            GlideMQError: If the server cannot be reached or rejects a call.
+        """
+        return run_immediately(
+            self._core.restore(destination, backup_id=backup_id, source=source, storage_options=storage_options)
+        )
 
     def set_global_concurrency(self, concurrency: int) -> None:
         """Limit the number of active jobs of all workers together.

@@ -84,6 +84,11 @@ G.rows = {
   group_problem = { kind = 1, detail = 2 },
   wrong_counter = { name = 1, actual = 2, expected = 3 },
   repair = { kind = 1, first = 2, second = 3, third = 4 },
+  backed_up_job = { id = 1, due = 2, fields = 3 },
+  backed_up_key = { suffix = 1, kind = 2, ttl = 3, content = 4 },
+  restored_job = { id = 1, due = 2, fields = 3 },
+  placed_job = { id = 1, due = 2 },
+  restored_key = { suffix = 1, kind = 2, ttl = 3, content = 4, first = 5 },
   stream_entry = { id = 1, fields = 2 },
   stream_read = { stream = 1, entries = 2 },
   pending_entry = { id = 1, consumer = 2, idle = 3, deliveries = 4 },
@@ -130,6 +135,8 @@ G.new = {
   group_problem = function(r) return { r.kind, r.detail } end,
   wrong_counter = function(r) return { r.name, r.actual, r.expected } end,
   ended_child = function(r) return { r.id, r.how, r.text, r.policy, r.members } end,
+  backed_up_job = function(r) return { r.id, r.due, r.fields } end,
+  backed_up_key = function(r) return { r.suffix, r.kind, r.ttl, r.content } end,
 }
 
 -- Make the row of a fetched job. Hot: the arguments are in the order of the fields.

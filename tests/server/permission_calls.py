@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from glidemq_py import (
+    BackupSchedule,
     Broadcast,
     BroadcastWorker,
     FlowJob,
@@ -309,6 +311,27 @@ async def flow_usage(place: Place) -> None:
     flows = await place.enter(FlowProducer(place.admin_url))
     root = await flows.add(FlowJob("p", place.name, children=[FlowJob("c", place.name)]))
     await place.queue.get_flow_usage(root.job.id)
+
+
+async def back_up(place: Place) -> None:
+    await place.prepare(succeed)
+    with TemporaryDirectory() as folder:
+        assert (await place.queue.backup(folder, keep=1)).jobs == 1
+
+
+async def run_due_backups(place: Place) -> None:
+    await place.prepare(succeed)
+    with TemporaryDirectory() as folder:
+        assert len(await BackupSchedule([place.queue], folder).run_due()) == 1
+
+
+async def restore(place: Place) -> None:
+    await place.prepare(succeed)
+    with TemporaryDirectory() as folder:
+        async with Queue(place.name, place.admin_url) as admin:
+            await admin.backup(folder)
+            await admin.obliterate(force=True)
+        assert (await place.queue.restore(folder)).jobs == 1
 
 
 async def check(place: Place) -> None:
@@ -698,6 +721,9 @@ CALLS: dict[str, Call] = {
     "Lease.fail": of_lease(lambda queue, lease: Lease.from_token(queue, lease.token).fail("no")),
     "Lease.extend": of_lease(lambda _, lease: lease.extend(5_000)),
     "Lease.release": of_lease(lambda _, lease: lease.release()),
+    "BackupSchedule.run_due": run_due_backups,
+    "Queue.backup": back_up,
+    "Queue.restore": restore,
     "Queue.add": add,
     "Queue.add_and_wait": add_and_wait,
     "Queue.add_bulk": of_queue("add_bulk", [("b", 1), ("c", 2, {"delay": 50}), ("d", 1, {"ordering": ORDERING})]),

@@ -199,6 +199,11 @@ DECODERS = dict(
         one("_core.job_options:JobOptions.parse", VALUES),
         one("_core.queue_options:JobSpec.parse", VALUES),
         one("_core.names:parse_job_id", VALUES),
+        one(
+            "_features.backup.manifest:parse_manifest",
+            JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60),
+        ),
+        reply("_features.backup.calls:unpack_bytes"),
         one("_features.fallbacks:read_fallbacks", VALUES),
         one("_features.suspend.job_api:parse_signals_field", JSON | st.none()),
         one(

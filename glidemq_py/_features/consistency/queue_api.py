@@ -18,7 +18,7 @@ from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 
-__all__ = ["MAX_SCANS", "check", "repair_groups", "repairs", "report"]
+__all__ = ["MAX_SCANS", "check", "repair_all_groups", "repair_groups", "repairs", "report"]
 
 MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000
@@ -91,6 +91,16 @@ async def repair_groups(link: QueueLink, names: Container[str], *, recheck_after
     for name in dict.fromkeys(suspect.subject for suspect in found):
         await _run_steps(link, scan.groups.apply_repair(name))
     return found
+
+
+async def repair_all_groups(link: QueueLink) -> None:
+    """Recount the slots and sequences of all ordering groups of a queue that nobody else uses: one scan suffices.
+
+    Raises:
+        GlideMQError: the server cannot be reached or rejects a call.
+    """
+    scan = await _scan(link)
+    await _run_steps(link, repairs(scan, {key: each for key, each in scan.suspects.items() if each.of_group}))
 
 
 async def _scan(link: QueueLink) -> ConsistencyScan:

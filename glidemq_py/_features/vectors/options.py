@@ -42,7 +42,8 @@ RESERVED: Final = frozenset({
     "orderingSeq", "orderingKey", "cost", "expireAt", "lifo", "parentId", "parentQueue", "parentIds", "parentQueues",
     "schedulerName", "processedOn", "lastActive", "finishedOn", "returnvalue", "failedReason", "stalledCount",
     "suspectLimit", "progress", "revoked", "depsCompleted", "suspendedAt", "suspendReason", "suspendTimeout", "signals",
-    "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy", "failedType", "stacktrace",
+    "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy",
+    "restored", "failedType", "stacktrace",
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq",
 })  # fmt: skip

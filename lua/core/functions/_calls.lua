@@ -376,6 +376,36 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { top = r[1], others = r[2], peers = r[3] }
   end,
+  backup_facts = function() end,
+  backup_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { ids = r[1], parents = r[2] }
+  end,
+  backup_keys = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { suffixes = r[1], cursor = r[2] }
+  end,
+  restore_begin = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { backup = r[1], features = r[2], last = r[3] }
+  end,
+  restore_keys = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { backup = r[1], rows = r[2] }
+  end,
+  restore_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { backup = r[1], rows = r[2] }
+  end,
+  restore_place = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { backup = r[1], rows = r[2] }
+  end,
+  restore_groups = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { backup = r[1], names = r[2] }
+  end,
+  restore_end = function(args) return { backup = args[1] } end,
   lock = function(args) return { token = args[1], ttl = args[2] } end,
   unlock = function(args) return { token = args[1] } end,
   renew = function(args) return { token = args[1], ttl = args[2] } end,
@@ -478,4 +508,8 @@ G.replies = {
   check_groups = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   check_group = function(r) return cmsgpack.pack({ r.moved, r.rows }) end,
   blocked_groups = function(r) return cmsgpack.pack({ r.names, r.cursor }) end,
+  backup_facts = function(r) return cmsgpack.pack({ r.now, r.broadcast, r.features }) end,
+  backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used }) end,
+  backup_keys = function(r) return cmsgpack.pack({ r.rows, r.taken, r.cursor, r.used }) end,
+  restore_begin = function(r) return cmsgpack.pack({ r.status, r.detail }) end,
 }

@@ -95,6 +95,7 @@ end
 -- ------------------------------------------------------------------ jobs
 
 local LOST = {}
+C.LOST = LOST
 
 local function finished(key)
   return function(q, id, h, now)
@@ -150,7 +151,9 @@ end
 REPAIR.lost = function(q, now, id, mark)
   local h = C.read(q, id)
   if not h or C.mark(h) ~= mark or C.is_placed(q, id, h) or not LOST[h.state] then return 0 end
-  return LOST[h.state](q, id, h, now) == false and 0 or 1
+  if LOST[h.state](q, id, h, now) == false then return 0 end
+  redis.call('HDEL', q.J .. id, 'restored') -- an interrupted restore must not place it again
+  return 1
 end
 
 REPAIR.ghost = function(q, _, id)

@@ -1,0 +1,229 @@
+"""Create a backup: read a queue in bounded pieces while it is in use, and write the parts and the manifest."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._core.calls import pack
+from glidemq_py._features.backup import calls
+from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, new_backup_id, time_of
+from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
+from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import BackupError
+
+__all__ = ["apply_retention", "create_backup"]
+
+T = TypeVar("T")
+
+JOBS_PER_CALL: Final = 30
+"""So a call takes some 0.3 ms, and other clients do not notice it."""
+KEYS_PER_CALL: Final = 50
+PART_BYTES: Final = 8 * 1024 * 1024
+"""Size of a part before compression, about."""
+SCAN_US: Final = 300
+"""Estimated CPU time of one step of SCAN, which the server does not report."""
+INCOMPLETE_MS: Final = 24 * 60 * 60 * 1000
+"""Age from which a backup without a manifest was given up."""
+SCANS: Final = 5
+
+_ID_DIGITS: Final = 14
+
+
+class _Throttle:
+    """Pauses so that the calls use at most a share of one core of the server."""
+
+    def __init__(self, runtime: Runtime, share: float) -> None:
+        self._sleep = runtime.sleep
+        self._pause_per_us = (1 / share - 1) / 1_000_000
+        self._owed = 0.0
+
+    async def used(self, microseconds: int) -> None:
+        self._owed += microseconds * self._pause_per_us
+        if self._owed >= 0.002:
+            owed, self._owed = self._owed, 0.0
+            await self._sleep(owed)
+
+
+class _Parts:
+    """Collects rows and writes them as parts."""
+
+    def __init__(self, store: BackupStore, queue: str, backup: str, in_thread: bool) -> None:
+        self._store, self._queue, self._backup, self._in_thread = store, queue, backup, in_thread
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self.written: list[BackupPart] = []
+
+    async def add(self, kind: str, rows: list[Any]) -> None:
+        if not rows:
+            return
+        chunk = pack((kind, rows))
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size >= PART_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._chunks:
+            return
+        chunks, self._chunks, self._size = self._chunks, [], 0
+        content = await self._run(lambda: gzip.compress(b"".join(chunks), 1, mtime=0))
+        name = f"part-{len(self.written) + 1:05}.msgpack.gz"
+        await self._store.put(part_path(self._queue, self._backup, name), content)
+        part = BackupPart(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        self.written.append(part)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work) if self._in_thread else work()
+
+
+class _Reading:
+    """One backup while it is made."""
+
+    def __init__(self, link: QueueLink, parts: _Parts, throttle: _Throttle) -> None:
+        self._link, self._parts, self._throttle = link, parts, throttle
+        self._stem = link.keys.stem
+        self._seen: set[str] = set()
+        self._jobs: list[str] = []
+        self._keys: list[str] = []
+        self._last: list[str] = []
+        self._parents: list[str] = []
+        self.jobs = 0
+        self.keys = 0
+        self.last_id = 0
+
+    async def run(self) -> None:
+        for _ in range(SCANS):
+            started = self._interruption()
+            await self._scan()
+            # After a failover, SCAN continues in another order: keys may have been missed.
+            if self._interruption() <= started:
+                break
+        else:
+            raise BackupError(f"queue {self._stem[:-1]!r}: the connection was interrupted in each of {SCANS} scans")
+        parents, self._parents = self._parents, []
+        for i in range(0, len(parents), JOBS_PER_CALL):
+            await self._read_jobs(parents[i : i + JOBS_PER_CALL], parents=True)
+        await self._read_keys(self._last)
+
+    def _interruption(self) -> float:
+        return -self._link.transport.interruptions.age_s(self._link.keys.name)
+
+    async def _scan(self) -> None:
+        async for suffixes in self._batches():
+            await self._throttle.used(SCAN_US)
+            for suffix in suffixes:
+                if suffix not in self._seen:
+                    self._seen.add(suffix)
+                    self._sort(suffix)
+            await self._read_full()
+        await self._read_full(1)
+
+    async def _batches(self) -> AsyncIterator[list[str]]:
+        stem = self._stem
+        async for keys in self._link.transport.scan(f"{stem}*"):
+            names = [text_of(key) for key in keys]
+            yield [name[len(stem) :] for name in names if name.startswith(stem)]
+
+    def _sort(self, suffix: str) -> None:
+        if suffix.startswith("job:"):
+            job_id = suffix[4:]
+            if ":" not in job_id:
+                self._jobs.append(job_id)
+                if len(job_id) <= _ID_DIGITS and job_id.isascii() and job_id.isdigit() and job_id[0] != "0":
+                    self.last_id = max(self.last_id, int(job_id))
+        elif READ_LAST.fullmatch(suffix):
+            self._last.append(suffix)
+        elif is_backed_up(suffix):
+            self._keys.append(suffix)
+
+    async def _read_full(self, least: int = JOBS_PER_CALL) -> None:
+        while len(self._jobs) >= least:
+            batch = self._jobs[:JOBS_PER_CALL]
+            del self._jobs[:JOBS_PER_CALL]
+            await self._read_jobs(batch, parents=False)
+        while len(self._keys) >= least:
+            batch = self._keys[:KEYS_PER_CALL]
+            del self._keys[:KEYS_PER_CALL]
+            await self._read_keys(batch)
+
+    async def _read_jobs(self, ids: list[str], *, parents: bool) -> None:
+        while ids:
+            reply = await self._link.transport.call(calls.backup_jobs(self._link.keys.meta, ids, parents=parents))
+            self.jobs += len(reply.rows)
+            self._parents += (text_of(each) for each in reply.deferred)
+            await self._parts.add("jobs", reply.rows)
+            ids = ids[reply.taken :]
+            await self._throttle.used(reply.used)
+
+    async def _read_keys(self, suffixes: list[str]) -> None:
+        cursor = b""
+        while suffixes:
+            batch = suffixes[:KEYS_PER_CALL]
+            reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
+            await self._parts.add("keys", reply.rows)
+            self.keys += reply.taken
+            suffixes, cursor = suffixes[reply.taken :], reply.cursor
+            await self._throttle.used(reply.used)
+
+
+async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: float) -> BackupInfo:
+    """Create a backup of the queue.
+
+    Args:
+        link: the queue.
+        store: where the backup is kept.
+        max_server_cpu: share of one core of the server that reading may use, above 0 to 1.
+
+    Raises:
+        BackupError: If the queue is a broadcast, the store fails, or the connection was interrupted again and again.
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    keys, call = link.keys, link.transport.call
+    facts = await call(calls.backup_facts(keys.meta))
+    if facts.broadcast:
+        raise BackupError(f"queue {keys.name!r} is a broadcast; only queues can be backed up")
+    backup = new_backup_id(facts.now)
+    in_thread = link.runtime is not BLOCKING_RUNTIME
+    parts = _Parts(store, keys.name, backup, in_thread)
+    reading = _Reading(link, parts, _Throttle(link.runtime, max_server_cpu))
+    await reading.run()
+    await parts.flush()
+    ended = await call(calls.backup_facts(keys.meta))
+    counter = str(await link.transport.command("GET", keys.id) or "")
+    last_id = max(reading.last_id, int(counter) if counter.isascii() and counter.isdigit() else 0)
+    info = BackupInfo(
+        id=backup, queue=keys.name, prefix=keys.prefix, started=facts.now, ended=ended.now, jobs=reading.jobs,
+        keys=reading.keys, size=sum(part.size for part in parts.written), last_id=last_id, features=ended.features,
+        parts=tuple(parts.written),
+    )  # fmt: skip
+    await store.put(manifest_path(keys.name, backup), info.to_json())
+    return info
+
+
+async def apply_retention(store: BackupStore, queue: str, keep: int, now: int) -> list[str]:
+    """Delete all but the newest ``keep`` complete backups, and those given up a day ago. Return the deleted ids.
+
+    Raises:
+        BackupError: If the store fails.
+    """
+    complete: list[str] = []
+    deleted: list[str] = []
+    for backup in reversed(await store.backups(queue)):
+        started = time_of(backup)
+        if started is None:
+            continue
+        if await store.is_complete(queue, backup):
+            complete.append(backup)
+            if len(complete) <= keep:
+                continue
+        elif started > now - INCOMPLETE_MS:
+            continue
+        await store.delete(queue, backup)
+        deleted.append(backup)
+    return deleted

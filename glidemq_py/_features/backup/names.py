@@ -1,0 +1,120 @@
+"""Which keys of a queue belong to a backup, and how names change if it is restored to another queue."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from glidemq_py._core.keys import QueueKeys
+
+__all__ = ["DROPPED_FIELDS", "DROPPED_META", "READ_LAST", "Renaming", "is_backed_up", "job_id_of", "text_of"]
+
+_KEYS: Final = frozenset({
+    "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
+    "rate", "ratelimited", "metrics:completed", "metrics:failed",
+})  # fmt: skip
+_FAMILIES: Final = re.compile(
+    r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending):.+", re.DOTALL
+)
+_SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", re.DOTALL)
+READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
+"""What is still to be reported to other queues and parents. Read last: what a job owes is written when it ends."""
+
+DROPPED_META: Final = frozenset((b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor"))
+"""Fields of the meta hash that describe the server's present state."""
+DROPPED_FIELDS: Final = frozenset((
+    b"eid", b"lease", b"takenBy", b"resultSeq", b"lastActive", b"building", b"restored",
+))  # fmt: skip
+"""Fields of a record that describe its place and its attempt."""
+
+
+def text_of(name: str | bytes) -> str:
+    """Return a name as text; bytes that are not UTF-8 become surrogates."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def is_backed_up(suffix: str) -> bool:
+    """Return whether the key with this suffix is read with the jobs."""
+    return suffix in _KEYS or _FAMILIES.fullmatch(suffix) is not None
+
+
+def job_id_of(suffix: bytes) -> str | None:
+    """Return the id of the job that this key belongs to; None for a key of the queue itself."""
+    found = _SIDE.fullmatch(text_of(suffix))
+    return None if found is None else found[1]
+
+
+class Renaming:
+    """Names of a backup as they are in the restored queue.
+
+    Under its own name a queue keeps all relations. A copy under another name keeps those within the queue: it neither
+    reports to parents in other queues nor waits for children there.
+
+    Args:
+        old: Keys of the queue that was backed up.
+        new: Keys of the restored queue.
+    """
+
+    def __init__(self, old: QueueKeys, new: QueueKeys) -> None:
+        self.is_copy = old.stem != new.stem
+        self._old_stem, self._new_stem = old.stem.encode(), new.stem.encode()
+        self._old_name, self._new_name = old.name, new.name
+
+    def record(self, fields: list[bytes]) -> list[bytes]:
+        """Return the fields of a record, flat, without those of its old place."""
+        record = dict(zip(fields[::2], fields[1::2], strict=True))
+        for name in DROPPED_FIELDS:
+            record.pop(name, None)
+        if self.is_copy:
+            record = {self._field(name): value for name, value in record.items()}
+            self._relate(record)
+        return [text for pair in record.items() for text in pair]
+
+    def _field(self, name: bytes) -> bytes:
+        return b"depdone:" + self._member(name[8:]) if name.startswith(b"depdone:") else name
+
+    def _member(self, text: bytes) -> bytes:
+        return self._new_stem + text[len(self._old_stem) :] if text.startswith(self._old_stem) else text
+
+    def _relate(self, record: dict[bytes, bytes]) -> None:
+        if b"budgetKey" in record:
+            budget = record.pop(b"budgetKey")
+            if budget.startswith(self._old_stem):
+                record[b"budgetKey"] = self._member(budget)
+        if b"parentId" in record or b"parentQueue" in record:
+            if record.get(b"parentQueue", b"").decode("utf-8", "replace") == self._old_name:
+                record[b"parentQueue"] = self._new_name.encode()
+            else:
+                record.pop(b"parentId", None)
+                record.pop(b"parentQueue", None)
+        ids, queues = record.pop(b"parentIds", b""), record.pop(b"parentQueues", b"")
+        if ids and queues and (pairs := self._own_parents(ids, queues)):
+            record[b"parentIds"] = json.dumps([each for each, _ in pairs]).encode()
+            record[b"parentQueues"] = json.dumps([self._new_name] * len(pairs)).encode()
+
+    def _own_parents(self, ids: bytes, queues: bytes) -> list[tuple[Any, Any]]:
+        try:
+            pairs = list(zip(json.loads(ids), json.loads(queues), strict=False))
+        except (ValueError, TypeError):
+            return []
+        return [(each, queue) for each, queue in pairs if queue == self._old_name]
+
+    def key(self, suffix: bytes, content: list[bytes]) -> list[bytes] | None:
+        """Return the content of a key; None if the restored queue does not have the key."""
+        if suffix == b"meta":
+            pairs = zip(content[::2], content[1::2], strict=True)
+            return [text for name, value in pairs if name not in DROPPED_META for text in (name, value)]
+        if suffix.startswith(b"group:"):
+            # The jobs that hold a slot are counted when they are placed.
+            pairs = zip(content[::2], content[1::2], strict=True)
+            return [text for name, value in pairs if name != b"active" for text in (name, value)]
+        if not self.is_copy:
+            return content
+        if READ_LAST.fullmatch(text_of(suffix)):
+            return None
+        if suffix.startswith((b"deps:", b"parents:")):
+            return [self._member(each) for each in content if each.startswith(self._old_stem)]
+        if suffix.startswith(b"depvals:"):
+            return [self._member(text) if i % 2 == 0 else text for i, text in enumerate(content)]
+        return content

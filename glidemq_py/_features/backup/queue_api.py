@@ -1,0 +1,159 @@
+"""The methods of `Queue` that create, list, verify and restore backups."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._features.backup.creating import apply_retention, create_backup
+from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, time_of
+from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
+from glidemq_py._features.backup.store import BackupStore, Destination, manifest_path
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "restore", "verify_backup"]
+
+MAX_SERVER_CPU: Final = 0.1
+_KEEP_MOST: Final = 100_000
+
+
+async def backup(
+    self: ConnectedQueue,
+    destination: Destination,
+    *,
+    keep: int | None = None,
+    max_server_cpu: float = MAX_SERVER_CPU,
+    storage_options: Mapping[str, str] | None = None,
+) -> BackupInfo:
+    """Write a backup of this queue to a directory or an object store, while the queue is in use.
+
+    Each record is read in one atomic step. Every job that exists from the beginning to the end is in the backup
+    exactly once; a job that is added or removed meanwhile may be in it or not. Reading costs the server some 10
+    microseconds per job.
+
+    Args:
+        destination: A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore. Each queue has a
+            folder there.
+        keep: Number of complete backups of this queue to keep; older ones are deleted afterwards. None keeps
+            all.
+        max_server_cpu: Share of one core of the server that reading may use, above 0 to 1.
+        storage_options: Settings of an object store, such as ``{"endpoint": ...}``; obstore documents them.
+            Credentials are also read from the environment.
+
+    Returns:
+        The backup.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
+        BackupError: If the store fails, or the queue is a broadcast. An incomplete backup is never restored.
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    most = None if keep is None else check_int("keep", keep, 1, _KEEP_MOST)
+    share = check_share(max_server_cpu)
+    link = await self._connected()
+    store = BackupStore(destination, storage_options, link.runtime)
+    info = await create_backup(link, store, max_server_cpu=share)
+    if most is not None:
+        await apply_retention(store, self.name, most, info.ended)
+    return info
+
+
+def check_share(value: object) -> float:
+    """Return the option ``max_server_cpu``. Raises GlideMQValidationError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise GlideMQValidationError("max_server_cpu", value, "must be a number above 0, at most 1")
+    return float(value)
+
+
+async def get_backups(
+    self: ConnectedQueue, destination: Destination, *, storage_options: Mapping[str, str] | None = None
+) -> list[BackupInfo]:
+    """Return the complete backups of this queue in a store, oldest first.
+
+    Args:
+        destination: See `backup`.
+        storage_options: See `backup`.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        BackupError: If the store fails or a manifest is damaged.
+    """
+    link = await self._connected()
+    store = BackupStore(destination, storage_options, link.runtime)
+    ids = [each for each in await store.backups(self.name) if time_of(each) is not None]
+    complete = [each for each in ids if await store.is_complete(self.name, each)]
+    return [parse_manifest(await store.get(manifest_path(self.name, each))) for each in complete]
+
+
+async def verify_backup(
+    self: ConnectedQueue,
+    destination: Destination,
+    *,
+    backup_id: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> BackupInfo:
+    """Read a backup of this queue completely, and verify its checksums and the number of jobs.
+
+    Args:
+        destination: See `backup`.
+        backup_id: Id of the backup; None is the newest complete one.
+        storage_options: See `backup`.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        BackupError: If the backup does not exist, is incomplete or damaged, or the store fails.
+    """
+    link = await self._connected()
+    store = BackupStore(destination, storage_options, link.runtime)
+    info = await find_backup(store, self.name, _checked_id(backup_id))
+    with tempfile.TemporaryDirectory(prefix="glidemq-verify-") as folder:
+        await fetch_parts(store, info, Path(folder))
+    return info
+
+
+def _checked_id(backup_id: object) -> str | None:
+    if backup_id is None or (isinstance(backup_id, str) and time_of(backup_id) is not None):
+        return backup_id
+    raise GlideMQValidationError("backup_id", backup_id, "must be the id of a backup, such as BackupInfo.id")
+
+
+async def restore(
+    self: ConnectedQueue,
+    destination: Destination,
+    *,
+    backup_id: str | None = None,
+    source: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> RestoreReport:
+    """Restore a backup into this queue, which must be empty.
+
+    The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
+    attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.
+
+    Args:
+        destination: See `backup`.
+        backup_id: Id of the backup; None is the newest complete one.
+        source: Name of the queue that was backed up; None is this queue's name. A copy under another name keeps
+            the flows within the queue, and neither reports to parents in other queues nor waits for children there.
+        storage_options: See `backup`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        BackupError: If the backup is missing, incomplete or damaged, or the store fails; nothing was written.
+        QueueNotEmptyError: If the queue has jobs or schedulers; nothing was written.
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    name = self.name if source is None else validate_queue_name(source)
+    wanted = _checked_id(backup_id)
+    link = await self._connected()
+    store = BackupStore(destination, storage_options, link.runtime)
+    return await restore_backup(link, store, await find_backup(store, name, wanted))

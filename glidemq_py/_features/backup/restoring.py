@@ -1,0 +1,278 @@
+"""Restore a backup: verify it, write records and keys, and then put the unfinished jobs in their places."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgpack
+
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.backup import calls
+from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
+from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
+from glidemq_py._features.backup.names import Renaming, job_id_of, text_of
+from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
+from glidemq_py._features.consistency.queue_api import repair_all_groups
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import BackupError, QueueNotEmptyError
+
+__all__ = ["RestoreReport", "fetch_parts", "find_backup", "restore_backup"]
+
+T = TypeVar("T")
+
+PER_CALL: Final = 100
+BYTES_PER_CALL: Final = 1_048_576
+PART_BYTES_MOST: Final = 512 * 1024 * 1024
+"""Size of a part after decompression that no backup reaches."""
+_GZIP: Final = 31
+_msgpack: Any = msgpack  # it has no type annotations
+_ROWS: Final[dict[bytes, Any]] = {b"jobs": BackedUpJob, b"keys": BackedUpKey}
+_TERMINAL: Final = frozenset((b"completed", b"failed"))
+_SCAN_NOTHING: Final = "job:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a restore wrote.
+
+    Attributes:
+        queue: name of the restored queue.
+        backup: the backup.
+        jobs: number of jobs written.
+        existing: jobs of the backup that were not written, because the queue has a job with the same id: an earlier
+            restore of the same backup was interrupted.
+        placed: number of unfinished jobs placed.
+        keys: number of other keys written.
+        resumed: True if an earlier restore of the same backup was interrupted.
+    """
+
+    queue: str
+    backup: BackupInfo
+    jobs: int
+    existing: int
+    placed: int
+    keys: int
+    resumed: bool
+
+
+async def find_backup(store: BackupStore, queue: str, backup: str | None) -> BackupInfo:
+    """Return the manifest of a backup; None = the newest complete one.
+
+    Raises:
+        BackupError: If there is none, or its manifest is damaged.
+    """
+    listed = await store.backups(queue)
+    for each in [backup] if backup is not None else reversed(listed):
+        if each in listed and await store.is_complete(queue, each):
+            info = parse_manifest(await store.get(manifest_path(queue, each)))
+            if info.queue != queue or info.id != each:
+                raise BackupError(f"the manifest of backup {each!r} of queue {queue!r} belongs to another backup")
+            return info
+    if backup is None:
+        raise BackupError(f"no complete backup of queue {queue!r} in {store.name}")
+    shown = ", ".join(listed[-3:]) or "none"
+    state = "is incomplete" if backup in listed else "does not exist"
+    raise BackupError(f"backup {backup!r} of queue {queue!r} {state} in {store.name}; the newest are: {shown}")
+
+
+async def fetch_parts(store: BackupStore, info: BackupInfo, folder: Path) -> int:
+    """Download the parts of a backup to a folder, verify their checksums, and return the number of jobs in them.
+
+    Raises:
+        BackupError: If a part is missing or damaged, or the number of jobs differs from the manifest.
+    """
+    jobs = 0
+    for part in info.parts:
+        content = await store.get(part_path(info.queue, info.id, part.name))
+        if len(content) != part.size or hashlib.sha256(content).hexdigest() != part.sha256:
+            raise BackupError(f"part {part.name} of backup {info.id!r} is damaged: its checksum differs")
+        path = folder / part.name
+        path.write_bytes(content)
+        jobs += sum(len(rows) for kind, rows in _chunks(path, info.id) if kind == b"jobs")
+    if jobs != info.jobs:
+        raise BackupError(f"backup {info.id!r} is damaged: it contains {jobs:,} jobs instead of {info.jobs:,}")
+    return jobs
+
+
+def _chunks(path: Path, backup: str) -> Iterator[tuple[bytes, list[Any]]]:
+    try:
+        inflating = zlib.decompressobj(wbits=_GZIP)
+        content = inflating.decompress(path.read_bytes(), PART_BYTES_MOST)
+        if not inflating.eof:
+            raise ValueError(f"it is truncated, or larger than {PART_BYTES_MOST:,} bytes")
+        unpacker = _msgpack.Unpacker(
+            io.BytesIO(content), raw=True, strict_map_key=False, max_buffer_size=PART_BYTES_MOST
+        )
+        for kind, rows in unpacker:
+            yield kind, [_ROWS[kind](*row) for row in rows if kind in _ROWS]
+    except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
+        raise BackupError(f"part {path.name} of backup {backup!r} is damaged: {error}") from error
+
+
+class _Unplaced(NamedTuple):
+    """An unfinished job, sortable into the order of placing."""
+
+    group: int
+    first: float
+    second: float
+    job: PlacedJob
+
+
+def _order(job: BackedUpJob) -> _Unplaced | None:
+    """Return the position of an unfinished job: jobs that were active come first, then waiting ones in their order."""
+    record = dict(zip(job.fields[::2], job.fields[1::2], strict=True))
+    state = record.get(b"state", b"")
+    if state in _TERMINAL:
+        return None
+    placed = PlacedJob(job.id, job.due)
+    if state == b"active":
+        return _Unplaced(0, _number(record.get(b"processedOn")), _number(job.id), placed)
+    if state == b"prioritized":
+        return _Unplaced(1, _number(job.due), _number(job.id), placed)
+    ms, _, number = record.get(b"eid", b"").partition(b"-")
+    if state == b"waiting" and ms:
+        return _Unplaced(2, _number(ms), _number(number), placed)
+    return _Unplaced(2, _number(record.get(b"timestamp")), _number(job.id), placed)
+
+
+def _number(text: bytes | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+class _Restore:
+    """One restore while it is made."""
+
+    def __init__(self, link: QueueLink, info: BackupInfo, folder: Path) -> None:
+        self._link, self._info, self._folder = link, info, folder
+        self._meta = link.keys.meta
+        self._names = Renaming(QueueKeys(info.prefix, info.queue), link.keys)
+        self._unplaced: list[_Unplaced] = []
+        self._ids: set[str] = set()
+        self._keys_seen: set[bytes] = set()
+        self._groups: list[str] = []
+        self.jobs = self.keys = self.placed = 0
+
+    async def run(self) -> bool:
+        resumed = await self._begin()
+        for kind, rows in self._all():
+            if kind == b"jobs":
+                await self._write_jobs(rows)
+        for kind, rows in self._all():
+            if kind == b"keys":
+                await self._write_keys(rows)
+        await self._place()
+        if self._groups:
+            await self._start_groups()
+        await self._link.transport.call(calls.restore_end(self._meta, self._info.id))
+        return resumed
+
+    async def _begin(self) -> bool:
+        link, info = self._link, self._info
+        begun = await link.transport.call(calls.restore_begin(self._meta, info.id, info.features, info.last_id))
+        name = link.keys.name
+        if begun.status == "other":
+            raise QueueNotEmptyError(name, f"the restore of backup {begun.detail!r} into it was interrupted")
+        if begun.status == "live":
+            raise QueueNotEmptyError(name, f"it has jobs or schedulers (in {begun.detail})")
+        if begun.status == "ok" and await self._has_jobs():
+            await link.transport.call(calls.restore_end(self._meta, info.id))
+            raise QueueNotEmptyError(name, "it has jobs")
+        return begun.status == "again"
+
+    async def _has_jobs(self) -> bool:
+        stem = f"{self._link.keys.stem}{_SCAN_NOTHING}"
+        async for keys in self._link.transport.scan(f"{stem}*"):
+            names = (text_of(key) for key in keys)
+            if any(name.startswith(stem) for name in names):
+                return True
+        return False
+
+    def _all(self) -> Iterator[tuple[bytes, list[Any]]]:
+        for part in self._info.parts:
+            yield from _chunks(self._folder / part.name, self._info.id)
+
+    async def _write_jobs(self, jobs: Sequence[BackedUpJob]) -> None:
+        rows: list[BackedUpJob] = []
+        for job in jobs:
+            self._ids.add(text_of(job.id))
+            if (unplaced := _order(job)) is not None:
+                self._unplaced.append(unplaced)
+            rows.append(job._replace(fields=self._names.record(job.fields)))
+        for batch in _batches(rows, lambda row: sum(map(len, row.fields))):
+            self.jobs += await self._link.transport.call(calls.restore_jobs(self._meta, self._info.id, batch))
+
+    async def _write_keys(self, keys: Sequence[BackedUpKey]) -> None:
+        rows: list[RestoredKey] = []
+        for key in keys:
+            job_id = job_id_of(key.suffix)
+            if job_id is not None and job_id not in self._ids:
+                continue  # the job was removed while the backup was made
+            content = self._names.key(key.suffix, key.content)
+            if content:
+                first = key.suffix not in self._keys_seen
+                self._keys_seen.add(key.suffix)
+                rows.append(RestoredKey(key.suffix, key.kind, key.ttl, content, int(first)))
+                if first and key.suffix.startswith(b"group:"):
+                    self._groups.append(text_of(key.suffix[6:]))
+        for batch in _batches(rows, lambda row: sum(map(len, row.content)) + 50 * len(row.content)):
+            self.keys += sum(row.first for row in batch)
+            await self._link.transport.call(calls.restore_keys(self._meta, self._info.id, batch))
+
+    async def _place(self) -> None:
+        self._unplaced.sort()
+        jobs = [each.job for each in self._unplaced]
+        for i in range(0, len(jobs), PER_CALL):
+            batch = jobs[i : i + PER_CALL]
+            self.placed += await self._link.transport.call(calls.restore_place(self._meta, self._info.id, batch))
+
+    async def _start_groups(self) -> None:
+        await repair_all_groups(self._link)
+        for i in range(0, len(self._groups), PER_CALL):
+            names = self._groups[i : i + PER_CALL]
+            while await self._link.transport.call(calls.restore_groups(self._meta, self._info.id, names)):
+                pass
+
+
+def _batches(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    batch: list[T] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += size_of(row)
+        if len(batch) >= PER_CALL or size >= BYTES_PER_CALL:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+async def restore_backup(link: QueueLink, store: BackupStore, info: BackupInfo) -> RestoreReport:
+    """Restore a backup into an empty queue.
+
+    Everything is downloaded and verified before the first write. No worker gets a job before all records are written.
+    An interrupted restore is continued by repeating it.
+
+    Raises:
+        BackupError: If the backup is damaged.
+        QueueNotEmptyError: If the queue has jobs or schedulers.
+        GlideMQError: If the server cannot be reached or rejects a call.
+    """
+    with tempfile.TemporaryDirectory(prefix="glidemq-restore-") as name:
+        folder = Path(name)
+        await fetch_parts(store, info, folder)
+        restore = _Restore(link, info, folder)
+        resumed = await restore.run()
+    return RestoreReport(
+        queue=link.keys.name, backup=info, jobs=restore.jobs, existing=info.jobs - restore.jobs, placed=restore.placed,
+        keys=restore.keys, resumed=resumed,
+    )  # fmt: skip

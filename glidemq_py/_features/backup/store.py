@@ -1,0 +1,155 @@
+"""Where backups are kept: a directory, or an S3-compatible (or other) object store, through obstore.
+
+Layout: ``<queue>/<backup id>/part-00001.msgpack.gz``, ..., and ``<queue>/<backup id>/manifest.json``, which is written
+last: a backup without it is incomplete and never restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py.errors import BackupError, GlideMQValidationError, UnsupportedOptionError
+
+__all__ = ["BackupStore", "Destination"]
+
+Destination: TypeAlias = str | Path | object
+"""A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""
+
+T = TypeVar("T")
+
+_MANIFEST = "manifest.json"
+
+
+def _obstore() -> Any:
+    """Import obstore at first use; its annotations are incomplete."""
+    import obstore
+
+    return obstore
+
+
+class BackupStore:
+    """A store as backups use it. Its methods run obstore's blocking functions, in a thread if there is an event loop.
+
+    Args:
+        destination: A directory (created if missing), a URL, or a store of obstore.
+        options: Settings of the store, such as ``{"region": "eu-central-1"}``; obstore documents them. Credentials that
+            are not given here are read from the environment (``AWS_ACCESS_KEY_ID`` ...).
+        runtime: Runtime of the queue.
+
+    Raises:
+        GlideMQValidationError: If the destination or an option is invalid.
+        UnsupportedOptionError: If obstore is not installed.
+    """
+
+    def __init__(self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime) -> None:
+        self._store, self.name = _open(destination, dict(options or {}))
+        self._in_thread = runtime is not BLOCKING_RUNTIME
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write an object. Raises BackupError."""
+        await self._run("write", path, lambda: _obstore().put(self._store, path, content))
+
+    async def get(self, path: str) -> bytes:
+        """Read an object. Raises BackupError."""
+        return await self._run("read", path, lambda: bytes(_obstore().get(self._store, path).bytes()))
+
+    async def backups(self, queue: str) -> list[str]:
+        """Return the ids of the backups of a queue, oldest first, incomplete ones included. Raises BackupError."""
+        folder = _folder(queue)
+        listed = await self._run("list", folder, lambda: _obstore().list_with_delimiter(self._store, folder))
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in listed["common_prefixes"])
+
+    async def is_complete(self, queue: str, backup: str) -> bool:
+        """Return whether the backup has a manifest. Raises BackupError."""
+        path = manifest_path(queue, backup)
+
+        def exists() -> bool:
+            try:
+                _obstore().head(self._store, path)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return await self._run("read", path, exists)
+
+    async def delete(self, queue: str, backup: str) -> None:
+        """Delete a backup, its manifest first. Raises BackupError."""
+        folder = f"{_folder(queue)}/{backup}"
+
+        def delete() -> None:
+            found = [each["path"] for page in _obstore().list(self._store, folder) for each in page]
+            for path in sorted(found, key=lambda path: not path.endswith(_MANIFEST)):
+                _obstore().delete(self._store, path)
+
+        await self._run("delete", folder, delete)
+
+    async def _run(self, action: str, path: str, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work) if self._in_thread else work()
+        except Exception as error:  # obstore raises exceptions of several unrelated classes
+            raise BackupError(f"cannot {action} {path!r} in {self.name}: {_first_line(error)}") from error
+
+
+def _open(destination: Destination, options: dict[str, str]) -> tuple[Any, str]:
+    try:
+        import obstore.store as stores
+    except ImportError as error:
+        raise UnsupportedOptionError(
+            "destination", str(destination), "needs obstore; install the extra: pip install 'glidemq-py[backup]'"
+        ) from error
+    if isinstance(destination, str) and "://" not in destination:
+        destination = Path(destination)
+    if not isinstance(destination, str | Path):
+        if not isinstance(destination, _classes_of(stores)):
+            message = "must be a directory, a URL such as 's3://bucket/prefix', or a store of obstore"
+            raise GlideMQValidationError("destination", destination, message)
+        return destination, type(destination).__name__
+    is_directory = isinstance(destination, Path) or destination.startswith("file:")
+    if options and is_directory:
+        raise GlideMQValidationError("storage_options", options, "a directory has no options")
+    try:
+        if isinstance(destination, Path):
+            return stores.LocalStore(destination, mkdir=True, automatic_cleanup=True), str(destination)
+        if is_directory:
+            return stores.LocalStore.from_url(destination, mkdir=True, automatic_cleanup=True), destination
+        return _object_store(stores, destination, options), destination
+    except Exception as error:
+        message = f"is not a directory or URL of a store ({_first_line(error)})"
+        raise GlideMQValidationError("destination", str(destination), message) from error
+
+
+def _classes_of(stores: Any) -> tuple[type, ...]:
+    return (stores.S3Store, stores.GCSStore, stores.AzureStore, stores.LocalStore, stores.MemoryStore)
+
+
+def _object_store(stores: Any, url: str, options: dict[str, str]) -> Any:
+    scheme = url.partition("://")[0].lower()
+    kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}.get(scheme)
+    if kind is None:
+        known = "s3, gs, az and file"
+        raise ValueError(f"the known schemes are {known}")
+    client = {"allow_http": True} if options.pop("allow_http", "").lower() in ("1", "true") else None
+    return kind.from_url(url, config=options or None, client_options=client)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _folder(queue: str) -> str:
+    return quote(queue, safe=" ")
+
+
+def manifest_path(queue: str, backup: str) -> str:
+    """Return the path of a backup's manifest."""
+    return f"{_folder(queue)}/{backup}/{_MANIFEST}"
+
+
+def part_path(queue: str, backup: str, part: str) -> str:
+    """Return the path of a part of a backup."""
+    return f"{_folder(queue)}/{backup}/{part}"

@@ -1,0 +1,154 @@
+"""`python -m glidemq_py.backup`: create, list, verify and restore backups of queues.
+
+    create    write a backup of each queue
+    list      print the complete backups of each queue
+    verify    read a backup completely and verify its checksums
+    restore   write a backup into an empty queue
+    run       create backups at an interval, until stopped by SIGINT or SIGTERM
+
+Every command needs a destination: a directory, or the URL of an object store, such as ``s3://bucket/prefix``. Settings
+of a store are given by ``--storage-option region=eu-central-1`` or by environment variables (``AWS_ENDPOINT`` ...).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from glidemq_py._api.backup_schedule import BackupSchedule
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._core.command_line import ArgumentParser, parse_duration
+from glidemq_py._core.logs import escape_control
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Return its exit code: 0 success, 1 failed, 2 invalid command line."""
+    parser = _parser()
+    given = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    url = given.url or os.environ.get(URL_VARIABLE)
+    if not url:
+        parser.error(f"no server given: use --url or set {URL_VARIABLE}")
+    try:
+        return asyncio.run(_run(given, url))
+    except GlideMQValidationError as error:
+        parser.reject(str(error))
+    except GlideMQError as error:
+        sys.stderr.write(f"{parser.prog}: {escape_control(str(error))}\n")
+        return 1
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m glidemq_py.backup", description="Backups of queues.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("create", "write a backup of each queue"),
+        ("list", "print the complete backups of each queue"),
+        ("verify", "read a backup completely and verify its checksums"),
+        ("restore", "write a backup into an empty queue"),
+        ("run", "create backups at an interval, until stopped"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        many = name in ("create", "list", "run")
+        command.add_argument("destination", help="directory, or URL of an object store")
+        command.add_argument("queues", nargs="+" if many else 1, metavar="queue", help="name of a queue")
+        command.add_argument("--url", help=f"URL of the server; default: {URL_VARIABLE}")
+        command.add_argument("--prefix", default=DEFAULT_PREFIX, help="prefix of the keys")
+        command.add_argument(
+            "--storage-option", action="append", type=_option, default=[], metavar="NAME=VALUE",
+            help="setting of the object store; may be repeated",
+        )  # fmt: skip
+        if name in ("create", "run"):
+            command.add_argument("--max-server-cpu", type=float, default=0.1, help="share of a core of the server")
+            default = 7 if name == "run" else None
+            command.add_argument("--keep", type=int, default=default, help="number of backups to keep per queue")
+        if name in ("verify", "restore"):
+            command.add_argument("--backup", help="id of the backup; default: the newest complete one")
+        if name == "restore":
+            command.add_argument("--source", help="queue that was backed up; default: the same name")
+        if name == "run":
+            command.add_argument(
+                "--every", type=parse_duration, default=parse_duration("6h"), help="interval, such as 6h; at least 1m"
+            )
+    return parser
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("must be NAME=VALUE")
+    return name, value
+
+
+async def _run(given: argparse.Namespace, url: str) -> int:
+    storage = dict(given.storage_option) or None
+    async with AsyncExitStack() as stack:
+        names = dict.fromkeys(given.queues)
+        queues: list[Queue[Any, Any]] = [
+            await stack.enter_async_context(Queue(name, url, prefix=given.prefix)) for name in names
+        ]
+        if given.command == "run":
+            schedule = BackupSchedule(
+                queues, given.destination, every=given.every, keep=given.keep, max_server_cpu=given.max_server_cpu,
+                storage_options=storage,
+            )  # fmt: skip
+            await _until_stopped(schedule)
+        for queue in queues if given.command != "run" else ():
+            await _one(given, queue, storage)
+    return 0
+
+
+async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[str, str] | None) -> None:
+    destination = given.destination
+    if given.command == "create":
+        share = given.max_server_cpu
+        info = await queue.backup(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
+        _print_backup("created ", info)
+    elif given.command == "list":
+        for info in await queue.get_backups(destination, storage_options=storage):
+            _print_backup("", info)
+    elif given.command == "verify":
+        _print_backup(
+            "intact ", await queue.verify_backup(destination, backup_id=given.backup, storage_options=storage)
+        )
+    else:
+        report = await queue.restore(
+            destination, backup_id=given.backup, source=given.source, storage_options=storage
+        )  # fmt: skip
+        again = " (continued)" if report.resumed else ""
+        _print(f"queue {queue.name!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+
+
+def _print_backup(what: str, info: BackupInfo) -> None:
+    time = datetime.fromtimestamp(info.started / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    _print(f"queue {info.queue!r}: {what}{info.id}, {time}: {info.jobs:,} jobs, {info.size:,} bytes")
+
+
+async def _until_stopped(schedule: BackupSchedule) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with schedule:
+        await stopped.wait()
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{escape_control(text)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,617 @@
+"""Backups: every kind of job survives a restore, under traffic, into the same or another queue, from any store."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from glidemq_py import (
+    BackupError,
+    BackupInfo,
+    BackupSchedule,
+    FlowProducer,
+    GlideMQValidationError,
+    Job,
+    Queue,
+    QueueNotEmptyError,
+    Worker,
+)
+from glidemq_py import backup as command
+from glidemq_py._features.backup import calls, creating
+from glidemq_py.sync import Queue as BlockingQueue
+from glidemq_py.testing import MemoryServer, RespClient
+from tests.server.worker_support import Raw, until, with_timeout
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def copy(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(f"{queue_name}-copy", url) as queue:
+        yield queue
+
+
+async def record_of(queue: Queue, job_id: str) -> dict[str, Any]:
+    job = await queue.get_job(job_id)
+    assert job is not None
+    return {"name": job.name, "data": job.data, "opts": job.opts, "state": await job.get_state()}
+
+
+async def order_of(queue: Queue, url: str, count: int) -> list[str]:
+    """Run the ready jobs one by one and return their ids in the order of their starts."""
+    started: list[str] = []
+
+    async def handle(job: Job) -> None:
+        started.append(job.id)
+
+    async with Worker(queue.name, handle, url, concurrency=1):
+        await until(lambda: len(started) == count)
+    return started
+
+
+def rows_of(folder: Path, info: BackupInfo, kind: str) -> list[list[Any]]:
+    """Return the rows of one kind in a backup's parts, in their chunks."""
+    found: list[list[Any]] = []
+    for part in info.parts:
+        unpacker = msgpack.Unpacker(raw=False, unicode_errors="surrogateescape", strict_map_key=False)
+        unpacker.feed(gzip.decompress((folder / info.queue / info.id / part.name).read_bytes()))
+        found += [rows for each, rows in unpacker if each == kind]
+    return found
+
+
+# -- every kind of job --------------------------------------------------------------------------------------
+
+
+async def test_every_state_is_restored(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    async def handle(job: Job) -> Any:
+        if job.name == "fail":
+            raise ValueError("no")
+        if job.name == "retry" and job.attempts_made == 0:
+            raise ValueError("again")
+        if job.name == "suspend":
+            await job.suspend(reason="approval", timeout=3_600_000)
+        return {"n": job.data}
+
+    async with Worker(queue.name, handle, url):
+        done = await queue.add("done", 1)
+        failed = await queue.add("fail", 2)
+        waiting_for_retry = await queue.add("retry", 3, attempts=2, backoff={"type": "fixed", "delay": 3_600_000})
+        suspended = await queue.add("suspend", 4)
+        await until_state(queue, done.id, "completed")
+        await until_state(queue, failed.id, "failed")
+        await until_state(queue, waiting_for_retry.id, "delayed")
+        await until_state(queue, suspended.id, "suspended")
+    plain = await queue.add("plain", {"text": "ä"}, attempts=3)
+    urgent = await queue.add("urgent", None, priority=1)
+    later = await queue.add("later", None, delay=3_600_000)
+    lifo = await queue.add("lifo", None, lifo=True)
+    ordered = [await queue.add("ordered", n, ordering={"key": "customer"}) for n in range(3)]
+    unique = await queue.add("unique", None, deduplication={"id": "u"})
+    await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "report"})
+    await plain.log("a line")
+    ids = [job.id for job in (done, failed, waiting_for_retry, suspended, plain, urgent, later, lifo, unique, *ordered)]
+
+    info = await queue.backup(tmp_path)
+    assert (info.jobs, info.queue, info.last_id) == (len(ids), queue.name, len(ids))
+    report = await copy.restore(tmp_path, source=queue.name)
+    assert (report.jobs, report.existing, report.resumed) == (len(ids), 0, False)
+
+    for each in set(ids) - {job.id for job in ordered}:
+        assert await record_of(copy, each) == await record_of(queue, each)
+    restored = await copy.get_job(done.id)
+    assert restored is not None
+    assert restored.returnvalue == {"n": 1}
+    retried = await copy.get_job(waiting_for_retry.id)
+    assert retried is not None
+    assert (retried.attempts_made, retried.failed_reason) == (1, "again")
+    assert (await copy.get_job_logs(plain.id)).logs == ["a line"]
+    assert [each.name for each in await copy.get_job_schedulers()] == ["nightly"]
+    assert (await copy.check()).findings == ()
+    again = await copy.add("unique", None, deduplication={"id": "u"})
+    assert again.outcome == "skipped"
+    assert int((await copy.add("new", None)).id) > len(ids)
+
+
+async def until_state(queue: Queue, job_id: str, state: str) -> None:
+    async def reached() -> bool:
+        job = await queue.get_job(job_id)
+        return job is not None and await job.get_state() == state
+
+    async with asyncio.timeout(60):
+        while not await reached():  # noqa: ASYNC110  the job may have ended before
+            await asyncio.sleep(0.01)
+
+
+async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    plain = await queue.add_bulk([("plain", n) for n in range(120)])
+    lifo = await queue.add_bulk([("lifo", n, {"lifo": True}) for n in range(30)])
+    urgent = await queue.add_bulk([("urgent", n, {"priority": 3 - n % 3}) for n in range(30)])
+    await queue.backup(tmp_path)
+    await copy.restore(tmp_path, source=queue.name)
+    expected = sorted(urgent, key=lambda job: (job.opts["priority"], int(job.id)))
+    order = [job.id for job in (*expected, *reversed(lifo), *plain)]
+    assert await order_of(copy, url, len(order)) == order
+
+
+async def test_ordering_groups_go_on(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    """A group's running job returns first, gaps left by finished jobs are closed, and the order holds."""
+    release = asyncio.Event()
+    running: list[str] = []
+
+    async def handle(job: Job) -> None:
+        running.append(job.id)
+        if job.data >= 2:
+            await release.wait()
+
+    async with Worker(queue.name, handle, url, concurrency=10):
+        for n in range(6):
+            for key in ("a", "b"):
+                await queue.add("step", n, ordering={"key": key})
+        await until(lambda: len(running) == 6)
+        await queue.backup(tmp_path)
+        release.set()
+        await until(lambda: len(running) == 12)
+    await copy.restore(tmp_path, source=queue.name)
+    assert (await copy.check()).findings == ()
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+
+    async def record(job: Job) -> None:
+        seen[job.opts["ordering"]["key"]].append(job.data)
+
+    async with Worker(copy.name, record, url, concurrency=10):
+        await until(lambda: sum(map(len, seen.values())) == 8)
+    assert seen == {"a": [2, 3, 4, 5], "b": [2, 3, 4, 5]}
+    assert (await copy.check()).findings == ()
+
+
+async def test_active_jobs_come_back_waiting(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        started.set()
+        await release.wait()
+
+    async with Worker(queue.name, handle, url):
+        job = await queue.add("slow")
+        leased = await queue.add("leased", None, delay=0)
+        await started.wait()
+        await queue.backup(tmp_path)
+        release.set()
+    await copy.restore(tmp_path, source=queue.name)
+    assert (await copy.get_job_counts()).waiting == 2
+    restored = await copy.get_job(job.id)
+    assert restored is not None
+    assert (restored.processed_on, restored.attempts_made, leased.id != job.id) == (None, 0, True)
+    assert sorted(await order_of(copy, url, 2)) == sorted([job.id, leased.id])
+
+
+async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    """Some children have ended and were removed when the backup is made: the parent gets their results, too."""
+
+    async def handle(job: Job) -> Any:
+        if job.name == "parent":
+            return sorted((await job.get_children_values()).values())
+        return job.data
+
+    options = {"remove_on_complete": True}
+    async with FlowProducer(url) as flows:
+        tree = await flows.add({
+            "name": "parent", "queue": queue.name,
+            "children": [
+                {"name": "child", "queue": queue.name, "data": n, "options": {**options, "priority": 1 + n}}
+                for n in range(4)
+            ],
+        })  # fmt: skip
+    started: list[str] = []
+
+    async def two(job: Job) -> Any:
+        started.append(job.id)
+        if len(started) > 2:
+            await asyncio.sleep(3_600)
+        return job.data
+
+    worker = Worker(queue.name, two, url, concurrency=1)
+    async with worker:
+        await until(lambda: len(started) == 3)
+        await queue.backup(tmp_path)
+        await worker.close(force=True)
+    report = await copy.restore(tmp_path, source=queue.name)
+    assert report.jobs == 3
+    assert (await copy.check()).findings == ()
+    async with Worker(copy.name, handle, url):
+        parent = await copy.get_job(tree.job.id)
+        assert parent is not None
+        assert await with_timeout(parent.wait_until_finished()) == [0, 1, 2, 3]
+
+
+# -- the same name ------------------------------------------------------------------------------------------
+
+
+async def test_restore_after_obliterate_under_the_same_name(queue: Queue, url: str, tmp_path: Path) -> None:
+    jobs = await queue.add_bulk([("n", n) for n in range(250)])
+    info = await queue.backup(str(tmp_path))
+    await queue.obliterate(force=True)
+    report = await queue.restore(str(tmp_path))
+    assert (report.backup, report.placed) == (info, 250)
+    assert await order_of(queue, url, 250) == [job.id for job in jobs]
+    assert (await queue.check()).ok
+
+
+@pytest.mark.parametrize("how", ["waiting", "completed", "scheduler", "parked by a peer"])
+async def test_a_queue_in_use_is_refused(
+    queue: Queue, copy: Queue, resp: RespClient, url: str, how: str, tmp_path: Path
+) -> None:
+    await queue.add("n")
+    await queue.backup(tmp_path)
+    if how == "scheduler":
+        await copy.upsert_job_scheduler("s", every=3_600_000)
+    elif how == "parked by a peer":
+        Raw(resp, copy.name).run("HSET", "job:x", "state", "group-waiting", "name", "n")
+    else:
+        await copy.add("n")
+    if how == "completed":
+        await order_of(copy, url, 1)
+        await until_state(copy, "1", "completed")
+    before = await copy.get_job_counts()
+    with pytest.raises(QueueNotEmptyError, match=r"cannot be restored: it has jobs.*obliterate it"):
+        await copy.restore(tmp_path, source=queue.name)
+    assert await copy.get_job_counts() == before
+    assert Raw(resp, copy.name).run("EXISTS", "restore") == 0
+
+
+async def test_an_interrupted_restore_is_continued(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails once at each call in turn: in the end every job is there once, in order."""
+    jobs = await queue.add_bulk([("n", n) for n in range(230)])
+    done = [job.id for job in await queue.add_bulk([("done", n, {"delay": 3_600_000}) for n in range(20)])]
+    await jobs[0].log("line")
+    await queue.backup(tmp_path)
+    link = await copy._connected()
+    call, budget = link.transport.call, 0
+
+    async def limited(request: Any) -> Any:
+        nonlocal budget
+        if request.function.startswith("restore"):
+            if budget == 0:
+                raise ConnectionError("gone")
+            budget -= 1
+        return await call(request)
+
+    monkeypatch.setattr(link.transport, "call", limited)
+    for allowed in range(40):
+        budget = allowed
+        try:
+            report = await copy.restore(tmp_path, source=queue.name)
+        except ConnectionError:
+            continue
+        break
+    monkeypatch.undo()
+    assert allowed > 5
+    assert (report.resumed, report.jobs + report.existing) == (True, 250)
+    assert (await copy.get_job_logs(jobs[0].id)).logs == ["line"]
+    assert (await copy.get_job_counts()).delayed == len(done)
+    assert await order_of(copy, url, 230) == [job.id for job in jobs]
+    assert (await copy.check()).findings == ()
+
+
+async def test_another_backup_does_not_continue_a_restore(
+    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path
+) -> None:
+    await queue.add("n")
+    await queue.backup(tmp_path)
+    Raw(resp, copy.name).run("SET", "restore", "another")
+    with pytest.raises(QueueNotEmptyError, match="the restore of backup 'another' into it was interrupted"):
+        await copy.restore(tmp_path, source=queue.name)
+    await copy.obliterate(force=True)
+    assert (await copy.restore(tmp_path, source=queue.name)).jobs == 1
+
+
+async def test_a_repair_of_an_interrupted_restore_places_no_job_twice(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path
+) -> None:
+    jobs = await queue.add_bulk([("n", n) for n in range(5)])
+    info = await queue.backup(tmp_path)
+    link = await copy._connected()
+    await link.transport.call(calls.restore_begin(link.keys.meta, info.id, "", 5))
+    for rows in rows_of(tmp_path, info, "jobs"):
+        await link.transport.call(calls.restore_jobs(link.keys.meta, info.id, rows))
+    report = await copy.check(repair=True, recheck_after=0)
+    assert report.ok
+    assert len([each for each in report.findings if each.kind == "lost_job"]) == 5
+    assert (await copy.restore(tmp_path, source=queue.name)).placed == 0
+    assert sorted(await order_of(copy, url, 5)) == sorted(job.id for job in jobs)
+    assert (await copy.check()).findings == ()
+
+
+# -- under traffic ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_jobs_that_live_throughout_are_in_the_backup_once(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers run, retry, delay and remove jobs, and producers add, while the backup reads in small steps."""
+    monkeypatch.setattr(creating, "JOBS_PER_CALL", 5)
+    lasting = [
+        job.id
+        for job in await queue.add_bulk(
+            [("keep", n, {"delay": 1 + n % 7, "attempts": 1_000_000, "backoff": 5}) for n in range(1_500)]
+            + [("keep", n, {"ordering": {"key": f"k{n % 20}", "concurrency": 2}}) for n in range(500)]
+        )
+    ]
+    stop = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        if job.name == "keep" and not job.opts.get("ordering"):
+            raise ValueError("again")
+
+    async def produce() -> None:
+        while not stop.is_set():
+            await queue.add_bulk([("short", n, {"remove_on_complete": True}) for n in range(20)])
+            await asyncio.sleep(0)
+
+    async with Worker(queue.name, handle, url, concurrency=50, log_failures=False):
+        producing = asyncio.create_task(produce())
+        info = await queue.backup(tmp_path, max_server_cpu=0.5)
+        stop.set()
+        await producing
+    ids = [row[0] for rows in rows_of(tmp_path, info, "jobs") for row in rows]
+    assert len(ids) == len(set(ids)) == info.jobs
+    assert set(lasting) <= set(ids)
+    report = await copy.restore(tmp_path, source=queue.name)
+    assert report.jobs == info.jobs
+    assert (await copy.check()).findings == ()
+    states = ("waiting", "delayed", "completed", "group-waiting", "active")
+    assert {each.id for state in states for each in await copy.get_jobs(state)} >= set(lasting)
+
+
+async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses are in proportion to the CPU time that the server reports."""
+    await queue.add_bulk([("n", n) for n in range(2_000)])
+    link = await queue._connected()
+    used, slept = 0, 0.0
+    call = link.transport.call
+
+    async def counted(request: Any) -> Any:
+        nonlocal used
+        reply = await call(request)
+        if request.function in ("backup_jobs", "backup_keys"):
+            used += reply.used
+        return reply
+
+    async def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+
+    monkeypatch.setattr(link.transport, "call", counted)
+    monkeypatch.setattr(type(link.runtime), "sleep", staticmethod(sleep))
+    await queue.backup(tmp_path, max_server_cpu=0.1)
+    assert used > 0
+    assert slept >= 0.9 * (9 * used / 1_000_000 - 0.002)
+
+
+# -- stores -------------------------------------------------------------------------------------------------
+
+
+async def test_damage_is_found_before_anything_is_written(
+    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path
+) -> None:
+    await queue.add_bulk([("n", n) for n in range(50)])
+    info = await queue.backup(tmp_path)
+    folder = tmp_path / queue.name / info.id
+    part, manifest = folder / info.parts[0].name, folder / "manifest.json"
+    content, text = part.read_bytes(), manifest.read_text()
+
+    async def refused(message: str) -> None:
+        with pytest.raises(BackupError, match=message):
+            await queue.verify_backup(tmp_path)
+        with pytest.raises(BackupError, match=message):
+            await copy.restore(tmp_path, source=queue.name)
+        assert Raw(resp, copy.name).run("EXISTS", "restore", "id") == 0
+
+    part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    await refused(rf"part {part.name} of backup '{info.id}' is damaged: its checksum differs")
+    part.unlink()
+    await refused(f"cannot read '.*{part.name}'")
+    part.write_bytes(content)
+    manifest.write_text(text.replace('"jobs": 50', '"jobs": 49'))
+    await refused("the manifest of backup '.*' is damaged: its checksum differs")
+    manifest.write_text(text.replace('"format": 1', '"format": 2'))
+    await refused("has format 2; this release reads format 1")
+    manifest.write_text("{")
+    await refused("the manifest of a backup is damaged")
+    manifest.unlink()
+    await refused("no complete backup of queue")
+    manifest.write_text(text)
+    assert await queue.verify_backup(tmp_path) == info
+
+
+async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path: Path) -> None:
+    made = [await queue.backup(tmp_path) for _ in range(3)]
+    assert await queue.get_backups(tmp_path) == made
+    fourth = await queue.backup(tmp_path, keep=2)
+    assert await queue.get_backups(tmp_path) == [made[2], fourth]
+    assert sorted(each.name for each in (tmp_path / queue.name).iterdir()) == [made[2].id, fourth.id]
+    assert (await queue.verify_backup(tmp_path, backup_id=made[2].id)) == made[2]
+    with pytest.raises(BackupError, match=rf"backup '{made[0].id}' of queue .* does not exist in .*; the newest are"):
+        await queue.verify_backup(tmp_path, backup_id=made[0].id)
+
+
+async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path: Path) -> None:
+    old, recent = "20200101T000000.000Z-00000000", (await queue.backup(tmp_path)).id
+    for name in (old, "not a backup"):
+        (tmp_path / queue.name / name).mkdir()
+        (tmp_path / queue.name / name / "part-00001.msgpack.gz").write_bytes(b"x")
+    unfinished = recent[:-8] + "ffffffff"
+    (tmp_path / queue.name / unfinished).mkdir()
+    (tmp_path / queue.name / unfinished / "part-00001.msgpack.gz").write_bytes(b"x")
+    last = await queue.backup(tmp_path, keep=5)
+    assert [each.id for each in await queue.get_backups(tmp_path)] == [recent, last.id]
+    left = {each.name for each in (tmp_path / queue.name).iterdir() if list(each.iterdir())}
+    assert left == {recent, last.id, unfinished, "not a backup"}
+
+
+async def test_an_s3_store(queue: Queue, copy: Queue, s3: dict[str, str]) -> None:
+    await queue.add_bulk([("n", {"n": n}) for n in range(300)])
+    info = await queue.backup("s3://backups/production", storage_options=s3, keep=1)
+    assert await queue.get_backups("s3://backups/production", storage_options=s3) == [info]
+    report = await copy.restore("s3://backups/production", source=queue.name, storage_options=s3)
+    assert report.jobs == 300
+    second = await queue.backup("s3://backups/production", storage_options=s3, keep=1)
+    assert await queue.get_backups("s3://backups/production", storage_options=s3) == [second]
+    with pytest.raises(BackupError, match=r"cannot write .* in s3://missing"):
+        await queue.backup("s3://missing", storage_options=s3)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Any:
+    """Return the storage options of a local S3 server with the bucket ``backups``."""
+    import urllib.request
+
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/backups", method="PUT"), timeout=30).close()
+    yield {
+        "endpoint": endpoint, "access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1",
+        "allow_http": "true",
+    }  # fmt: skip
+    server.stop()
+
+
+def test_the_blocking_queue(url: str, queue_name: str, tmp_path: Path) -> None:
+    with BlockingQueue(queue_name, url) as queue, BlockingQueue(f"{queue_name}-copy", url) as copy:
+        queue.add_bulk([("n", n) for n in range(120)])
+        info = queue.backup(tmp_path, keep=1)
+        assert queue.get_backups(tmp_path) == [info]
+        assert queue.verify_backup(tmp_path) == info
+        assert copy.restore(tmp_path, source=queue_name).jobs == 120
+        assert copy.get_job_counts().waiting == 120
+
+
+async def test_a_cluster(cluster_url: str, queue_name: str, tmp_path: Path) -> None:
+    """Each copy lies in another slot; other queues in all slots are left out."""
+    async with Queue(queue_name, cluster_url) as queue, Queue("beside", cluster_url) as beside:
+        jobs = await queue.add_bulk([("n", n) for n in range(120)])
+        await beside.add_bulk([("n", n) for n in range(5)])
+        assert (await queue.backup(tmp_path)).jobs == 120
+        for n in range(3):
+            async with Queue(f"{queue_name}-{n}", cluster_url) as copy:
+                assert (await copy.restore(tmp_path, source=queue_name)).jobs == 120
+                assert (await copy.check()).findings == ()
+                assert await order_of(copy, cluster_url, 120) == [job.id for job in jobs]
+
+
+async def test_the_in_memory_server(queue_name: str, tmp_path: Path) -> None:
+    server = MemoryServer()
+    async with Queue(queue_name, server) as queue:
+        await queue.add_bulk([("n", n, {"ordering": {"key": "k"}}) for n in range(40)])
+        await queue.backup(tmp_path)
+        await queue.obliterate(force=True)
+        assert (await queue.restore(tmp_path)).jobs == 40
+        assert (await queue.check()).findings == ()
+
+
+# -- schedule and command -----------------------------------------------------------------------------------
+
+
+async def test_a_schedule_creates_backups_that_are_due(queue: Queue, copy: Queue, tmp_path: Path) -> None:
+    await queue.add("n")
+    schedule = BackupSchedule([queue, copy], tmp_path, every=60_000, keep=2)
+    first = await schedule.run_due()
+    assert [(each.queue, each.jobs) for each in first] == [(queue.name, 1), (copy.name, 0)]
+    assert await schedule.run_due() == []
+    aged = "20200101T000000.000Z-00000000"
+    (tmp_path / queue.name / first[0].id).rename(tmp_path / queue.name / aged)
+    assert [each.queue for each in await schedule.run_due()] == [queue.name]
+
+
+async def test_one_of_several_schedules_backs_up_a_queue(queue: Queue, url: str, tmp_path: Path) -> None:
+    await queue.add("n")
+    async with Queue(queue.name, url) as same:
+        schedules = [BackupSchedule([each], tmp_path) for each in (queue, same)]
+        created = await asyncio.gather(*(each.run_due() for each in schedules))
+    assert sum(map(len, created)) == 1
+    assert len(await queue.get_backups(tmp_path)) == 1
+
+
+async def test_a_running_schedule_logs_a_failure(
+    queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / queue.name).write_text("in the way")
+    async with BackupSchedule([queue], tmp_path):
+        await until(lambda: any("could not back up the queue" in each.getMessage() for each in caplog.records))
+    assert f"queue {queue.name!r}: could not back up the queue: cannot " in caplog.text
+
+
+async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(command.main, [*arguments, "--url", url])
+        found = capsys.readouterr()
+        return code, found.out + found.err
+
+    await queue.add_bulk([("n", n) for n in range(1_200)])
+    code, text = await run("create", str(tmp_path), queue.name, "--keep", "3")
+    (info,) = await queue.get_backups(tmp_path)
+    assert code == 0
+    assert text.startswith(f"queue {queue.name!r}: created {info.id}, ")
+    assert text.endswith(f" UTC: 1,200 jobs, {info.size:,} bytes\n")
+    assert f"queue {queue.name!r}: {info.id}" in (await run("list", str(tmp_path), queue.name))[1]
+    assert f"queue {queue.name!r}: intact {info.id}" in (await run("verify", str(tmp_path), queue.name))[1]
+    code, text = await run("restore", str(tmp_path), queue.name)
+    assert (code, "cannot be restored: it has jobs" in text) == (1, True)
+    copy = f"{queue.name}-copy"
+    code, text = await run("restore", str(tmp_path), copy, "--source", queue.name)
+    assert (code, text) == (0, f"queue {copy!r}: restored 1,200 jobs from {info.id}\n")
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"destination": 5}, "option 'destination' = 5: must be a directory, a URL"),
+        ({"destination": "nowhere://x"}, "option 'destination' = 'nowhere://x': "),
+        ({"keep": 0}, "option 'keep' = 0: "),
+        ({"max_server_cpu": 0}, "option 'max_server_cpu' = 0: must be a number above 0, at most 1"),
+        ({"max_server_cpu": 1.5}, "option 'max_server_cpu' = 1.5: "),
+        ({"storage_options": {"region": "x"}}, "option 'storage_options' = .*: a directory has no options"),
+    ],
+)
+async def test_invalid_arguments_are_rejected(
+    queue: Queue, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GlideMQValidationError, match=message):
+        await queue.backup(**{"destination": tmp_path, **arguments})
+
+
+async def test_a_broadcast_is_rejected(queue: Queue, url: str, tmp_path: Path) -> None:
+    from glidemq_py import Broadcast
+
+    async with Broadcast(queue.name, url) as broadcast:
+        await broadcast.subscribe("mail")
+        with pytest.raises(BackupError, match="is a broadcast; only queues can be backed up"):
+            await queue.backup(tmp_path)
+    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
+
+
+def test_a_manifest_is_readable_without_this_library() -> None:
+    info = BackupInfo(
+        id="20200101T000000.000Z-00000000", queue="q", prefix="glide", started=1, ended=2, jobs=0, keys=0, size=0,
+        last_id=0, features="", parts=(),
+    )  # fmt: skip
+    assert json.loads(info.to_json())["queue"] == "q"
