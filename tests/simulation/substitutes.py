@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import secrets
 import socket
@@ -53,6 +54,7 @@ class _Time:
 @contextlib.contextmanager
 def substituted(loop: SimulatedLoop, chance: random.Random) -> Iterator[None]:
     """Within this context, the modules of the package use the loop's time and ``chance``."""
+    importlib.import_module("glidemq_py._maintenance.peers")  # workers import it on first use, too late for a change
     by_module = {
         id(time): _Time(loop),
         id(random): chance,
