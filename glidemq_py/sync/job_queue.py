@@ -506,9 +506,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Returns:
             - "revoked": the job had not started. It has failed with the reason ``revoked``.
             - "flagged": the job is active. Its worker notices at the next heartbeat and cancels the handler (or sets
-                ``job.cancelled`` for a handler in a thread), and the job fails without another attempt. Also returned
-                for a waiting job that is not found quickly (far down a list, or added by a peer): it fails when a worker
-                fetches it. A job that has ended is not affected.
+                ``job.cancelled`` for a handler in a thread), and the job fails without another attempt. Also
+                returned for a waiting job that is not found quickly (far down a list, or added by a peer): it fails
+                when a worker fetches it. A job that has ended is not affected.
             - "not_found": there is no such job.
         """
         return run_immediately(self._core.revoke(job_id))
