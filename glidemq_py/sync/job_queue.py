@@ -833,7 +833,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Args:
             results: Pairs of a lease and its result.
-            fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched; 0..500.
+            fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
+                defaults of `fetch` if there is none; 0..500.
 
         Raises:
             GlideMQValidationError: If an argument is invalid. Nothing was sent.

@@ -175,6 +175,30 @@ def test_release_of_an_owner_is_paged(q: OwnQueue) -> None:
     assert check(q).findings == ()
 
 
+def test_release_of_an_owner_skips_nothing_when_others_report_between_two_pages(q: OwnQueue) -> None:
+    for _ in range(1_500):
+        q.add_job()
+    others = [job for _ in range(2) for job in leasing(q, 500, owner="other")[1]]
+    mine = leasing(q, 500, owner="gone", lock=LOCK + 1)[1]
+    assert (len(others), len(mine)) == (1_000, 500)
+    first = q.run(release_leases(q.meta, "gone", "", False))
+    assert leasing(q, 0, [job.completed() for job in others[:400] + others[800:]])[0] == [S.OK] * 600
+    released, cursor = first.released, first.cursor
+    while cursor:
+        reply = q.run(release_leases(q.meta, "gone", cursor, False))
+        released, cursor = released + reply.released, reply.cursor
+    assert (released, len(leases(q))) == (500, 400)
+    assert check(q).findings == ()
+
+
+def test_a_fetch_after_a_mass_expiry_is_full(q: OwnQueue) -> None:
+    for _ in range(100):
+        q.add_job()
+    assert len(leasing(q, 100)[1]) == 100
+    q.advance(LOCK)
+    assert len(leasing(q, 100)[1]) == 100
+
+
 def test_group_keeps_its_order_when_a_lease_expires(q: OwnQueue) -> None:
     ordering = ["k", 1, 0, 0, 0, 0, 0]
     first, second = q.add_job(ordering=ordering), q.add_job(ordering=ordering)

@@ -205,6 +205,46 @@ async def test_each_lease_of_many_has_an_outcome(queue: Queue):
     assert await queue.release_leases([leases[3], leases[4]]) == [LeaseOutcome.LOST, LeaseOutcome.RELEASED]
 
 
+async def test_leases_of_another_queue_are_rejected(queue: Queue, url: str, queue_name: str):
+    same_name = Queue(queue_name, url, prefix="other")
+    another = Queue(f"{queue_name}-b", url)
+    async with same_name, another:
+        for each in (queue, another, same_name):
+            await each.add("a")
+        theirs, own = await lease_one(queue), await lease_one(same_name)
+        await another.fetch(1)
+        what = f"is a lease of queue '{queue_name}'; must be one of queue '{queue_name}-b'"
+        calls: list[tuple[Any, str]] = [
+            (another.complete_leases([(theirs, 1)]), r"results\[0\]"),
+            (another.fail_leases([(theirs, "no")]), r"failures\[0\]"),
+            (another.release_leases([theirs]), r"leases\[0\]"),
+            (another.extend_leases([theirs], 5_000), r"leases\[0\]"),
+        ]
+        for call, option in calls:
+            with pytest.raises(GlideMQValidationError, match=f"option '{option}' .*{what}"):
+                await call
+        prefixes = r"lease of queue '.*' \(prefix 'glide'\); must be one of queue '.*' \(prefix 'other'\)"
+        with pytest.raises(GlideMQValidationError, match=r"results\[1\].*" + prefixes):
+            await same_name.complete_leases([(own, 1), (theirs, 2)])
+        with pytest.raises(GlideMQValidationError, match=r"\(prefix 'other'\); it is one of .* \(prefix 'glide'\)"):
+            Lease.from_token(same_name, theirs.token)
+        counts = [(await each.get_job_counts()).active for each in (queue, another, same_name)]
+        assert counts == [1, 1, 1]
+        await another.obliterate(force=True)
+        await same_name.obliterate(force=True)
+
+
+async def test_a_report_of_no_lease_fetches(queue: Queue):
+    await queue.add_bulk([("a", n) for n in range(3)])
+    report = await queue.complete_leases([], fetch_next=1)
+    assert (report.outcomes, [lease.data for lease in report.leases]) == ([], [0])
+    (lease,) = report.leases
+    assert lease.expires_at - (lease.job.processed_on or 0) == 30_000
+    assert [lease.data for lease in (await queue.fail_leases([], fetch_next=5)).leases] == [1, 2]
+    assert await queue.complete_leases([]) == ([], [])
+    assert await queue.release_owner() == 3
+
+
 async def test_more_leases_than_fit_in_a_call(queue: Queue):
     await queue.add_bulk([("a", n) for n in range(1_100)])
     leases = [lease for _ in range(3) for lease in await queue.fetch(500)]

@@ -120,7 +120,7 @@ SPARK = st.dictionaries(
 )  # fmt: skip
 
 
-LEASE_TOKENS = st.lists(JSON_VALUES | st.just("q"), max_size=9).map(
+LEASE_TOKENS = st.lists(JSON_VALUES | st.just("q") | st.just(["glide", "q"]), max_size=9).map(
     lambda items: "l1." + base64.urlsafe_b64encode(json.dumps(items).encode()).decode().rstrip("=")
 ) | st.sampled_from(["l1." + "W1tb" * 1_000, "l1." + "A" * 100_000])
 PAIRS = st.tuples(st.binary(max_size=9), st.binary(max_size=9)).map(list)
@@ -268,7 +268,10 @@ DECODERS = dict(
         ),
         (
             "_features.leases.tokens:decode_token",
-            Decoder(lambda text: of("_features.leases.tokens:decode_token")("q", text), VALUES | TEXT | LEASE_TOKENS),
+            Decoder(
+                lambda text: of("_features.leases.tokens:decode_token")("glide", "q", text),
+                VALUES | TEXT | LEASE_TOKENS,
+            ),
         ),
         # Replies of our functions.
         *map(

@@ -26,14 +26,15 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py.errors import GlideMQValidationError, JobNotLoadedError, JobRevokedError, LeaseLostError
 
-__all__ = ["MAX_LOCK_MS", "Lease", "lock_ms", "maker", "report_all"]
+__all__ = ["DEFAULTS", "MAX_LOCK_MS", "Lease", "lock_ms", "maker", "report_all"]
 
 DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 MAX_LOCK_MS = DAY_MS // 2
 """Longest lock of a lease: a library of another client takes a time more than a day ahead for an invalid one."""
-_DEFAULTS = FetchOptions(1, 30_000, "", False)
+DEFAULTS = FetchOptions(1, 30_000, "", False)
+"""Arguments of a fetch that follows no other."""
 
 
 class Lease(Generic[DataT, ResultT]):
@@ -82,12 +83,12 @@ class Lease(Generic[DataT, ResultT]):
         """
         if not hasattr(queue, "_lease_owner"):
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
-        return cls(queue, decode_token(queue.name, token), _DEFAULTS)
+        return cls(queue, decode_token(queue.options.prefix, queue.name, token), DEFAULTS)
 
     @property
     def token(self) -> str:
         """Text from which `from_token` makes this lease again, in any process or machine. Treat it as opaque."""
-        return encode_token(self._queue.name, self._facts)
+        return encode_token(self._queue.options.prefix, self._queue.name, self._facts)
 
     @property
     def job(self) -> Job[DataT, ResultT]:
@@ -210,7 +211,7 @@ def next_fetch(queue: LeasingQueue, options: FetchOptions, count: Any) -> FetchO
 
 def maker(queue: LeasingQueue, options: FetchOptions | None) -> Any:
     """Return the function that makes the leases of a call."""
-    return functools.partial(_make, queue, options or _DEFAULTS)
+    return functools.partial(_make, queue, options or DEFAULTS)
 
 
 def _make(queue: LeasingQueue, options: FetchOptions, run: Run) -> Lease[Any, Any]:

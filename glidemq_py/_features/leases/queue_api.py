@@ -21,7 +21,8 @@ from glidemq_py._features.leases.exchanging import (
     failed_rows,
     released_row,
 )
-from glidemq_py._features.leases.lease import Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
+from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
 
 __all__ = [
@@ -209,7 +210,8 @@ async def complete_leases(
 
     Args:
         results: Pairs of a lease and its result.
-        fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched; 0..500.
+        fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
+            defaults of `fetch` if there is none; 0..500.
 
     Raises:
         GlideMQValidationError: If an argument is invalid. Nothing was sent.
@@ -218,7 +220,7 @@ async def complete_leases(
         AmbiguousResultError: If a reply was lost; repeating the call is safe.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    pairs = _pairs("results", results)
+    pairs = _pairs(self, "results", results)
     link = await self._connected()
     reports = [
         Report(completed_row(link, lease._facts, result), lease._facts.limit, lease._run) for lease, result in pairs
@@ -241,7 +243,7 @@ async def fail_leases(
         AmbiguousResultError: If a reply was lost; repeating the call is safe.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    pairs, retried = _pairs("failures", failures), check_bool("retry", retry)
+    pairs, retried = _pairs(self, "failures", failures), check_bool("retry", retry)
     link = await self._connected()
     rows = await failed_rows(link, pairs, retried)
     reports = [
@@ -263,7 +265,7 @@ async def release_leases(self: LeasingQueue, leases: Iterable[LeaseHandle]) -> l
         GlideMQValidationError: If an item is not a lease of this queue. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    given = _leases("leases", leases)
+    given = _leases(self, "leases", leases)
     reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
     return (await _report_many(self, given, reports, 0)).outcomes
 
@@ -284,7 +286,7 @@ async def extend_leases(
         GlideMQValidationError: If an argument is invalid. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    return [outcome for outcome, _ in await extend_all(self, _leases("leases", leases), duration)]
+    return [outcome for outcome, _ in await extend_all(self, _leases(self, "leases", leases), duration)]
 
 
 async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
@@ -315,9 +317,8 @@ async def release_owner(self: LeasingQueue, owner: str | None = None) -> int:
 async def _report_many(
     queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch_next: int
 ) -> LeaseReport[Lease[Any, Any]]:
-    following = next_fetch(queue, leases[0]._options, fetch_next) if leases else None
-    if not reports:
-        check_int("fetch_next", fetch_next, 0, exchanging.ROWS_PER_CALL)
+    following = next_fetch(queue, leases[0]._options if leases else DEFAULTS, fetch_next)
+    if not reports and following is None:
         return LeaseReport([], [])
     return LeaseReport(*await report_all(queue, leases, reports, following))
 
@@ -331,17 +332,26 @@ def _items(option: str, given: Any, what: str) -> list[Any]:
     return list(given)
 
 
-def _leases(option: str, given: object) -> list[Lease[Any, Any]]:
+def _check_queue(queue: LeasingQueue, option: str, lease: Lease[Any, Any]) -> None:
+    """Reject a lease of another queue: its id and token may be those of a job of this one."""
+    mine, its = (queue.options.prefix, queue.name), (lease._queue.options.prefix, lease._queue.name)
+    if mine != its:
+        wanted, given = queue_names(*mine, *its)
+        raise GlideMQValidationError(option, lease, f"is a lease of queue {given}; must be one of queue {wanted}")
+
+
+def _leases(queue: LeasingQueue, option: str, given: object) -> list[Lease[Any, Any]]:
     found: list[Lease[Any, Any]] = []
     for number, each in enumerate(_items(option, given, "leases")):
         lease = getattr(each, "_core", each)  # a blocking lease
         if not isinstance(lease, _LEASE):
             raise GlideMQValidationError(f"{option}[{number}]", each, f"must be a lease, not {type(each).__name__}")
+        _check_queue(queue, f"{option}[{number}]", lease)
         found.append(lease)
     return found
 
 
-def _pairs(option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
+def _pairs(queue: LeasingQueue, option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
     found: list[tuple[Lease[Any, Any], Any]] = []
     for number, each in enumerate(_items(option, given, "pairs")):
         first: Any
@@ -353,5 +363,6 @@ def _pairs(option: str, given: object) -> list[tuple[Lease[Any, Any], Any]]:
         lease: Any = getattr(first, "_core", first)
         if not isinstance(lease, _LEASE):
             raise GlideMQValidationError(f"{option}[{number}]", each, "must be a pair of a lease and a value")
+        _check_queue(queue, f"{option}[{number}]", lease)
         found.append((lease, value))
     return found

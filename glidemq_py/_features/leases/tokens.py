@@ -11,7 +11,7 @@ from glidemq_py._core.calls.working import Keep
 from glidemq_py._core.names import parse_job_id
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["LeaseFacts", "decode_token", "encode_token"]
+__all__ = ["LeaseFacts", "decode_token", "encode_token", "queue_names"]
 
 _VERSION: Final = "l1."
 _MAX_CHARS: Final = 4_096
@@ -32,14 +32,14 @@ class LeaseFacts(NamedTuple):
     """How the job is kept after it completed."""
 
 
-def encode_token(queue: str, facts: LeaseFacts) -> str:
+def encode_token(prefix: str, queue: str, facts: LeaseFacts) -> str:
     """Return the token of a lease of this queue."""
-    text = json.dumps([queue, *facts]).encode("utf-8", "surrogatepass")
+    text = json.dumps([[prefix, queue], *facts]).encode("utf-8", "surrogatepass")
     return _VERSION + base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def decode_token(queue: str, token: object) -> LeaseFacts:
-    """Return the lease of a token.
+def decode_token(prefix: str, queue: str, token: object) -> LeaseFacts:
+    """Return the lease of a token. The first tokens had no prefix of the queue's keys.
 
     Raises:
         GlideMQValidationError: If the token is malformed, or of another queue.
@@ -51,17 +51,27 @@ def decode_token(queue: str, token: object) -> LeaseFacts:
     try:
         padded = token[len(_VERSION) :] + "=" * (-(len(token) - len(_VERSION)) % 4)
         read: Any = json.loads(base64.b64decode(padded.encode("ascii"), b"-_", validate=True).decode("utf-8"))
-        name, job_id, entry, fence, processed_on, limit, keep = read
-        valid = isinstance(name, str) and isinstance(entry, str) and len(entry) < 64 and isinstance(job_id, str)
+        owner, job_id, entry, fence, processed_on, limit, keep = read
+        pair: Any = owner if isinstance(owner, list) else (prefix, owner)
+        its_prefix, name = pair
+        valid = all(isinstance(each, str) for each in (its_prefix, name, job_id, entry)) and len(entry) < 64
         valid = valid and all(_is_number(each) for each in (fence, processed_on, limit)) and _is_keep(keep)
         facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _keep(keep)) if valid else None
     except (GlideMQError, binascii.Error, ValueError, TypeError, RecursionError):
         raise _malformed(token) from None
     if facts is None:
         raise _malformed(token)
-    if name != queue:
-        raise GlideMQValidationError("token", token, f"must be a token of queue {queue!r}; it is one of queue {name!r}")
+    if (its_prefix, name) != (prefix, queue):
+        mine, other = queue_names(prefix, queue, its_prefix, name)
+        raise GlideMQValidationError("token", token, f"must be a token of queue {mine}; it is one of queue {other}")
     return facts
+
+
+def queue_names(prefix: str, name: str, other_prefix: str, other_name: str) -> tuple[str, str]:
+    """Return what to call two queues in a message: their names, with the prefixes if only these differ."""
+    if name != other_name:
+        return repr(name), repr(other_name)
+    return f"{name!r} (prefix {prefix!r})", f"{other_name!r} (prefix {other_prefix!r})"
 
 
 def _malformed(token: str) -> GlideMQValidationError:

@@ -15,7 +15,7 @@ L.FEATURE = 'leases:0.2.0'
 L.CONSUMER = 'leases'
 
 local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d)|([%d%-]*)|(.*)$'
-local EXPIRED_PER_CALL = 20
+local EXPIRED_PER_CALL, EXPIRED_MAX = 20, 500
 local MAX_STALLED = 1 -- as the default of workers
 local TIMEOUT, EXPIRY = 'JobTimeoutError', 'LeaseExpiredError'
 local NO_END = {}
@@ -129,6 +129,26 @@ L.recover_expired = function(q, run, most)
   end
 end
 
+-- ------------------------------------------------------------------ pages
+
+-- Return `count` members behind `cursor`, by deadline and id, and the cursor behind them ('' = the end). A cursor is
+-- '<score>:<id>', not a rank: reports between two pages shift ranks. The cursor's own member may be gone, so a marker
+-- finds its place.
+L.page = function(q, cursor, count)
+  local score, id = string.match(cursor, '^([^:]+):(.*)$')
+  local rank = 0
+  if score then
+    local marker = id .. '\0'
+    redis.call('ZADD', q.leases, score, marker)
+    rank = redis.call('ZRANK', q.leases, marker)
+    redis.call('ZREM', q.leases, marker)
+  end
+  local found, ids = redis.call('ZRANGE', q.leases, rank, rank + count - 1, 'WITHSCORES'), {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  if #ids < count then return ids, '' end
+  return ids, found[#found] .. ':' .. ids[#ids]
+end
+
 -- ------------------------------------------------------------------ consistency
 
 -- Return whether a member should have been removed: a fetch or a recovery removes it soon after its deadline.
@@ -184,7 +204,7 @@ L.reported = function(q, fetching, finished, statuses, want)
   if #ids > 0 then redis.call('ZREM', q.leases, unpack(ids)) end
   if want <= 0 then return end
   if not G.uses_feature(fetching.settings, L.FEATURE) then G.use_feature(q, L.FEATURE) end
-  L.recover_expired(q, run_of(fetching), EXPIRED_PER_CALL)
+  L.recover_expired(q, run_of(fetching), math.min(math.max(want, EXPIRED_PER_CALL), EXPIRED_MAX))
 end
 
 -- Return the job's `timeout`, ms; 0 = none.

@@ -4,7 +4,7 @@
 --   leases: {id, entry, fence, processed_on, limit} each   status: 0 extended, 2 gone, 3 lost, 7 extended but revoked
 --   deadlines: epoch ms, at most the end of the job's timeout; 0 if the lease is lost   Bound: LEASES_MAX leases.
 -- release_leases:  KEYS 1 meta   ARGV 1 packed {owner, cursor, quiet}   -> packed {released, cursor}
---   Release all leases of an owner: read PAGE leases of the queue from the cursor ('' = from the first) on, and release
+--   Release all leases of an owner: read PAGE leases of the queue behind the cursor ('' = from the first), and release
 --   those of the owner; call again with the cursor until it is ''.
 
 local L, LEASED = G.leases, G.rows.leased
@@ -38,8 +38,7 @@ local function rows_of(q, owner, ids)
 end
 
 local function release(q, r)
-  local rank = tonumber(r.cursor) or 0
-  local ids = redis.call('ZRANGE', q.leases, rank, rank + PAGE - 1)
+  local ids, cursor = L.page(q, r.cursor, PAGE)
   local rows, ended = rows_of(q, r.owner, ids)
   local fetching = G.fetching(q, G.now(q), L.CONSUMER, r.quiet)
   fetching.settings = G.settings(q)
@@ -47,7 +46,6 @@ local function release(q, r)
   G.finish(q, fetching, rows, r.quiet, true)
   if #ended > 0 then redis.call('ZREM', q.leases, unpack(ended)) end
   G.promote_groups(q, fetching)
-  local cursor = #ids == PAGE and G.int(rank + PAGE - #ended) or ''
   return G.replies.release_leases({ released = #rows, cursor = cursor })
 end
 
