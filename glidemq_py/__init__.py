@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from glidemq_py._job.blocking import BlockingJob
     from glidemq_py._job.current import current_job, current_job_id
     from glidemq_py._job.job import Job
+    from glidemq_py._maintenance.queues import Maintenance
     from glidemq_py._worker.options import BatchOptions, FailureLogOptions, SandboxOptions
     from glidemq_py._worker.shutdown import GracefulShutdown, graceful_shutdown
     from glidemq_py._worker.tasks import Task
@@ -177,6 +178,7 @@ else:
             "glidemq_py._job.blocking": ("BlockingJob",),
             "glidemq_py._job.current": ("current_job", "current_job_id"),
             "glidemq_py._job.job": ("Job",),
+            "glidemq_py._maintenance.queues": ("Maintenance",),
             "glidemq_py._worker.options": ("BatchOptions", "FailureLogOptions", "SandboxOptions"),
             "glidemq_py._worker.shutdown": ("GracefulShutdown", "graceful_shutdown"),
             "glidemq_py._worker.tasks": ("Task",),
@@ -268,6 +270,7 @@ __all__ = [
     "LeaseOutcome",
     "LeaseReport",
     "LibraryError",
+    "Maintenance",
     "Message",
     "Metrics",
     "MetricsPoint",

@@ -115,6 +115,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
     "worker operator app": {
         "Job": ["report_usage"],
         "Broadcast": ["publish(max_messages=...)"],
+        "Maintenance": ["close", "run", "start"],
         "Scheduler": ["close", "run", "start"],
         "": ["Spark: write"],
     },

@@ -62,6 +62,7 @@ __all__ = [
     "limit_group",
     "limit_queue",
     "lock",
+    "maintenance_due",
     "notify_remote_parents",
     "obliterate",
     "open_children",
@@ -843,6 +844,11 @@ def repair_group(
 def repair_counters(*, top: object, others: object, peers: object) -> tuple[bytes]:
     """Return the arguments of ``repair_counters``."""
     return (pack((top, others, peers)),)
+
+
+def maintenance_due(*, holder: object, hold: object) -> tuple[bytes]:
+    """Return the arguments of ``maintenance_due``."""
+    return (pack((holder, hold)),)
 
 
 def backup_jobs(*, ids: object, parents: object) -> tuple[bytes]:

@@ -24,6 +24,7 @@ from glidemq_py import (
     FlowProducer,
     Job,
     Lease,
+    Maintenance,
     Message,
     PermissionDeniedError,
     Producer,
@@ -592,6 +593,12 @@ async def schedule(place: Place) -> None:
         await place.wait(place.admin.count)
 
 
+async def maintain(place: Place) -> None:
+    await place.admin.upsert_job_scheduler("s", every=50, template=("n", 1))
+    async with Maintenance([place.queue]):
+        await place.wait(place.admin.count)
+
+
 def task_of(place: Place, url: str) -> tuple[Worker, Any]:
     worker = Worker(place.name, connection=url)
 
@@ -875,6 +882,9 @@ CALLS: dict[str, Call] = {
     "Producer.close": of_producer("add", "n", 1),
     "ServerlessPool.close_all": use_pool,
     "ServerlessPool.get_producer": use_pool,
+    "Maintenance.close": maintain,
+    "Maintenance.run": maintain,
+    "Maintenance.start": maintain,
     "Scheduler.close": schedule,
     "Scheduler.run": schedule,
     "Scheduler.start": schedule,

@@ -22,7 +22,7 @@ EXPORTED = {
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
     "TokenLimiter", "JobRef", "Durability", "DurabilityError",
-    "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
+    "Maintenance", "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
     # errors
     "BatchError", "BatchMismatchError",
     "AmbiguousResultError", "BudgetExceededError", "BulkAddError", "ClosedError", "ColumnError", "ContextManagerError",

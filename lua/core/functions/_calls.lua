@@ -376,6 +376,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { top = r[1], others = r[2], peers = r[3] }
   end,
+  maintenance_due = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { holder = r[1], hold = r[2] }
+  end,
   backup_facts = function() end,
   backup_jobs = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -508,6 +512,7 @@ G.replies = {
   check_groups = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   check_group = function(r) return cmsgpack.pack({ r.moved, r.rows }) end,
   blocked_groups = function(r) return cmsgpack.pack({ r.names, r.cursor }) end,
+  maintenance_due = function(r) return cmsgpack.pack({ r.held, r.busy, r.wait }) end,
   backup_facts = function(r) return cmsgpack.pack({ r.now, r.broadcast, r.features }) end,
   backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used }) end,
   backup_keys = function(r) return cmsgpack.pack({ r.rows, r.taken, r.cursor, r.used }) end,

@@ -1,0 +1,220 @@
+"""`Maintenance`: recovery, outbox, schedulers and flows of queues without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple, Self
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader
+from glidemq_py._core.calls.administration import unlock
+from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.schedulers.firing import SchedulerTask
+from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._job.link import QueueLink
+from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
+from glidemq_py._maintenance.outbox import OutboxTask
+from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
+from glidemq_py._worker.failure_log import FailureLog
+from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.source import QueueSource
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+
+__all__ = ["Maintenance"]
+
+_log = get_logger(__name__)
+
+_IDLE_S: Final = 60.0
+"""Interval of the calls for an idle queue."""
+_BUSY_S: Final = 20.0
+"""Interval of the calls while the tasks of a queue run."""
+_HOLD_MS: Final = 90_000
+_SCHEDULER_LEAD_S: Final = 0.05
+_CLOSE_S: Final = 2.0
+
+
+@declared("maintenance_due_reply")
+class MaintenanceDue(NamedTuple):
+    """Whether a queue has work for maintenance tasks."""
+
+    held: int
+    """1 = this holder maintains the queue."""
+    busy: int
+    wait: int
+    """Milliseconds until the next scheduler is due; -1 = none."""
+
+
+def maintenance_due(meta: str, holder: str, hold: int) -> Call[MaintenanceDue]:
+    """Hold the maintenance of a queue for ``hold`` ms and return whether it has work."""
+    arguments = requests.maintenance_due(holder=holder, hold=hold)
+    return Call("maintenance_due", meta, arguments, reader(MaintenanceDue), repeatable=True)
+
+
+class Maintenance:
+    """Run the maintenance tasks of queues that have leases but no worker.
+
+    Every `Worker` does this for its queue: it recovers stalled jobs and expired leases, delivers dead-letter entries
+    and results of children to other queues, fires schedulers, fails suspended jobs at their deadlines, and completes
+    interrupted flows. Several processes may maintain the same queues: one of them holds a queue at a time, and
+    another one takes over at most 90 seconds after it died. An idle queue costs one command a minute; a new job is
+    noticed within a minute, which delays the recovery of jobs and leases by as much.
+
+    ``async with Maintenance(queues):`` runs during the block, ``await Maintenance(queues).run()`` until cancelled.
+
+    Args:
+        queues: The queues. Closing the maintenance does not close them.
+        lock_duration: Time after the last heartbeat until a worker's job counts as stalled, ms or timedelta;
+            30 seconds. A lease has a deadline of its own.
+        stalled_interval: Time between checks for stalled jobs while a queue has active ones, ms or timedelta;
+            30 seconds.
+        max_stalled_count: Number of times a job may stall before it fails.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        queues: Iterable[Queue[Any, Any]],
+        *,
+        lock_duration: Milliseconds = 30_000,
+        stalled_interval: Milliseconds = 30_000,
+        max_stalled_count: int = 1,
+    ) -> None:
+        self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]
+        if not self._queues:
+            raise GlideMQValidationError("queues", [], "must contain at least one queue")
+        self._options = WorkerOptions(
+            lock_duration=lock_duration, stalled_interval=stalled_interval, max_stalled_count=max_stalled_count
+        )
+        self._tasks: list[_QueueTask] = []
+
+    async def start(self) -> None:
+        """Connect and start.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+            GlideMQError: If the maintenance was already started.
+        """
+        if self._tasks:
+            raise GlideMQError("the maintenance was already started")
+        links = [await queue._connected() for queue in self._queues]
+        self._tasks = [
+            _QueueTask(link, self._options, events=queue.options.events)
+            for queue, link in zip(self._queues, links, strict=True)
+        ]
+        for task in self._tasks:
+            task.start()
+
+    async def run(self) -> None:
+        """Start, and run until cancelled."""
+        async with self:
+            await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Stop, and let another process take over at once. Idempotent."""
+        await asyncio.gather(*(task.close() for task in self._tasks))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _checked(queue: Any) -> Queue[Any, Any]:
+    if not isinstance(queue, Queue):
+        raise GlideMQValidationError("queues", queue, f"must contain Queue objects, not {type(queue).__name__}")
+    return queue  # pyright: ignore[reportUnknownVariableType]
+
+
+class _QueueTask(BackgroundTask):
+    """Holds the maintenance of one queue, and runs its tasks while it has work."""
+
+    def __init__(self, link: QueueLink, options: WorkerOptions, *, events: bool) -> None:
+        super().__init__(f"maintenance-{link.keys.name}")
+        self._link, self._options, self._events = link, options, events
+        self._holder = f"maintenance-{secrets.token_hex(8)}"
+        self._lock = link.keys.stem + "lock:maintenance"
+        self._running: AsyncExitStack | None = None
+        self._failures = 0
+
+    async def _repeat(self) -> None:
+        while True:
+            try:
+                pause = await self._run_once()
+                self._failures = 0
+            except ClosedError:
+                return
+            except GlideMQError as error:
+                self._failures += 1
+                pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
+                _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.keys.name, error, pause)
+            await asyncio.sleep(pause)
+
+    async def _run_once(self) -> float:
+        due = await self._link.transport.call(maintenance_due(self._link.keys.meta, self._holder, _HOLD_MS))
+        if not due.held:
+            await self._stop()
+            return _IDLE_S * random.uniform(0.9, 1.1)
+        if due.busy or 0 <= due.wait <= _BUSY_S * 1000:
+            if self._running is None:
+                await self._begin()
+            return _BUSY_S
+        await self._stop()
+        return _IDLE_S if due.wait < 0 else max(_SCHEDULER_LEAD_S, min(_IDLE_S, due.wait / 1000 - _SCHEDULER_LEAD_S))
+
+    async def _begin(self) -> None:
+        link, name = self._link, self._link.keys.name
+        failure_log = FailureLog(
+            source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures
+        )
+        outbox = OutboxTask(link=link, expected=True)
+        source = QueueSource(link.keys, self._holder, self._options)
+        tasks: list[BackgroundTask] = [
+            outbox,
+            StalledJobsTask(
+                link=link, source=source, options=self._options, listeners=Listeners(), failure_log=failure_log,
+                outbox_pending=outbox.wake,
+            ),
+            SchedulerTask(link=link, quiet=not self._events, longest_s=_BUSY_S),
+            SuspendTimeoutsTask(link, outbox.wake, failure_log.signal_timed_out),
+            UnfinishedFlowsTask(link=link),
+            WaitingParentsTask(link=link, outbox_pending=outbox.wake),
+        ]  # fmt: skip
+        if is_glide_transport(link.transport):
+            from glidemq_py._maintenance.peers import GroupRepair  # imports GLIDE
+
+            tasks.append(GroupRepair(link=link))
+            if link.transport.is_cluster:
+                tasks.append(RemoteFlows(link=link, outbox_pending=outbox.wake))
+        self._running = stack = AsyncExitStack()
+        stack.callback(failure_log.close)
+        for task in tasks:
+            stack.push_async_callback(task.close)
+            task.start()
+
+    async def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
+
+    async def close(self) -> None:
+        """Stop the tasks and release the queue."""
+        await super().close()
+        await self._stop()
+        with contextlib.suppress(GlideMQError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._link.transport.call(unlock(self._lock, self._holder))

@@ -1,0 +1,116 @@
+"""`Maintenance`: what workers do besides running jobs, for queues without a worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from glidemq_py import DeadLetterOptions, FlowProducer, GlideMQError, GlideMQValidationError, Maintenance, Queue
+from glidemq_py._maintenance import queues as maintaining
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import Raw
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    letters = DeadLetterOptions(name=f"{queue_name}-dead", on=("failed", "revoked"))
+    async with Queue(queue_name, url, dead_letter_queue=letters) as queue:
+        yield queue
+
+
+async def reach(reached: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(60):
+        while not await reached():  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.02)
+
+
+def quick(queue: Queue) -> Maintenance:
+    return Maintenance([queue], lock_duration=1_000, stalled_interval=1_000)
+
+
+async def test_expired_leases_are_recovered(queue: Queue) -> None:
+    await queue.add("n")
+    (lease,) = await queue.fetch(1, lock_duration=1_000)
+    assert (await queue.get_job_counts()).active == 1
+    async with quick(queue):
+        await reach(lambda: is_waiting(queue, lease.id))
+
+
+async def is_waiting(queue: Queue, job_id: str) -> bool:
+    job = await queue.get_job(job_id)
+    return job is not None and await job.get_state() == "waiting"
+
+
+async def test_the_outbox_is_delivered(queue: Queue, url: str) -> None:
+    job = await queue.add("n")
+    async with Queue(f"{queue.name}-dead", url) as dead:
+        await queue.revoke(job.id)  # nobody delivers its entry
+        async with quick(queue):
+            await reach(dead.count)
+
+
+async def test_schedulers_fire(queue: Queue) -> None:
+    await queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
+    async with Maintenance([queue]):
+        await reach(lambda: counted(queue, 2))
+
+
+async def counted(queue: Queue, least: int) -> bool:
+    return await queue.count() >= least
+
+
+async def test_a_parent_in_another_queue_goes_on(queue: Queue, url: str) -> None:
+    """The child ends by a removal, which only leaves an entry in the outbox of its queue."""
+    async with Queue(f"{queue.name}-parents", url) as parents, FlowProducer(url) as flows:
+        tree = await flows.add({
+            "name": "parent", "queue": parents.name,
+            "children": [{"name": "child", "queue": queue.name, "options": {"on_failure": "ignore"}}],
+        })  # fmt: skip
+        await queue.revoke(tree.children[0].job.id)
+        async with Maintenance([queue, parents]):
+            await reach(lambda: is_waiting(parents, tree.job.id))
+
+
+async def test_an_idle_queue_costs_one_command_a_minute(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = await queue._connected()
+    sent: list[str] = []
+    call = link.transport.call
+
+    async def counting(request: Any) -> Any:
+        sent.append(request.function)
+        return await call(request)
+
+    monkeypatch.setattr(link.transport, "call", counting)
+    task = maintaining._QueueTask(link, Maintenance([queue])._options, events=True)
+    assert await task._run_once() == maintaining._IDLE_S == 60
+    assert sent == ["maintenance_due"]
+    await task.close()
+
+
+async def test_one_holder_at_a_time(queue: Queue, resp: RespClient) -> None:
+    link, options = await queue._connected(), Maintenance([queue])._options
+    await queue.add("n")
+    await queue.fetch(1)
+    first, second = (maintaining._QueueTask(link, options, events=True) for _ in range(2))
+    assert await first._run_once() == maintaining._BUSY_S
+    assert await second._run_once() > 50
+    assert (first._running is not None, second._running is None) == (True, True)
+    await first.close()
+    assert await second._run_once() == maintaining._BUSY_S
+    Raw(resp, queue.name).run("SET", "lock:maintenance", "another")
+    assert await second._run_once() > 50
+    assert second._running is None
+    await second.close()
+    assert Raw(resp, queue.name).run("GET", "lock:maintenance") == "another"
+
+
+async def test_mistakes_are_rejected(queue: Queue) -> None:
+    for queues in ([], ["emails"], [queue.name]):
+        with pytest.raises(GlideMQValidationError, match="option 'queues' = "):
+            Maintenance(cast("list[Queue]", queues))
+    with pytest.raises(GlideMQValidationError, match="option 'lock_duration' = 5: "):
+        Maintenance([queue], lock_duration=5)
+    async with Maintenance([queue]) as maintenance:
+        with pytest.raises(GlideMQError, match="the maintenance was already started"):
+            await maintenance.start()
