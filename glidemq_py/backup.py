@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(sys.argv[1:] if argv is None else argv)
     url = given.url or os.environ.get(URL_VARIABLE)
-    if not url:
+    if not url and given.command not in ("list", "verify"):
         parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
         return asyncio.run(_run(given, url))
@@ -80,9 +80,16 @@ def _parser() -> ArgumentParser:
             command.add_argument("--source", help="queue that was backed up; default: the same name")
         if name == "run":
             command.add_argument(
-                "--every", type=parse_duration, default=parse_duration("6h"), help="interval, such as 6h; at least 1m"
+                "--every", type=_interval, default=parse_duration("6h"), help="interval, such as 6h; at least 1m"
             )
     return parser
+
+
+def _interval(text: str) -> int:
+    milliseconds = parse_duration(text)
+    if milliseconds < parse_duration("1m"):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be at least 1m")
+    return milliseconds
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -92,7 +99,7 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-async def _run(given: argparse.Namespace, url: str) -> int:
+async def _run(given: argparse.Namespace, url: str | None) -> int:
     storage = dict(given.storage_option) or None
     async with AsyncExitStack() as stack:
         names = dict.fromkeys(given.queues)
@@ -115,6 +122,8 @@ async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[
     if given.command == "create":
         share = given.max_server_cpu
         info = await queue.backup(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
+        if not info.jobs and not info.keys:
+            sys.stderr.write(f"queue {escape_control(repr(queue.name))}: it has never been used on this server\n")
         _print_backup("created ", info)
     elif given.command == "list":
         for info in await queue.get_backups(destination, storage_options=storage):

@@ -350,7 +350,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("maintenance_due", "holder hold", reply="held busy wait"),
     # -- backup
     _call("backup_facts", reply="now broadcast features"),
-    _call("backup_jobs", "ids parents", reply="rows taken deferred used"),
+    _call("backup_jobs", "ids parents", reply="rows taken deferred used large"),
     _call("backup_keys", "suffixes cursor", reply="rows taken cursor used"),
     _call("restore_begin", "backup features last", reply="status detail"),
     _call("restore_keys", "backup rows"),

@@ -68,7 +68,7 @@ class BackupSchedule:
         self._queues = [self._checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
-        self._store = BackupStore(destination, storage_options, ASYNC_RUNTIME)
+        self._store = BackupStore(destination, storage_options, ASYNC_RUNTIME, writes=True)
         self._destination = destination
         self._options: dict[str, Any] = {
             "keep": check_int("keep", keep, 1, 100_000), "max_server_cpu": check_share(max_server_cpu),
@@ -80,7 +80,8 @@ class BackupSchedule:
     @staticmethod
     def _checked(queue: object) -> Queue[Any, Any]:
         if not isinstance(queue, Queue):
-            raise GlideMQValidationError("queues", queue, f"must contain Queue objects, not {type(queue).__name__}")
+            kind = f"{type(queue).__module__}.{type(queue).__name__}"
+            raise GlideMQValidationError("queues", queue, f"must contain glidemq_py.Queue objects, not {kind}")
         return queue  # pyright: ignore[reportUnknownVariableType]
 
     async def run_due(self) -> list[BackupInfo]:
@@ -118,7 +119,7 @@ class BackupSchedule:
             GlideMQError: If it was already started.
         """
         if self._tasks:
-            raise GlideMQError("the schedule of backups was already started")
+            raise GlideMQError("the schedule of backups was already started; make a new one")
         self._tasks = [_BackupTask(self, queue, min(_CHECK_S, self._every / 1000)) for queue in self._queues]
         for task in self._tasks:
             task.start()

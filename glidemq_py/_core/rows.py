@@ -371,7 +371,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "blocked_groups_reply": ("names", "cursor"),
     "maintenance_due_reply": ("held", "busy", "wait"),
     "backup_facts_reply": ("now", "broadcast", "features"),
-    "backup_jobs_reply": ("rows", "taken", "deferred", "used"),
+    "backup_jobs_reply": ("rows", "taken", "deferred", "used", "large"),
     "backup_keys_reply": ("rows", "taken", "cursor", "used"),
     "restore_begin_reply": ("status", "detail"),
 }

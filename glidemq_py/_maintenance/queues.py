@@ -108,7 +108,7 @@ class Maintenance:
             GlideMQError: If the maintenance was already started.
         """
         if self._tasks:
-            raise GlideMQError("the maintenance was already started")
+            raise GlideMQError("the maintenance was already started; make a new one")
         links = [await queue._connected() for queue in self._queues]
         self._tasks = [
             _QueueTask(link, self._options, events=queue.options.events)
@@ -136,7 +136,8 @@ class Maintenance:
 
 def _checked(queue: Any) -> Queue[Any, Any]:
     if not isinstance(queue, Queue):
-        raise GlideMQValidationError("queues", queue, f"must contain Queue objects, not {type(queue).__name__}")
+        kind = f"{type(queue).__module__}.{type(queue).__name__}"
+        raise GlideMQValidationError("queues", queue, f"must contain glidemq_py.Queue objects, not {kind}")
     return queue  # pyright: ignore[reportUnknownVariableType]
 
 

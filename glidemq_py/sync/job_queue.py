@@ -590,7 +590,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 folder there.
             keep: Number of complete backups of this queue to keep; older ones are deleted afterwards. None keeps
                 all.
-            max_server_cpu: Share of one core of the server that reading may use, above 0 to 1.
+            max_server_cpu: Share of one core of the server that reading may use, 0.001 to 1.
             storage_options: Settings of an object store, such as ``{"endpoint": ...}``; obstore documents them.
                 Credentials are also read from the environment.
 
@@ -610,7 +610,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_backups(
         self, destination: Destination, *, storage_options: Mapping[str, str] | None = None
     ) -> list[BackupInfo]:
-        """Return the complete backups of this queue in a store, oldest first.
+        """Return the complete backups of this queue in a store, oldest first. The server is not needed.
 
         Args:
             destination: See `backup`.
@@ -630,6 +630,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         storage_options: Mapping[str, str] | None = None,
     ) -> BackupInfo:
         """Read a backup of this queue completely, and verify its checksums and the number of jobs.
+
+        The server is not needed.
 
         Args:
             destination: See `backup`.

@@ -12,6 +12,7 @@ EXCEPTIONS = {
     ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.stream, name"): "after has_few_consumers",
     ("core/functions/counts.lua", "'HKEYS', q.ordering"): "after HLEN",
     ("core/find_waiting.lua", "'LREM', place.list, place.rank, id"): "LPOS has found the job near that end",
+    ("features/backup/functions/backup.lua", "'HGETALL', key"): "after HLEN",
     ("features/consistency/functions/repair.lua", "'LREM', q.P .. place, rank, id"): "after LPOS with MAXLEN",
     ("features/broadcast/functions/_subscription.lua", "'XPENDING', q.stream, group"): "after has_few_consumers",
     ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.stream, 'MAXLEN', '=', length - #found"): (

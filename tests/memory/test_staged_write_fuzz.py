@@ -14,7 +14,7 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -202,6 +202,28 @@ class FuzzTransport:
     def call(self, call: Any) -> Any:
         return self._world.call(call)
 
+    def call_all(self, calls: Sequence[Any]) -> list[Any]:
+        """Run calls that are sent together: those after a failed one are executed, too.
+
+        Sometimes all are executed and all replies are lost, so that all are repeated.
+        """
+        world, actor = self._world, _local.actor
+        if actor.process not in world.faultless and world.rng.random() < world.faults:
+            actor.park()
+            world.log.append(f"{actor.name}: the replies of {len(calls)} calls are lost")
+            for call in calls:
+                world._execute(call)
+        found: list[Any] = []
+        failure: GlideMQError | None = None
+        for call in calls:
+            try:
+                found.append(world.call(call))
+            except GlideMQError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return found
+
 
 # -- Spark ---------------------------------------------------------------------------------------------------
 
@@ -315,7 +337,7 @@ def server() -> MemoryServer:
 
 
 def returning(value: Any) -> Callable[..., Any]:
-    def fixed(*args: Any) -> Any:
+    def fixed(*args: Any, **options: Any) -> Any:
         return value
 
     return fixed

@@ -233,6 +233,37 @@ async def test_a_flow_goes_on(queue: Queue, copy: Queue, url: str, tmp_path: Pat
         assert await with_timeout(parent.wait_until_finished()) == [0, 1, 2, 3]
 
 
+async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    """A parent whose children have ended has a field for each; its record is read in pages."""
+    async with FlowProducer(url) as flows:
+        tree = await flows.add({
+            "name": "parent", "queue": queue.name,
+            "children": [{"name": "child", "queue": queue.name, "data": n} for n in range(2_500)]
+            + [{"name": "last", "queue": queue.name, "options": {"delay": 3_600_000}}],
+        })  # fmt: skip
+
+    async def handle(job: Job) -> Any:
+        return job.data if job.name == "child" else sum(v or 0 for v in (await job.get_children_values()).values())
+
+    async with Worker(queue.name, handle, url, concurrency=100):
+        await with_timeout(reach_completed(queue, 2_500))
+        info = await queue.backup(tmp_path)
+        assert info.jobs == 2_502
+        report = await copy.restore(tmp_path, source=queue.name)
+    assert (report.jobs, report.existing) == (2_502, 0)
+    assert (await copy.check()).findings == ()
+    await copy.promote(tree.children[-1].job.id)
+    async with Worker(copy.name, handle, url):
+        parent = await copy.get_job(tree.job.id)
+        assert parent is not None
+        assert await with_timeout(parent.wait_until_finished()) == sum(range(2_500))
+
+
+async def reach_completed(queue: Queue, count: int) -> None:
+    while (await queue.get_job_counts()).completed < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
 # -- the same name ------------------------------------------------------------------------------------------
 
 
@@ -304,12 +335,56 @@ async def test_an_interrupted_restore_is_continued(
     assert (await copy.check()).findings == ()
 
 
+async def test_a_repeated_restore_runs_no_job_again(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that were placed before the interruption run, write a log and are removed before the restore is repeated."""
+    jobs = await queue.add_bulk([("n", n, {"remove_on_complete": True}) for n in range(250)])
+    kept = await queue.add("kept", None, delay=3_600_000)
+    await kept.log("one")
+    await queue.backup(tmp_path)
+    link = await copy._connected()
+    call, placings = link.transport.call, 0
+
+    async def failing(request: Any) -> Any:
+        nonlocal placings
+        placings += request.function == "restore_place"
+        if placings == 2:
+            raise ConnectionError("gone")
+        return await call(request)
+
+    monkeypatch.setattr(link.transport, "call", failing)
+    with pytest.raises(ConnectionError):
+        await copy.restore(tmp_path, source=queue.name)
+    monkeypatch.undo()
+    first = await order_of(copy, url, 100)
+    log = await copy.get_job(kept.id)
+    assert log is not None
+    await log.log("two")
+    report = await copy.restore(tmp_path, source=queue.name)
+    assert (report.resumed, report.jobs, report.keys) == (True, 0, 0)
+    assert first + await order_of(copy, url, 150) == [job.id for job in jobs]
+    assert (await copy.get_job_logs(kept.id)).logs == ["one", "two"]
+    assert (await copy.check()).findings == ()
+
+
+async def test_a_paused_queue_stays_paused(queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path) -> None:
+    await queue.add("n")
+    await queue.pause()
+    await queue.resume()
+    await queue.backup(tmp_path)
+    await copy.pause()
+    await copy.restore(tmp_path, source=queue.name)
+    assert await copy.is_paused()
+    assert Raw(resp, copy.name).run("EXISTS", "restore") == 0
+
+
 async def test_another_backup_does_not_continue_a_restore(
     queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path
 ) -> None:
     await queue.add("n")
     await queue.backup(tmp_path)
-    Raw(resp, copy.name).run("SET", "restore", "another")
+    Raw(resp, copy.name).run("HSET", "restore", "backup", "another", "phase", "writing")
     with pytest.raises(QueueNotEmptyError, match="the restore of backup 'another' into it was interrupted"):
         await copy.restore(tmp_path, source=queue.name)
     await copy.obliterate(force=True)
@@ -445,6 +520,28 @@ async def test_backups_are_listed_and_the_oldest_deleted(queue: Queue, tmp_path:
     assert (await queue.verify_backup(tmp_path, backup_id=made[2].id)) == made[2]
     with pytest.raises(BackupError, match=rf"backup '{made[0].id}' of queue .* does not exist in .*; the newest are"):
         await queue.verify_backup(tmp_path, backup_id=made[0].id)
+
+
+async def test_empty_backups_do_not_replace_the_last_one_with_jobs(
+    queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.add("n")
+    full = await queue.backup(tmp_path, keep=2)
+    await queue.obliterate(force=True)
+    empty = [await queue.backup(tmp_path, keep=2) for _ in range(3)]
+    assert await queue.get_backups(tmp_path) == [full, *empty[1:]]
+    assert (
+        f"queue {queue.name!r}: the newest backup is empty, the one before with jobs ({full.id}) has 1" in caplog.text
+    )
+
+
+async def test_reading_needs_no_server_and_creates_nothing(queue: Queue, tmp_path: Path) -> None:
+    info = await queue.backup(tmp_path)
+    unreachable: Queue = Queue(queue.name, "valkey://127.0.0.1:1")
+    assert await unreachable.get_backups(tmp_path) == [info]
+    assert await unreachable.verify_backup(tmp_path) == info
+    with pytest.raises(GlideMQValidationError, match=r"option 'destination' = .*: does not exist"):
+        await unreachable.get_backups(tmp_path / "missing")
 
 
 async def test_incomplete_backups_are_deleted_after_a_day(queue: Queue, tmp_path: Path) -> None:
@@ -587,7 +684,12 @@ async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytes
         ({"destination": 5}, "option 'destination' = 5: must be a directory, a URL"),
         ({"destination": "nowhere://x"}, "option 'destination' = 'nowhere://x': "),
         ({"keep": 0}, "option 'keep' = 0: "),
-        ({"max_server_cpu": 0}, "option 'max_server_cpu' = 0: must be a number above 0, at most 1"),
+        ({"max_server_cpu": 0}, "option 'max_server_cpu' = 0: must be a number from 0.001 to 1"),
+        ({"destination": ""}, "option 'destination' = '': must name a directory"),
+        ({"destination": __file__}, "option 'destination' = .*: is not a directory"),
+        ({"storage_options": ["x"]}, "option 'storage_options' = .*: must be a mapping of text to text"),
+        ({"destination": "s3://b", "storage_options": {"region": 5}}, "option 'storage_options' = "),
+        ({"destination": "s3://b", "storage_options": {"regoin": "x"}}, r"option 'storage_options' = \*\*\*: .*regoin"),
         ({"max_server_cpu": 1.5}, "option 'max_server_cpu' = 1.5: "),
         ({"storage_options": {"region": "x"}}, "option 'storage_options' = .*: a directory has no options"),
     ],

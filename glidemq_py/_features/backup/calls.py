@@ -108,6 +108,8 @@ class JobsRead(NamedTuple):
     """Ids of jobs with children, which are read last."""
     used: int
     """CPU time of the server, microseconds."""
+    large: list[bytes]
+    """Ids of jobs with very many fields, whose records are read as other keys."""
 
 
 @declared("backup_keys_reply")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import pack
+from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup import calls
-from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, new_backup_id, time_of
+from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, new_backup_id, parse_manifest, time_of
 from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
-from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
+from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError
 
 __all__ = ["apply_retention", "create_backup"]
 
-T = TypeVar("T")
+_log = get_logger(__name__)
 
 JOBS_PER_CALL: Final = 30
 """So a call takes some 0.3 ms, and other clients do not notice it."""
@@ -41,20 +41,20 @@ class _Throttle:
     def __init__(self, runtime: Runtime, share: float) -> None:
         self._sleep = runtime.sleep
         self._pause_per_us = (1 / share - 1) / 1_000_000
-        self._owed = 0.0
+        self._pause = 0.0
 
     async def used(self, microseconds: int) -> None:
-        self._owed += microseconds * self._pause_per_us
-        if self._owed >= 0.002:
-            owed, self._owed = self._owed, 0.0
-            await self._sleep(owed)
+        self._pause += microseconds * self._pause_per_us
+        if self._pause >= 0.002:
+            pause, self._pause = self._pause, 0.0
+            await self._sleep(pause)
 
 
 class _Parts:
     """Collects rows and writes them as parts."""
 
-    def __init__(self, store: BackupStore, queue: str, backup: str, in_thread: bool) -> None:
-        self._store, self._queue, self._backup, self._in_thread = store, queue, backup, in_thread
+    def __init__(self, store: BackupStore, queue: str, backup: str) -> None:
+        self._store, self._queue, self._backup = store, queue, backup
         self._chunks: list[bytes] = []
         self._size = 0
         self.written: list[BackupPart] = []
@@ -72,14 +72,11 @@ class _Parts:
         if not self._chunks:
             return
         chunks, self._chunks, self._size = self._chunks, [], 0
-        content = await self._run(lambda: gzip.compress(b"".join(chunks), 1, mtime=0))
+        content = await in_thread(self._store.runtime, lambda: gzip.compress(b"".join(chunks), 1, mtime=0))
         name = f"part-{len(self.written) + 1:05}.msgpack.gz"
         await self._store.put(part_path(self._queue, self._backup, name), content)
         part = BackupPart(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
         self.written.append(part)
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work) if self._in_thread else work()
 
 
 class _Reading:
@@ -160,14 +157,19 @@ class _Reading:
             await self._parts.add("jobs", reply.rows)
             ids = ids[reply.taken :]
             await self._throttle.used(reply.used)
+            if reply.large:
+                await self._read_keys([f"job:{text_of(each)}" for each in reply.large], records=True)
 
-    async def _read_keys(self, suffixes: list[str]) -> None:
+    async def _read_keys(self, suffixes: list[str], *, records: bool = False) -> None:
         cursor = b""
         while suffixes:
             batch = suffixes[:KEYS_PER_CALL]
             reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
             await self._parts.add("keys", reply.rows)
-            self.keys += reply.taken
+            if records:
+                self.jobs += reply.taken
+            else:
+                self.keys += reply.taken
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
 
@@ -189,8 +191,7 @@ async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: 
     if facts.broadcast:
         raise BackupError(f"queue {keys.name!r} is a broadcast; only queues can be backed up")
     backup = new_backup_id(facts.now)
-    in_thread = link.runtime is not BLOCKING_RUNTIME
-    parts = _Parts(store, keys.name, backup, in_thread)
+    parts = _Parts(store, keys.name, backup)
     reading = _Reading(link, parts, _Throttle(link.runtime, max_server_cpu))
     await reading.run()
     await parts.flush()
@@ -209,21 +210,36 @@ async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: 
 async def apply_retention(store: BackupStore, queue: str, keep: int, now: int) -> list[str]:
     """Delete all but the newest ``keep`` complete backups, and those given up a day ago. Return the deleted ids.
 
+    The newest backup that has jobs is kept in addition, if the newest ones are empty: the queue may have been deleted
+    by mistake. A warning is logged then.
+
     Raises:
         BackupError: If the store fails.
     """
-    complete: list[str] = []
-    deleted: list[str] = []
+    complete, deleted, has_jobs = 0, list[str](), False
     for backup in reversed(await store.backups(queue)):
         started = time_of(backup)
         if started is None:
             continue
         if await store.is_complete(queue, backup):
-            complete.append(backup)
-            if len(complete) <= keep:
+            complete += 1
+            if not has_jobs and (jobs := await _jobs_in(store, queue, backup)):
+                has_jobs = True
+                if complete > 1:
+                    message = "queue %r: the newest backup is empty, the one before with jobs (%s) has %d; it is kept"
+                    _log.warning(message, queue, backup, jobs)
+                continue
+            if complete <= keep:
                 continue
         elif started > now - INCOMPLETE_MS:
             continue
         await store.delete(queue, backup)
         deleted.append(backup)
     return deleted
+
+
+async def _jobs_in(store: BackupStore, queue: str, backup: str) -> int:
+    try:
+        return parse_manifest(await store.get(manifest_path(queue, backup))).jobs
+    except BackupError:  # a damaged manifest does not protect a backup
+        return 0

@@ -19,9 +19,12 @@ _FAMILIES: Final = re.compile(
 )
 _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", re.DOTALL)
 READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
-"""What is still to be reported to other queues and parents. Read last: what a job owes is written when it ends."""
+"""What is still to be reported to other queues and parents. Read last: it is written when a job ends."""
 
-DROPPED_META: Final = frozenset((b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor"))
+DROPPED_META: Final = frozenset((
+    b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
+    b"wakeChannels",
+))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((
     b"eid", b"lease", b"takenBy", b"resultSeq", b"lastActive", b"building", b"restored",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.backup.creating import apply_retention, create_backup
@@ -19,11 +20,18 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "restore", "verify_backup"]
 
 MAX_SERVER_CPU: Final = 0.1
+_LEAST_CPU: Final = 0.001
 _KEEP_MOST: Final = 100_000
 
 
+class QueueWithBackups(ConnectedQueue, Protocol):
+    """A `Queue` as the methods of this module use it."""
+
+    _runtime: Runtime
+
+
 async def backup(
-    self: ConnectedQueue,
+    self: QueueWithBackups,
     destination: Destination,
     *,
     keep: int | None = None,
@@ -41,7 +49,7 @@ async def backup(
             folder there.
         keep: Number of complete backups of this queue to keep; older ones are deleted afterwards. None keeps
             all.
-        max_server_cpu: Share of one core of the server that reading may use, above 0 to 1.
+        max_server_cpu: Share of one core of the server that reading may use, 0.001 to 1.
         storage_options: Settings of an object store, such as ``{"endpoint": ...}``; obstore documents them.
             Credentials are also read from the environment.
 
@@ -56,8 +64,8 @@ async def backup(
     """
     most = None if keep is None else check_int("keep", keep, 1, _KEEP_MOST)
     share = check_share(max_server_cpu)
+    store = BackupStore(destination, storage_options, self._runtime, writes=True)
     link = await self._connected()
-    store = BackupStore(destination, storage_options, link.runtime)
     info = await create_backup(link, store, max_server_cpu=share)
     if most is not None:
         await apply_retention(store, self.name, most, info.ended)
@@ -66,15 +74,15 @@ async def backup(
 
 def check_share(value: object) -> float:
     """Return the option ``max_server_cpu``. Raises GlideMQValidationError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise GlideMQValidationError("max_server_cpu", value, "must be a number above 0, at most 1")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST_CPU <= value <= 1:
+        raise GlideMQValidationError("max_server_cpu", value, f"must be a number from {_LEAST_CPU} to 1")
     return float(value)
 
 
 async def get_backups(
-    self: ConnectedQueue, destination: Destination, *, storage_options: Mapping[str, str] | None = None
+    self: QueueWithBackups, destination: Destination, *, storage_options: Mapping[str, str] | None = None
 ) -> list[BackupInfo]:
-    """Return the complete backups of this queue in a store, oldest first.
+    """Return the complete backups of this queue in a store, oldest first. The server is not needed.
 
     Args:
         destination: See `backup`.
@@ -84,21 +92,22 @@ async def get_backups(
         GlideMQValidationError: If an argument is invalid.
         BackupError: If the store fails or a manifest is damaged.
     """
-    link = await self._connected()
-    store = BackupStore(destination, storage_options, link.runtime)
+    store = BackupStore(destination, storage_options, self._runtime)
     ids = [each for each in await store.backups(self.name) if time_of(each) is not None]
     complete = [each for each in ids if await store.is_complete(self.name, each)]
     return [parse_manifest(await store.get(manifest_path(self.name, each))) for each in complete]
 
 
 async def verify_backup(
-    self: ConnectedQueue,
+    self: QueueWithBackups,
     destination: Destination,
     *,
     backup_id: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> BackupInfo:
     """Read a backup of this queue completely, and verify its checksums and the number of jobs.
+
+    The server is not needed.
 
     Args:
         destination: See `backup`.
@@ -109,8 +118,7 @@ async def verify_backup(
         GlideMQValidationError: If an argument is invalid.
         BackupError: If the backup does not exist, is incomplete or damaged, or the store fails.
     """
-    link = await self._connected()
-    store = BackupStore(destination, storage_options, link.runtime)
+    store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, self.name, _checked_id(backup_id))
     with tempfile.TemporaryDirectory(prefix="glidemq-verify-") as folder:
         await fetch_parts(store, info, Path(folder))
@@ -124,7 +132,7 @@ def _checked_id(backup_id: object) -> str | None:
 
 
 async def restore(
-    self: ConnectedQueue,
+    self: QueueWithBackups,
     destination: Destination,
     *,
     backup_id: str | None = None,
@@ -154,6 +162,6 @@ async def restore(
     """
     name = self.name if source is None else validate_queue_name(source)
     wanted = _checked_id(backup_id)
-    link = await self._connected()
-    store = BackupStore(destination, storage_options, link.runtime)
-    return await restore_backup(link, store, await find_backup(store, name, wanted))
+    store = BackupStore(destination, storage_options, self._runtime)
+    info = await find_backup(store, name, wanted)
+    return await restore_backup(await self._connected(), store, info)

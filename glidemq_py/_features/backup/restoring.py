@@ -8,6 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,9 +17,9 @@ import msgpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
-from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest
+from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
 from glidemq_py._features.backup.names import Renaming, job_id_of, text_of
-from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
+from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
@@ -35,7 +36,10 @@ _GZIP: Final = 31
 _msgpack: Any = msgpack  # it has no type annotations
 _ROWS: Final[dict[bytes, Any]] = {b"jobs": BackedUpJob, b"keys": BackedUpKey}
 _TERMINAL: Final = frozenset((b"completed", b"failed"))
-_SCAN_NOTHING: Final = "job:"
+_JOB: Final = "job:"
+_LARGE: Final = b"job:"
+SCAN_PAUSE_S: Final = 0.003
+"""Pause between the steps of a search for jobs, which may read the keys of all queues of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,8 @@ class RestoreReport:
         queue: name of the restored queue.
         backup: the backup.
         jobs: number of jobs written.
-        existing: jobs of the backup that were not written, because the queue has a job with the same id: an earlier
-            restore of the same backup was interrupted.
+        existing: jobs of the backup that were not written, because an earlier restore of it, which was interrupted,
+            has written them.
         placed: number of unfinished jobs placed.
         keys: number of other keys written.
         resumed: True if an earlier restore of the same backup was interrupted.
@@ -88,17 +92,30 @@ async def fetch_parts(store: BackupStore, info: BackupInfo, folder: Path) -> int
     Raises:
         BackupError: If a part is missing or damaged, or the number of jobs differs from the manifest.
     """
-    jobs = 0
+    jobs, large = 0, set[bytes]()
     for part in info.parts:
         content = await store.get(part_path(info.queue, info.id, part.name))
-        if len(content) != part.size or hashlib.sha256(content).hexdigest() != part.sha256:
-            raise BackupError(f"part {part.name} of backup {info.id!r} is damaged: its checksum differs")
-        path = folder / part.name
-        path.write_bytes(content)
-        jobs += sum(len(rows) for kind, rows in _chunks(path, info.id) if kind == b"jobs")
+        count, names = await in_thread(store.runtime, partial(_verified, part, content, info.id, folder / part.name))
+        jobs += count
+        large |= names
+    jobs += len(large)
     if jobs != info.jobs:
         raise BackupError(f"backup {info.id!r} is damaged: it contains {jobs:,} jobs instead of {info.jobs:,}")
     return jobs
+
+
+def _verified(part: BackupPart, content: bytes, backup: str, path: Path) -> tuple[int, set[bytes]]:
+    """Write a part to a file; return the number of its jobs, and the names of large records. Raises BackupError."""
+    if len(content) != part.size or hashlib.sha256(content).hexdigest() != part.sha256:
+        raise BackupError(f"part {part.name} of backup {backup!r} is damaged: its checksum differs")
+    path.write_bytes(content)
+    count, large = 0, set[bytes]()
+    for kind, rows in _chunks(path, backup):
+        if kind == b"jobs":
+            count += len(rows)
+        else:
+            large.update(row.suffix for row in rows if row.suffix.startswith(_LARGE))
+    return count, large
 
 
 def _chunks(path: Path, backup: str) -> Iterator[tuple[bytes, list[Any]]]:
@@ -158,25 +175,33 @@ class _Restore:
         self._names = Renaming(QueueKeys(info.prefix, info.queue), link.keys)
         self._unplaced: list[_Unplaced] = []
         self._ids: set[str] = set()
+        self._large: dict[bytes, list[bytes]] = {}
         self._keys_seen: set[bytes] = set()
         self._groups: list[str] = []
         self.jobs = self.keys = self.placed = 0
 
     async def run(self) -> bool:
-        resumed = await self._begin()
-        for kind, rows in self._all():
-            if kind == b"jobs":
-                await self._write_jobs(rows)
-        for kind, rows in self._all():
-            if kind == b"keys":
-                await self._write_keys(rows)
+        resumed, writes = await self._begin()
+        for part in self._info.parts:
+            for kind, rows in await self._read(part):
+                if kind == b"jobs":
+                    await self._write_jobs(rows, writes)
+                else:
+                    self._collect_large(rows)
+        for job_id, fields in self._large.items():
+            await self._write_jobs([BackedUpJob(job_id, b"", fields)], writes)
+        for part in self._info.parts if writes else ():
+            for kind, rows in await self._read(part):
+                if kind == b"keys":
+                    await self._write_keys(rows)
         await self._place()
         if self._groups:
             await self._start_groups()
         await self._link.transport.call(calls.restore_end(self._meta, self._info.id))
         return resumed
 
-    async def _begin(self) -> bool:
+    async def _begin(self) -> tuple[bool, bool]:
+        """Return whether this continues a restore, and whether records and keys are still to be written."""
         link, info = self._link, self._info
         begun = await link.transport.call(calls.restore_begin(self._meta, info.id, info.features, info.last_id))
         name = link.keys.name
@@ -187,33 +212,42 @@ class _Restore:
         if begun.status == "ok" and await self._has_jobs():
             await link.transport.call(calls.restore_end(self._meta, info.id))
             raise QueueNotEmptyError(name, "it has jobs")
-        return begun.status == "again"
+        return begun.status == "again", begun.detail == "writing"
 
     async def _has_jobs(self) -> bool:
-        stem = f"{self._link.keys.stem}{_SCAN_NOTHING}"
+        stem = f"{self._link.keys.stem}{_JOB}"
         async for keys in self._link.transport.scan(f"{stem}*"):
-            names = (text_of(key) for key in keys)
-            if any(name.startswith(stem) for name in names):
+            if any(text_of(key).startswith(stem) for key in keys):
                 return True
+            await self._link.runtime.sleep(SCAN_PAUSE_S)
         return False
 
-    def _all(self) -> Iterator[tuple[bytes, list[Any]]]:
-        for part in self._info.parts:
-            yield from _chunks(self._folder / part.name, self._info.id)
+    async def _read(self, part: BackupPart) -> list[tuple[bytes, list[Any]]]:
+        path = self._folder / part.name
+        return await in_thread(self._link.runtime, lambda: list(_chunks(path, self._info.id)))
 
-    async def _write_jobs(self, jobs: Sequence[BackedUpJob]) -> None:
+    def _collect_large(self, keys: Sequence[BackedUpKey]) -> None:
+        """Join the pages of records that were read as other keys."""
+        for key in keys:
+            if key.suffix.startswith(_LARGE):
+                self._large.setdefault(key.suffix[len(_LARGE) :], []).extend(key.content)
+
+    async def _write_jobs(self, jobs: Sequence[BackedUpJob], writes: bool) -> None:
         rows: list[BackedUpJob] = []
         for job in jobs:
             self._ids.add(text_of(job.id))
             if (unplaced := _order(job)) is not None:
                 self._unplaced.append(unplaced)
-            rows.append(job._replace(fields=self._names.record(job.fields)))
+            if writes:
+                rows.append(job._replace(fields=self._names.record(job.fields)))
         for batch in _batches(rows, lambda row: sum(map(len, row.fields))):
             self.jobs += await self._link.transport.call(calls.restore_jobs(self._meta, self._info.id, batch))
 
     async def _write_keys(self, keys: Sequence[BackedUpKey]) -> None:
         rows: list[RestoredKey] = []
         for key in keys:
+            if key.suffix.startswith(_LARGE):
+                continue
             job_id = job_id_of(key.suffix)
             if job_id is not None and job_id not in self._ids:
                 continue  # the job was removed while the backup was made

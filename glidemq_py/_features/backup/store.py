@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py.errors import BackupError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors.base import SECRET
 
-__all__ = ["BackupStore", "Destination"]
+__all__ = ["BackupStore", "Destination", "in_thread", "manifest_path", "part_path"]
 
 Destination: TypeAlias = str | Path | object
 """A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""
@@ -23,6 +24,11 @@ Destination: TypeAlias = str | Path | object
 T = TypeVar("T")
 
 _MANIFEST = "manifest.json"
+
+
+async def in_thread(runtime: Runtime, work: Callable[[], T]) -> T:
+    """Return the result of blocking work; it runs in a thread unless the caller's API is blocking."""
+    return work() if runtime is BLOCKING_RUNTIME else await asyncio.to_thread(work)
 
 
 def _obstore() -> Any:
@@ -36,19 +42,22 @@ class BackupStore:
     """A store as backups use it. Its methods run obstore's blocking functions, in a thread if there is an event loop.
 
     Args:
-        destination: A directory (created if missing), a URL, or a store of obstore.
+        destination: A directory, a URL, or a store of obstore.
         options: Settings of the store, such as ``{"region": "eu-central-1"}``; obstore documents them. Credentials that
             are not given here are read from the environment (``AWS_ACCESS_KEY_ID`` ...).
         runtime: Runtime of the queue.
+        writes: If True, a missing directory is created.
 
     Raises:
         GlideMQValidationError: If the destination or an option is invalid.
         UnsupportedOptionError: If obstore is not installed.
     """
 
-    def __init__(self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime) -> None:
-        self._store, self.name = _open(destination, dict(options or {}))
-        self._in_thread = runtime is not BLOCKING_RUNTIME
+    def __init__(
+        self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime, *, writes: bool = False
+    ) -> None:
+        self._store, self.name = _open(destination, _checked(options), writes)
+        self.runtime = runtime
 
     async def put(self, path: str, content: bytes) -> None:
         """Write an object. Raises BackupError."""
@@ -90,37 +99,52 @@ class BackupStore:
 
     async def _run(self, action: str, path: str, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.to_thread(work) if self._in_thread else work()
+            return await in_thread(self.runtime, work)
         except Exception as error:  # obstore raises exceptions of several unrelated classes
             raise BackupError(f"cannot {action} {path!r} in {self.name}: {_first_line(error)}") from error
 
 
-def _open(destination: Destination, options: dict[str, str]) -> tuple[Any, str]:
+def _checked(options: Any) -> dict[str, str]:
+    if options is None:
+        return {}
+    found: dict[Any, Any] = dict(options) if hasattr(options, "items") else {None: None}
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise GlideMQValidationError("storage_options", options, "must be a mapping of text to text")
+    return found
+
+
+def _open(destination: Destination, options: dict[str, str], writes: bool) -> tuple[Any, str]:
     try:
         import obstore.store as stores
     except ImportError as error:
         raise UnsupportedOptionError(
             "destination", str(destination), "needs obstore; install the extra: pip install 'glidemq-py[backup]'"
         ) from error
-    if isinstance(destination, str) and "://" not in destination:
-        destination = Path(destination)
     if not isinstance(destination, str | Path):
         if not isinstance(destination, _classes_of(stores)):
             message = "must be a directory, a URL such as 's3://bucket/prefix', or a store of obstore"
             raise GlideMQValidationError("destination", destination, message)
         return destination, type(destination).__name__
-    is_directory = isinstance(destination, Path) or destination.startswith("file:")
-    if options and is_directory:
+    if isinstance(destination, str) and "://" in destination:
+        if not destination.startswith("file://"):
+            return _object_store(stores, destination, options), destination
+        destination = Path(unquote(urlsplit(destination).path))
+    if not str(destination):
+        raise GlideMQValidationError("destination", destination, "must name a directory")
+    if options:
         raise GlideMQValidationError("storage_options", options, "a directory has no options")
+    return _directory(stores, Path(destination), writes), str(destination)
+
+
+def _directory(stores: Any, path: Path, writes: bool) -> Any:
+    if path.exists() and not path.is_dir():
+        raise GlideMQValidationError("destination", str(path), "is not a directory")
+    if not writes and not path.exists():
+        raise GlideMQValidationError("destination", str(path), "does not exist")
     try:
-        if isinstance(destination, Path):
-            return stores.LocalStore(destination, mkdir=True, automatic_cleanup=True), str(destination)
-        if is_directory:
-            return stores.LocalStore.from_url(destination, mkdir=True, automatic_cleanup=True), destination
-        return _object_store(stores, destination, options), destination
+        return stores.LocalStore(path, mkdir=True, automatic_cleanup=True)
     except Exception as error:
-        message = f"is not a directory or URL of a store ({_first_line(error)})"
-        raise GlideMQValidationError("destination", str(destination), message) from error
+        raise GlideMQValidationError("destination", str(path), f"cannot be used ({_first_line(error)})") from error
 
 
 def _classes_of(stores: Any) -> tuple[type, ...]:
@@ -131,10 +155,14 @@ def _object_store(stores: Any, url: str, options: dict[str, str]) -> Any:
     scheme = url.partition("://")[0].lower()
     kind = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}.get(scheme)
     if kind is None:
-        known = "s3, gs, az and file"
-        raise ValueError(f"the known schemes are {known}")
-    client = {"allow_http": True} if options.pop("allow_http", "").lower() in ("1", "true") else None
-    return kind.from_url(url, config=options or None, client_options=client)
+        raise GlideMQValidationError("destination", url, "must begin with s3://, gs://, az:// or file://")
+    settings = dict(options)
+    client = {"allow_http": True} if settings.pop("allow_http", "").lower() in ("1", "true") else None
+    try:
+        return kind.from_url(url, config=settings or None, client_options=client)
+    except Exception as error:
+        option, value = ("storage_options", SECRET) if "onfig" in type(error).__name__ else ("destination", url)
+        raise GlideMQValidationError(option, value, f"is rejected by obstore: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

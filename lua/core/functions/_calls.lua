@@ -514,7 +514,7 @@ G.replies = {
   blocked_groups = function(r) return cmsgpack.pack({ r.names, r.cursor }) end,
   maintenance_due = function(r) return cmsgpack.pack({ r.held, r.busy, r.wait }) end,
   backup_facts = function(r) return cmsgpack.pack({ r.now, r.broadcast, r.features }) end,
-  backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used }) end,
+  backup_jobs = function(r) return cmsgpack.pack({ r.rows, r.taken, r.deferred, r.used, r.large }) end,
   backup_keys = function(r) return cmsgpack.pack({ r.rows, r.taken, r.cursor, r.used }) end,
   restore_begin = function(r) return cmsgpack.pack({ r.status, r.detail }) end,
 }

@@ -2,11 +2,13 @@
 -- backup_facts: KEYS 1 meta   -> packed {now, broadcast 0|1, features}
 --   broadcast: subscriptions read its stream   features: the field `features` of P:meta, or ''
 -- backup_jobs: return the records of jobs.
---   KEYS 1 meta   ARGV 1 packed {ids, parents 0|1}   -> packed {rows, taken, deferred, used}
+--   KEYS 1 meta   ARGV 1 packed {ids, parents 0|1}   -> packed {rows, taken, deferred, used, large}
 --   row: {id, due, fields}: fields and values of the record, flat; due: its score in `scheduled`, or ''
 --   taken: how many of the ids were read; the caller sends the others again   used: CPU time of this call, microseconds
 --   deferred: with parents = 0, the ids of jobs that have children, which are not in the rows: a parent is read last,
 --   so that its record counts every child that ended and was removed meanwhile
+--   large: ids of jobs whose record has more than FIELDS fields, as that of a parent with thousands of children: they are
+--   not in the rows, and read as other keys, page by page
 -- backup_keys: return the content of other keys of the queue, page by page.
 --   KEYS 1 meta   ARGV 1 packed {suffixes, cursor}   -> packed {rows, taken, cursor, used}
 --   suffixes: names of keys without P; the first is read from the cursor on ('' = its start)
@@ -19,7 +21,7 @@ local SCAN = G.rows.scan
 local STREAM_ENTRY = G.rows.stream_entry
 local STREAM_GROUP = G.rows.stream_group
 
-local IDS, SUFFIXES, BYTES = 200, 500, 1048576
+local IDS, SUFFIXES, BYTES, FIELDS = 200, 500, 1048576, 2000
 local PAGE, ELEMENTS, SHORT_PAGE = 500, 1000, 20
 
 local function bytes_of(list)
@@ -62,14 +64,20 @@ local function measure(fields)
 end
 
 G.export('backup_jobs', { 'no-writes' }, function(q, r)
-  local started, rows, deferred, taken, size = os.clock(), {}, {}, 0, 0
+  local started, rows, deferred, large, taken, size = os.clock(), {}, {}, {}, 0, 0
   if #r.ids > IDS then error('too many ids: ' .. #r.ids) end
   -- Without the mark no job of this library has children, and those of a peer matter only while it waits for them.
   local have_children = r.parents == 0 and redis.call('HEXISTS', q.meta, 'sideKeys') == 1
   for _, id in ipairs(r.ids) do
-    local fields = redis.pcall('HGETALL', q.J .. id)
-    local state, bytes
-    if not fields.err then state, bytes = measure(fields) end
+    local key = q.J .. id
+    local count = redis.pcall('HLEN', key)
+    local fields, state, bytes
+    if type(count) == 'number' and count <= FIELDS then
+      fields = redis.call('HGETALL', key)
+      state, bytes = measure(fields)
+    elseif type(count) == 'number' then
+      large[#large + 1] = id
+    end
     if state then
       local waits = state == 'waiting-children' and r.parents == 0
       if waits or (have_children and redis.call('EXISTS', q.P .. 'deps:' .. id) == 1) then
@@ -83,7 +91,7 @@ G.export('backup_jobs', { 'no-writes' }, function(q, r)
     taken = taken + 1
     if size > BYTES then break end
   end
-  return G.replies.backup_jobs({ rows = rows, taken = taken, deferred = deferred, used = used_since(started) })
+  return G.replies.backup_jobs({ rows = rows, taken = taken, deferred = deferred, used = used_since(started), large = large })
 end)
 
 -- ------------------------------------------------------------------ other keys

@@ -1,8 +1,10 @@
--- Write a backup into an empty queue (docs/operate/backup.md). The key `restore` names the backup until the end, and a
--- record that is not in its place yet has the field `restored`: so an interrupted restore is repeated without a job
--- being placed twice, and no worker sees a job before all are written.
+-- Write a backup into an empty queue (docs/operate/backup.md). The hash `restore` has the backup and the phase until the
+-- end, and a record that is not in its place yet has the field `restored`: so an interrupted restore is repeated without
+-- a job being placed twice, and no worker sees a job before all are written. Once placing has begun, jobs may run and be
+-- removed: then neither records nor keys are written any more.
 -- restore_begin: KEYS 1 meta   ARGV 1 packed {backup, features, last}   -> packed {status, detail}
---   status: ok; again (this backup, interrupted); other (another backup, in detail); live (detail: the place with jobs)
+--   status: ok; again (this backup, interrupted; detail: its phase, writing or placing); other (another backup, in
+--   detail); live (detail: the place with jobs)
 --   last: the highest id of the backup: the id counter will not be below
 -- restore_keys:  KEYS 1 meta   ARGV 1 packed {backup, rows}   -> keys written
 --   row: {suffix, kind, ttl, content, first 0|1}, as from backup_keys; first: no earlier row has this key
@@ -25,8 +27,15 @@ local MARK = 'restored'
 local PART = 1000 -- arguments per command, about
 local DONE = 'depdone:'
 
-local function check_backup(q, backup)
-  if redis.call('GET', q.restore) ~= backup then error('ERR no restore of backup ' .. backup .. ' is under way', 0) end
+-- Return the phase of the restore.
+local function phase_of(q, backup)
+  local h = G.pick(q.restore, 'backup', 'phase')
+  if h.backup ~= backup then error('ERR no restore of backup ' .. backup .. ' is under way', 0) end
+  return h.phase
+end
+
+local function check_writing(q, backup)
+  if phase_of(q, backup) ~= 'writing' then error('ERR the jobs of backup ' .. backup .. ' are being placed', 0) end
 end
 
 -- Call a command with a long list of arguments, in parts of whole pairs.
@@ -55,16 +64,17 @@ end
 G.export('restore_begin', { 'allow-oom' }, G.for_operators(function(q, r)
   local rejected = G.feature_error(q.meta, r.features ~= '' and r.features or nil)
   if rejected then return rejected end
-  local before, place = redis.call('GET', q.restore), used_place(q)
-  if before and before ~= r.backup then return G.replies.restore_begin({ status = 'other', detail = before }) end
-  if not before and place then return G.replies.restore_begin({ status = 'live', detail = place }) end
-  redis.call('SET', q.restore, r.backup)
+  local before, place = G.pick(q.restore, 'backup', 'phase'), used_place(q)
+  if before.backup == r.backup then return G.replies.restore_begin({ status = 'again', detail = before.phase }) end
+  if before.backup then return G.replies.restore_begin({ status = 'other', detail = before.backup }) end
+  if place then return G.replies.restore_begin({ status = 'live', detail = place }) end
+  redis.call('HSET', q.restore, 'backup', r.backup, 'phase', 'writing')
   if r.last > G.count_of(redis.call('GET', q.id)) then redis.call('SET', q.id, G.int(r.last)) end
-  return G.replies.restore_begin({ status = before and 'again' or 'ok', detail = '' })
+  return G.replies.restore_begin({ status = 'ok', detail = 'writing' })
 end))
 
 G.export('restore_end', { 'allow-oom' }, G.for_operators(function(q, r)
-  if redis.call('GET', q.restore) ~= r.backup then return 0 end
+  if redis.call('HGET', q.restore, 'backup') ~= r.backup then return 0 end
   redis.call('UNLINK', q.restore)
   G.wake(q, 1)
   return 1
@@ -93,13 +103,16 @@ end
 local APPENDED = { list = true, stream = true }
 
 G.export('restore_keys', {}, G.for_operators(function(q, r)
-  check_backup(q, r.backup)
+  check_writing(q, r.backup)
   local now = G.now(q)
   for _, row in ipairs(r.rows) do
     local suffix, kind, ttl = row[KEY.suffix], row[KEY.kind], row[KEY.ttl]
     local key = q.P .. suffix
     if row[KEY.first] == 1 and APPENDED[kind] then redis.call('UNLINK', key) end
+    -- Whoever paused the queue before the restore wants it paused after it.
+    local paused = key == q.meta and redis.call('HGET', key, 'paused')
     WRITE[kind](key, row[KEY.content])
+    if paused then redis.call('HSET', key, 'paused', paused) end
     if ttl >= 0 then
       redis.call('PEXPIRE', key, G.int(math.max(1, ttl)))
       G.record_temporary(q, suffix, now, ttl)
@@ -125,7 +138,7 @@ local function agree_on_children(q, id, fields)
 end
 
 G.export('restore_jobs', {}, G.for_operators(function(q, r)
-  check_backup(q, r.backup)
+  check_writing(q, r.backup)
   local now, written = G.now(q), 0
   for _, row in ipairs(r.rows) do
     local id, fields = row[ROW.id], row[ROW.fields]
@@ -189,7 +202,7 @@ local function place(q, id, h, due, now)
 end
 
 G.export('restore_place', {}, G.for_operators(function(q, r)
-  check_backup(q, r.backup)
+  if phase_of(q, r.backup) == 'writing' then redis.call('HSET', q.restore, 'phase', 'placing') end
   local now, placed = G.now(q), 0
   for _, row in ipairs(r.rows) do
     local id = row[PLACED.id]
@@ -204,7 +217,7 @@ G.export('restore_place', {}, G.for_operators(function(q, r)
 end))
 
 G.export('restore_groups', {}, G.for_operators(function(q, r)
-  check_backup(q, r.backup)
+  phase_of(q, r.backup)
   local now, started = G.now(q), 0
   for _, name in ipairs(r.names) do started = started + (M.promote_parked(q, M.group(q, name), now) or 0) end
   return started
