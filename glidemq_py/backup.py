@@ -33,13 +33,15 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 __all__ = ["main"]
 
+_WITHOUT_SERVER = ("list", "verify")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return its exit code: 0 success, 1 failed, 2 invalid command line."""
     parser = _parser()
     given = parser.parse_args(sys.argv[1:] if argv is None else argv)
     url = given.url or os.environ.get(URL_VARIABLE)
-    if not url and given.command not in ("list", "verify"):
+    if not url and given.command not in _WITHOUT_SERVER:
         parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
         return asyncio.run(_run(given, url))
@@ -102,10 +104,9 @@ def _option(text: str) -> tuple[str, str]:
 async def _run(given: argparse.Namespace, url: str | None) -> int:
     storage = dict(given.storage_option) or None
     async with AsyncExitStack() as stack:
-        names = dict.fromkeys(given.queues)
-        queues: list[Queue[Any, Any]] = [
-            await stack.enter_async_context(Queue(name, url, prefix=given.prefix)) for name in names
-        ]
+        queues: list[Queue[Any, Any]] = [Queue(name, url, prefix=given.prefix) for name in dict.fromkeys(given.queues)]
+        for queue in queues if given.command not in _WITHOUT_SERVER else ():
+            await stack.enter_async_context(queue)
         if given.command == "run":
             schedule = BackupSchedule(
                 queues, given.destination, every=given.every, keep=given.keep, max_server_cpu=given.max_server_cpu,

@@ -670,6 +670,8 @@ async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytes
     assert f"queue {queue.name!r}: intact {info.id}" in (await run("verify", str(tmp_path), queue.name))[1]
     code, text = await run("restore", str(tmp_path), queue.name)
     assert (code, "cannot be restored: it has jobs" in text) == (1, True)
+    assert await asyncio.to_thread(command.main, ["list", str(tmp_path), queue.name]) == 0  # without a server
+    assert capsys.readouterr().out.count(info.id) == 1
     copy = f"{queue.name}-copy"
     code, text = await run("restore", str(tmp_path), copy, "--source", queue.name)
     assert (code, text) == (0, f"queue {copy!r}: restored 1,200 jobs from {info.id}\n")
