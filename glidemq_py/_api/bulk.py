@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call
@@ -224,17 +224,20 @@ class BulkAdd:
         defaults: The queue's default job options.
         quiet: If True, no `added` events are written.
         add_call: Builds the server calls.
+        before_chunk: Awaited before each chunk.
 
     Raises:
         GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
     """
 
     def __init__(
-        self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool, add_call: AddCall = add
-    ) -> None:
+        self, link: QueueLink, jobs: Iterable[Any], defaults: JobOptions, quiet: bool, add_call: AddCall = add,
+        before_chunk: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         self._link = link
         self._quiet = quiet
         self._add_call = add_call
+        self._before_chunk = before_chunk
         self._names: list[str] = []
         self._data: list[Any] = []
         self._options: list[JobOptions] = []
@@ -290,6 +293,8 @@ class BulkAdd:
         first = 0
         await check_remote_parents(self._link, self._remote_parents)
         for start, rows in self._chunks():
+            if self._before_chunk is not None:
+                await self._before_chunk()
             call = self._add_call(self._link.keys.meta, rows, self._quiet)
             reply = None if in_flight is None else await in_flight
             if self._connection_error is not None:

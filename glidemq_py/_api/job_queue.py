@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
@@ -365,8 +366,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:
         chunks = MarkedChunks()
-        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, chunks.add_call)
         confirmer = (await self._durable_adds(durability)).confirmer
+        renew = partial(chunks.renew, confirmer)
+        bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, chunks.add_call, renew)
         await confirmer.ready()
         try:
             added = await self._run_bulk(bulk)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py.errors.base import GlideMQError, _message_of
+from glidemq_py.errors.server import DurabilityError
 
 __all__ = [
     "BackupError",
@@ -22,10 +23,11 @@ __all__ = [
 
 
 class BulkAddError(GlideMQError):
-    """Some jobs of a bulk add were not added.
+    """Some jobs of a bulk add were not added, or not confirmed as durable.
 
     Attributes:
-        results: one element per input position: the job, or the exception if it was not added.
+        results: one element per input position: the job, or the exception if it was not added. A `DurabilityError` is
+            that of a job that was added, but not confirmed.
     """
 
     results: Sequence[object]
@@ -39,11 +41,20 @@ class BulkAddError(GlideMQError):
         """Return the number of positions with an exception."""
         return sum(isinstance(result, BaseException) for result in self.results)
 
+    @property
+    def unconfirmed(self) -> int:
+        """Return how many of `failed` were added, but not confirmed as durable."""
+        return sum(isinstance(result, DurabilityError) for result in self.results)
+
     def __str__(self) -> str:
         errors = (result for result in self.results if isinstance(result, BaseException))
         first = next(errors, None)
         reason = "" if first is None else f"; first error: {type(first).__name__}: {first}"
-        return f"{self.failed} of {len(self.results)} jobs were not added{reason}"
+        missing, unconfirmed = self.failed - self.unconfirmed, self.unconfirmed
+        counts = [f"{missing:,} of {len(self.results):,} jobs were not added"] if missing or not unconfirmed else []
+        if unconfirmed:
+            counts.append(f"{unconfirmed:,} jobs were added but not confirmed")
+        return f"{', '.join(counts)}{reason}"
 
 
 class BackupError(GlideMQError):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ from glidemq_py import (
     UnsupportedOptionError,
     sync,
 )
-from glidemq_py._features.durability import confirming
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._features.durability import adding, confirming
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
 from tests.server.worker_support import until, with_timeout
 
@@ -83,7 +85,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Regard every wait as short; return a function after which a separate confirmation is an error."""
     monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
 
-    async def fail(self: confirming.Confirmer, mark: str) -> None:
+    async def fail(self: confirming.Confirmer, mark: confirming.Mark) -> None:
         raise AssertionError(f"{mark} was not confirmed with its add")
 
     return lambda: monkeypatch.setattr(confirming.Confirmer, "confirm", fail)
@@ -156,6 +158,120 @@ async def test_durable_bulk_is_confirmed_once(server: ServerProcess, queue_name:
         assert len(jobs) == 1_000
         with server.client() as resp:
             assert waits_of(resp) <= 9  # one per chunk at most, and the check at first use
+
+
+async def test_all_chunks_of_a_bulk_share_one_timeout(private_server: Start, queue_name: str):
+    server = private_server()
+    async with Queue(queue_name, server.url, durable={"disk": False, "replicas": 1, "timeout": 300}) as queue:
+        with pytest.raises(BulkAddError) as error:
+            await queue.add_bulk([("resize", n) for n in range(3_000)])
+        assert str(error.value).startswith("3,000 jobs were added but not confirmed; first error: DurabilityError: job")
+        assert (error.value.failed, error.value.unconfirmed) == (3_000, 3_000)
+        with server.client() as resp:
+            calls = resp.info("commandstats")["cmdstat_wait"].split(",")[0].removeprefix("calls=")
+        assert int(calls) <= 6  # the check at first use and one wait; each counts twice if it blocks
+
+
+async def test_a_lost_chunk_of_a_bulk_is_noticed(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        await queue.add("resize")
+        confirm_all = confirming.Confirmer.confirm_all
+
+        async def confirm_after_loss(self: confirming.Confirmer, marks: list[confirming.Mark]) -> list[str]:
+            with server.client() as resp:
+                resp.execute("DEL", f"glide:{{{queue_name}}}:durable:{marks[1].text}")
+            return await confirm_all(self, marks)
+
+        monkeypatch.setattr(confirming.Confirmer, "confirm_all", confirm_after_loss)
+        with pytest.raises(BulkAddError) as error:
+            await queue.add_bulk([("resize", n) for n in range(1_000)])
+        failed = [i for i, each in enumerate(error.value.results) if isinstance(each, DurabilityError)]
+        assert failed == list(range(250, 500))
+        assert "the server has lost the job" in str(error.value)
+
+
+async def test_marks_of_a_long_bulk_are_renewed(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The first chunks of the bulk are nine minutes old when its fifth is added."""
+    monkeypatch.setattr(adding, "_RENEW_S", 0.0)
+    add_call, confirm_all = adding.MarkedChunks.add_call, confirming.Confirmer.confirm_all
+    lives: list[int] = []
+    with server.client() as resp:
+
+        def add_later(self: adding.MarkedChunks, *arguments: Any) -> Any:
+            if self._sent == 1_000:
+                for key in mark_keys(resp, queue_name):
+                    resp.execute("EXPIRE", key, 60)
+            return add_call(self, *arguments)
+
+        async def look(self: confirming.Confirmer, marks: list[confirming.Mark]) -> list[str]:
+            lives.extend(resp.execute("TTL", key) for key in mark_keys(resp, queue_name))
+            return await confirm_all(self, marks)
+
+        monkeypatch.setattr(adding.MarkedChunks, "add_call", add_later)
+        monkeypatch.setattr(confirming.Confirmer, "confirm_all", look)
+        async with Queue(queue_name, server.url, durable=True) as queue:
+            assert len(await queue.add_bulk([("resize", n) for n in range(2_000)])) == 2_000
+    assert len(lives) == 8
+    assert min(lives) > 300
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
+    """Return a list that receives the waits of each pipeline: their commands, and how long they may block together."""
+    sent: list[tuple[list[str], int]] = []
+    call_before = AsyncTransport.call_before
+
+    async def record(self: AsyncTransport, call: Any, waits: Any, block: int) -> Any:
+        commands = [wait for wait in waits if wait[0].startswith("WAIT")]
+        if commands:
+            assert sum(int(wait[-1]) for wait in commands) <= block
+            sent.append(([wait[0] for wait in commands], block))
+        return await call_before(self, call, waits, block)
+
+    monkeypatch.setattr(AsyncTransport, "call_before", record)
+    return sent
+
+
+async def test_disk_and_replicas_share_one_timeout(
+    server: ServerProcess, queue_name: str, blocks: list[tuple[list[str], int]]
+):
+    durable = Durability(replicas=1, timeout=700)
+    async with Queue(queue_name, f"{server.url}?request_timeout=300", durable=durable) as queue:
+        await queue._durable_adds(durable)
+        with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 700 ms"):
+            await queue.add("resize")
+        with server.client() as resp:
+            resp.execute("CONFIG", "SET", "appendfsync", "no")
+        with pytest.raises(DurabilityError, match="not written to the disk of the primary within 700 ms"):
+            await queue.add("resize")
+    assert {command for commands, _ in blocks for command in commands} == {"WAITAOF", "WAIT"}
+    assert max(block for _, block in blocks) <= 700
+
+
+async def test_an_add_in_its_own_pipeline_has_one_timeout(
+    private_server: Start, queue_name: str, blocks: list[tuple[list[str], int]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
+    primary = private_server(appendonly="yes", appendfsync="always")
+    replica = replica_of(private_server, primary)
+    await connected_replicas(primary, 1)
+    durable = Durability(replicas=1, timeout=60_000)
+    async with Queue(queue_name, f"{primary.url}?request_timeout=300", durable=durable) as queue:
+        for n in range(confirming._SHORT_WAITS):
+            await queue.add("resize", n)
+        confirmer = (await queue._durable_adds(durable)).confirmer
+        confirmer._durability = durable.replace(timeout=1_000)
+        replica.pause()
+        blocks.clear()
+        with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 1000 ms"):
+            await queue.add("resize")
+        replica.resume()
+    assert blocks[0] == (["WAITAOF", "WAIT"], 1_000)
+    assert max(block for _, block in blocks[1:]) <= 501  # half of the time was over
 
 
 async def test_producer(server: ServerProcess, queue_name: str):
@@ -235,7 +351,7 @@ async def test_a_server_that_lost_the_add_is_noticed(
         await queue.add("resize")
         confirm = confirming.Confirmer.confirm
 
-        async def confirm_after_loss(self: confirming.Confirmer, mark: str) -> None:
+        async def confirm_after_loss(self: confirming.Confirmer, mark: confirming.Mark) -> None:
             with server.client() as resp:
                 resp.execute("FLUSHALL")
             await confirm(self, mark)
@@ -261,7 +377,7 @@ async def test_server_that_dies_before_the_confirmation(
         await queue.add("resize")
         confirm = confirming.Confirmer.confirm
 
-        async def confirm_after_death(self: confirming.Confirmer, mark: str) -> None:
+        async def confirm_after_death(self: confirming.Confirmer, mark: confirming.Mark) -> None:
             server.kill()
             await confirm(self, mark)
 

@@ -10,6 +10,7 @@ import pytest
 from glidemq_py import errors
 from glidemq_py.errors import (
     BulkAddError,
+    DurabilityError,
     GlideMQError,
     GlideMQValidationError,
     JobFailedError,
@@ -107,6 +108,13 @@ def test_bulk_add_error_counts_failures():
     error = BulkAddError(["job", ValueError("bad"), "job", KeyError("k")])
     assert error.failed == 2
     assert str(error) == "2 of 4 jobs were not added; first error: ValueError: bad"
+    unconfirmed = [DurabilityError("late", str(n)) for n in range(1_000)]
+    error = BulkAddError([*unconfirmed, ValueError("bad"), object()])
+    assert (error.failed, error.unconfirmed) == (1_001, 1_000)
+    assert str(error).startswith(
+        "1 of 1,002 jobs were not added, 1,000 jobs were added but not confirmed; first error: D"
+    )
+    assert str(BulkAddError(unconfirmed)).startswith("1,000 jobs were added but not confirmed; first error: Durability")
 
 
 def test_a_script_error_begins_with_its_place():

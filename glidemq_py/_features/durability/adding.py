@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, unpack
 from glidemq_py._core.calls.adding import Added, Adder, AddReply, Row
-from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
 from glidemq_py.errors import BulkAddError, DurabilityError
 
 __all__ = ["ConfirmingTransport", "DurableAdds", "MarkedChunks", "add_marked"]
+
+
+_RENEW_S = MARK_S * 0.4
+"""Marks are renewed so early that they outlive the longest timeout, seconds."""
 
 
 def _new_mark() -> str:
@@ -24,12 +29,12 @@ def _marked(meta: str, rows: Sequence[Row], quiet: bool, mark: str, decode: Call
 
 
 def add_marked(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-    """Add jobs with a mark. Each result becomes (mark, result)."""
+    """Add jobs with a mark. Each result becomes (`Mark`, result)."""
     mark = _new_mark()
 
     def decode(reply: bytes) -> AddReply:
         now, results = unpack(reply)
-        return AddReply(now, [(mark, result) for result in results])  # type: ignore[misc]
+        return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
 
     return _marked(meta, rows, quiet, mark, decode)
 
@@ -94,7 +99,8 @@ class MarkedChunks:
 
     def __init__(self) -> None:
         self._sent = 0
-        self._added: list[tuple[int, int, str]] = []
+        self._added: list[tuple[int, int, Mark]] = []
+        self._renewed = time.monotonic()
 
     def add_call(self, meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
         """Add the next chunk."""
@@ -102,25 +108,28 @@ class MarkedChunks:
         self._sent += count
 
         def decode(reply: bytes) -> AddReply:
-            self._added.append((start, count, mark))
+            self._added.append((start, count, Mark(mark)))
             return AddReply(*unpack(reply))
 
         return _marked(meta, rows, quiet, mark, decode)
 
+    async def renew(self, confirmer: Confirmer) -> None:
+        """Renew the marks of a long bulk before they expire."""
+        if time.monotonic() - self._renewed >= _RENEW_S:
+            self._renewed = time.monotonic()
+            await confirmer.renew([mark for _, _, mark in self._added])
+
     async def confirm(self, confirmer: Confirmer, results: Sequence[Any]) -> None:
-        """Wait until all added chunks are durable.
+        """Wait until all added chunks are durable, for the timeout all together.
 
         Raises:
             BulkAddError: if some are not; the positions of their jobs have a `DurabilityError`.
         """
-        outcomes, failed = list(results), False
-        for start, count, mark in self._added:
-            try:
-                await confirmer.confirm(mark)
-            except DurabilityError as error:
-                failed = True
-                for i in range(start, start + count):
-                    if not isinstance(outcomes[i], BaseException):
-                        outcomes[i] = DurabilityError(error.reason, outcomes[i].id)
-        if failed:
+        outcomes = list(results)
+        failures = await confirmer.confirm_all([mark for _, _, mark in self._added])
+        for (start, count, _), failure in zip(self._added, failures, strict=True):
+            for i in range(start, start + count if failure else start):
+                if not isinstance(outcomes[i], BaseException):
+                    outcomes[i] = DurabilityError(failure, outcomes[i].id)
+        if any(failures):
             raise BulkAddError(outcomes)

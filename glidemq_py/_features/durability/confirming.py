@@ -8,9 +8,11 @@ restarted with older data, or a replica without the add became primary.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
@@ -27,12 +29,16 @@ from glidemq_py.errors import (
     UnsupportedOptionError,
 )
 
-__all__ = ["Confirmer", "confirm_durable"]
+__all__ = ["MARK_S", "Confirmer", "Mark", "confirm_durable"]
+
+_Kind = Literal["disk", "replicas"]
 
 _CONNECTED: Final = re.compile(rb"connected_slaves:(\d+)")
 
 _MAX_MARKS: Final = 1_000
 """Marks per call, as in ``confirm_durable.lua``."""
+MARK_S: Final = 600
+"""How long a mark lives without a confirmation, seconds, as in ``lua/features/durability``."""
 _PAUSE_S: Final = 0.05
 """Pause before the next try after a lost connection, seconds."""
 _SHORT_S: Final = 0.05
@@ -60,6 +66,14 @@ def confirm_durable(meta: str, marks: list[str], keep: int, cluster: bool) -> Ca
     """Check which marks exist, and keep them for ``keep`` seconds. Repeatable."""
     arguments = requests.confirm_durable(marks=marks, keep=keep, cluster=cluster)
     return Call("confirm_durable", meta, arguments, reader(ConfirmReply), repeatable=True)
+
+
+class Mark(NamedTuple):
+    """The mark of an add."""
+
+    text: str
+    deadline: float | None = None
+    """When its confirmation must have come, if its wait has begun (`time.monotonic`)."""
 
 
 class _Pending:
@@ -96,6 +110,10 @@ class Confirmer:
         self._meta = meta
         self._runtime = runtime
         self._durability = durability
+        self._kinds: list[_Kind] = ["disk"] if durability.disk else []
+        """What to wait for, in this order."""
+        if durability.replicas:
+            self._kinds.append("replicas")
         self._turn = runtime.lock()
         self._waiting: list[_Pending] = []
         self._dedicated: Transport | None = None
@@ -123,10 +141,11 @@ class Confirmer:
             raise ClosedError("the connection was closed")
         opened = await self._transport.dedicated()
         try:
-            _, waits = await self._send(opened, [], 1)
-            for reply in waits:
-                if isinstance(reply, GlideMQError):
-                    raise UnsupportedOptionError("durable", self._durability, _NO_AOF) if _is_aof_off(reply) else reply
+            for kind in self._kinds:
+                for reply in (await self._send(opened, [], 1, kind))[1]:
+                    if isinstance(reply, GlideMQError):
+                        is_off = _is_aof_off(reply)
+                        raise UnsupportedOptionError("durable", self._durability, _NO_AOF) if is_off else reply
         except BaseException:
             await opened.close()
             raise
@@ -146,37 +165,57 @@ class Confirmer:
             return await self._transport.call(call)
         block = self._durability.timeout
         try:
-            waits = await self._waits(opened, block)
             began = time.monotonic()
+            waits = await self._waits(opened, max(1, block // len(self._kinds)), self._kinds)
             reply, replies = await opened.call_before(call, waits, block)
         except (ServerNotReadyError, UnsupportedOptionError):
             return await self._transport.call(call)
         self._note_wait(time.monotonic() - began)
-        if self._shortfall("", replies):
-            return reply
-        unmarked: Any = [(None, result) for _, result in cast("Any", reply.results)]
-        return AddReply(reply.now, unmarked)
+        is_confirmed, until = not self._shortfall("", replies, self._kinds), began + block / 1000
+        marked: Any = [
+            (None if is_confirmed else mark._replace(deadline=until), result)
+            for mark, result in cast("Any", reply.results)
+        ]
+        return AddReply(reply.now, marked)
 
     def _note_wait(self, seconds: float) -> None:
         self._short_waits = self._short_waits + 1 if seconds < _SHORT_S else 0
 
-    async def confirm(self, mark: str) -> None:
+    async def confirm(self, mark: Mark) -> None:
         """Wait until the add with this mark is durable.
 
         Raises:
             DurabilityError: if it is not within the timeout, or if the server has lost the add.
         """
-        pending = _Pending(mark, time.monotonic() + self._durability.timeout / 1000)
-        self._waiting.append(pending)
+        (failure,) = await self.confirm_all([mark])
+        if failure:
+            raise DurabilityError(failure)
+
+    async def confirm_all(self, marks: Sequence[Mark]) -> list[str]:
+        """Wait until the adds with these marks are durable, for the timeout all together.
+
+        Returns:
+            Per mark why it is not confirmed; "" if it is.
+        """
+        deadline = time.monotonic() + self._durability.timeout / 1000
+        group = [_Pending(mark.text, deadline if mark.deadline is None else mark.deadline) for mark in marks]
+        self._waiting += group
         try:
-            while not pending.is_done:
+            while not all(pending.is_done for pending in group):
                 async with self._turn:  # the first of the waiting adds confirms all of them
-                    if not pending.is_done:
+                    if not all(pending.is_done for pending in group):
                         await self._confirm_waiting()
         finally:
-            self._waiting.remove(pending)
-        if pending.failure:
-            raise DurabilityError(pending.failure)
+            for pending in group:
+                self._waiting.remove(pending)
+        return [pending.failure for pending in group]
+
+    async def renew(self, marks: Sequence[Mark]) -> None:
+        """Keep these marks for another `MARK_S`. One that cannot be renewed counts as lost later."""
+        with contextlib.suppress(GlideMQError):
+            for start in range(0, len(marks), _MAX_MARKS):
+                texts = [mark.text for mark in marks[start : start + _MAX_MARKS]]
+                await self._transport.call(confirm_durable(self._meta, texts, MARK_S, False))
 
     async def _confirm_waiting(self) -> None:
         group = [pending for pending in self._waiting if not pending.is_done][:_MAX_MARKS]
@@ -198,18 +237,21 @@ class Confirmer:
         try:
             await self._connect()
             assert self._dedicated is not None
-            began = time.monotonic()
-            reply, waits = await self._send(self._dedicated, marks, block)
+            began, missing, shortfall = time.monotonic(), set[str](), ""
+            for kind in self._kinds:
+                left = block - round((time.monotonic() - began) * 1000)
+                reply, waits = await self._send(self._dedicated, marks, max(1, left), kind)
+                missing.update(mark for mark, found in zip(marks, reply.found, strict=True) if not found)
+                shortfall = shortfall or self._shortfall(reply.node, waits, (kind,))
             self._note_wait(time.monotonic() - began)
         except ClosedError:
             await self.close()
             return _CLOSED, set()
         except (GlideMQConnectionError, UnsupportedOptionError) as error:
             return f"not confirmed ({error})", set()
-        missing = {mark for mark, found in zip(marks, reply.found, strict=True) if not found}
-        return self._shortfall(reply.node, waits), missing
+        return shortfall, missing
 
-    def _shortfall(self, node: str, waits: list[Any]) -> str:
+    def _shortfall(self, node: str, waits: list[Any], kinds: Sequence[_Kind]) -> str:
         """Return what the replies to the waits lack; "" if nothing."""
         for reply in waits:
             if isinstance(reply, GlideMQError):
@@ -217,26 +259,28 @@ class Confirmer:
         replies = iter(waits)
         if node and next(replies) != node.encode():
             return "not confirmed by the node of the queue's slot"
-        if self._durability.disk:
+        if "disk" in kinds:
             primary, _ = next(replies)
             if not primary:
                 return "not written to the disk of the primary"
-        if self._replicas and (reached := next(replies)) < self._replicas:
+        if "replicas" in kinds and (reached := next(replies)) < self._replicas:
             return f"received by {reached} of {self._replicas} replicas"
         return ""
 
-    async def _send(self, transport: Transport, marks: list[str], block: int) -> tuple[ConfirmReply, list[Any]]:
-        waits = await self._waits(transport, block)
+    async def _send(
+        self, transport: Transport, marks: list[str], block: int, kind: _Kind
+    ) -> tuple[ConfirmReply, list[Any]]:
+        waits = await self._waits(transport, block, (kind,))
         keep = (self._durability.timeout + block) // 1000 + 1
         return await transport.call_before(confirm_durable(self._meta, marks, keep, transport.is_cluster), waits, block)
 
-    async def _waits(self, transport: Transport, block: int) -> list[list[str]]:
-        """Return the commands behind a call; they wait for ``block`` ms."""
+    async def _waits(self, transport: Transport, block: int, kinds: Sequence[_Kind]) -> list[list[str]]:
+        """Return the commands behind a call; each waits for ``block`` ms at most."""
         durability = self._durability
         waits: list[list[str]] = [["CLUSTER", "MYID"]] if transport.is_cluster else []
-        if durability.disk:
+        if "disk" in kinds:
             waits.append(["WAITAOF", "1", "0", str(block)])
-        if durability.replicas:
+        if "replicas" in kinds:
             wanted = durability.replicas
             self._replicas = await self._count_replicas(transport) if wanted == "all" else wanted
             waits.append(["WAIT", str(self._replicas), str(block)])

@@ -52,8 +52,7 @@ def decode_token(prefix: str, queue: str, token: object) -> LeaseFacts:
         padded = token[len(_VERSION) :] + "=" * (-(len(token) - len(_VERSION)) % 4)
         read: Any = json.loads(base64.b64decode(padded.encode("ascii"), b"-_", validate=True).decode("utf-8"))
         owner, job_id, entry, fence, processed_on, limit, keep = read
-        pair: Any = owner if isinstance(owner, list) else (prefix, owner)
-        its_prefix, name = pair
+        its_prefix, name = _pair(prefix, owner)
         valid = all(isinstance(each, str) for each in (its_prefix, name, job_id, entry)) and len(entry) < 64
         valid = valid and all(_is_number(each) for each in (fence, processed_on, limit)) and _is_keep(keep)
         facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _keep(keep)) if valid else None
@@ -76,6 +75,10 @@ def queue_names(prefix: str, name: str, other_prefix: str, other_name: str) -> t
 
 def _malformed(token: str) -> GlideMQValidationError:
     return GlideMQValidationError("token", token, "must be the `token` of a lease")
+
+
+def _pair(prefix: str, owner: Any) -> Any:
+    return cast("list[object]", owner) if isinstance(owner, list) else (prefix, owner)
 
 
 def _is_number(value: object) -> bool:
