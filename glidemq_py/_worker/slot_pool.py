@@ -1,20 +1,22 @@
 """The slots of a worker that serves several queues: which queue may fetch next, and how many jobs.
 
 Each queue has a fetch engine. They share the number of free slots. A list of queues is a strict order: a queue fetches
-only while no earlier one has ready jobs. Weights share the slots by stride scheduling: each fetched job advances the
-virtual time of its queue by 1 / weight, and the queue that is furthest behind fetches first.
+only while no earlier one has ready jobs. Weights share the slots by weighted fair queuing: each requested job advances
+the virtual time of its queue by 1 / weight, and each free slot is for the queue that is furthest behind. That may be a
+queue that has a call in flight: the slot then stays free until its reply, or short jobs would ignore the weights.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._worker.fetch_calls import Call, Exchange
+from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.fetch_loop import FetchLoop
 
@@ -22,12 +24,15 @@ if TYPE_CHECKING:
     from glidemq_py._core.calls.working import ExchangeReply, WakeChannel
     from glidemq_py._job.run import Run
     from glidemq_py._worker.options import WorkerOptions
+    from glidemq_py._worker.results import FinishedAttempt
 
 __all__ = ["PooledEngine", "PooledFetchLoop", "SlotPool"]
 
 
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
+_SAME_TIME: Final = 1e-6
+"""Virtual times that differ by less, in jobs, are equal: sums of fractions are not exact."""
 
 
 class SlotPool:
@@ -52,9 +57,10 @@ class SlotPool:
             engine.virtual_time = max(engine.virtual_time, self._time)
             self.ready[engine] = pump
 
-    def fetched(self, engine: PooledEngine, count: int) -> None:
-        """Charge an engine with its fetched jobs."""
-        self._time = max(self._time, engine.virtual_time)
+    def charge(self, engine: PooledEngine, count: int) -> None:
+        """Charge an engine with the jobs that it requests; a negative number refunds those that were not found."""
+        if count > 0:
+            self._time = max(self._time, engine.virtual_time)
         engine.virtual_time += count / engine.weight
 
     @property
@@ -69,19 +75,32 @@ class SlotPool:
         if not self.weighted:
             position = engine.position
             return 0 if any(each.position < position and each.may_request for each in self.ready) else self.free
-        mine, total, first = (engine.virtual_time, engine.position), engine.weight, True
-        for each in self.ready:
-            if each is not engine and not each.requested_slots and each.may_request:
-                total += each.weight
-                first = first and mine <= (each.virtual_time, each.position)
-        share = int(self.free * engine.weight / total)
-        return max(1, share) if first else share
+        return self._weighted_share(engine)
+
+    def _weighted_share(self, engine: PooledEngine) -> int:
+        """Deal the free slots one by one to the queue that is furthest behind; return how many this one gets."""
+        weight, own_time, position = engine.weight, engine.virtual_time, engine.position
+        most = min(self.free, engine.max_want)
+        last = own_time + (most - 1) / weight
+        rivals = [
+            (each.virtual_time, each.weight, each.position < position)
+            for each in self.ready
+            if each.virtual_time <= last and each is not engine and each.may_request
+        ]
+        low, high = 0, most
+        while low < high:  # at most log2(slots) steps
+            count = (low + high + 1) // 2
+            if count + _slots_before(rivals, own_time + (count - 1) / weight, self.free - count) <= self.free:
+                low = count
+            else:
+                high = count - 1
+        return low
 
     def pump(self, caller: PooledEngine | None = None) -> None:
         """Let the other queues fetch: a slot may be free, or a queue has no more ready jobs."""
         if self.free <= 0 or not self.ready:
             return
-        able = (each for each in self.ready if each is not caller and each.may_request)
+        able = (each for each in self.ready if each is not caller and each.may_call)
         if self.weighted:
             chosen = nsmallest(
                 min(self.free, _PUMPED_AT_ONCE), able, key=lambda each: (each.virtual_time, each.position)
@@ -90,6 +109,25 @@ class SlotPool:
             chosen = nsmallest(1, able, key=lambda each: each.position)
         for engine in chosen:
             self.ready[engine]()
+
+
+def _slots_before(rivals: Sequence[tuple[float, int, bool]], time: float, limit: int) -> int:
+    """Return how many slots these queues get before a slot with this virtual time; stop counting above ``limit``.
+
+    Each is given by its virtual time, its weight, and True if it precedes at the same time.
+    """
+    count = 0
+    for start, weight, precedes in rivals:
+        ahead = (time - start) * weight
+        if ahead > -_SAME_TIME:
+            whole = round(ahead)
+            if abs(ahead - whole) < _SAME_TIME:
+                count += whole + precedes
+            else:
+                count += math.ceil(ahead)
+            if count > limit:
+                break
+    return count
 
 
 class PooledEngine(FetchEngine):
@@ -149,22 +187,38 @@ class PooledEngine(FetchEngine):
         """True unless this queue cannot fetch now: it is paused, rate limited, or its last call failed."""
         return self._may_be_ready and self.may_fetch and self.step is None and not self.disconnected
 
+    @property
+    def may_call(self) -> bool:
+        """True if this queue can fetch now, and another call of it may be in flight."""
+        return self.may_request and self.calls_in_flight < self.max_calls
+
     def next_call(self, now: float) -> Call | None:
         """See `FetchEngine.next_call`; within the slots that the pool grants."""
+        if self.calls_in_flight >= self.max_calls:
+            return None
         pool = self._pool
         withheld = pool.free - pool.grant(self)
         pool.free -= withheld
         try:
-            return super().next_call(now)
+            call = super().next_call(now)
         finally:
             pool.free += withheld
+        if isinstance(call, Exchange) and call.want:
+            pool.charge(self, call.want)
+        return call
 
     def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:
         """See `FetchEngine.replied`."""
         fetched = list(runs)
-        if fetched:
-            self._pool.fetched(self, len(fetched))
+        if call.want:
+            self._pool.charge(self, len(fetched) - call.want)
         return super().replied(call, fetched, flags, exhausted, now)
+
+    def failed(self, call: Call, failure: Failure, now: float) -> list[FinishedAttempt]:
+        """See `FetchEngine.failed`."""
+        if isinstance(call, Exchange):
+            self._pool.charge(self, -call.want)
+        return super().failed(call, failure, now)
 
     def unresponsive_seconds(self, now: float) -> float:
         """See `FetchEngine.unresponsive_seconds`. An idle queue makes no calls."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from functools import partial
+from random import Random
 from typing import Any, cast
 
-from glidemq_py._worker.fetch_calls import Exchange
+import pytest
+
+from glidemq_py._worker.fetch_calls import Exchange, Failure
 from glidemq_py._worker.slot_pool import PooledEngine, SlotPool
 
 
@@ -101,3 +107,77 @@ def test_queues_without_jobs_are_not_pumped() -> None:
     pool.pump(first)
     assert pumped == [2]
     assert first not in pool.ready
+
+
+class Simulation:
+    """Queues that always have ready jobs; calls and jobs take a random time."""
+
+    def __init__(self, slots: int, weights: list[int], *, job: float) -> None:
+        self._random = Random(1)
+        self._job = job
+        self._events: list[tuple[float, int, Any]] = []
+        self._count = 0
+        self._now = 0.0
+        self.fetched: Counter[int] = Counter()
+        self.pool = SlotPool(slots, weighted=True)
+        self.engines = [PooledEngine(self.pool, at, weight, 0.0, lambda: 0.5) for at, weight in enumerate(weights)]
+        for engine in self.engines:
+            engine.accepting = True
+            engine.connect(partial(self._pump, engine))
+
+    def run(self, jobs: int) -> list[float]:
+        """Return the share of each queue in the fetched jobs."""
+        for engine in self.engines:
+            self._pump(engine)
+        while self.fetched.total() < jobs:
+            self._now, _, action = heapq.heappop(self._events)
+            action()
+        return [self.fetched[at] / self.fetched.total() for at in range(len(self.engines))]
+
+    def _after(self, mean: float, action: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self._now + mean * self._random.uniform(0.5, 1.5), self._count, action))
+
+    def _pump(self, engine: PooledEngine) -> None:
+        while (found := engine.next_call(self._now)) is not None:
+            assert isinstance(found, Exchange)
+            self._after(1.0, partial(self._replied, engine, found))
+
+    def _replied(self, engine: PooledEngine, found: Exchange) -> None:
+        self.fetched[engine.position] += found.want
+        for run in reply(engine, found, found.want):
+            self._after(self._job, partial(self._ended, engine, run))
+        self._after(0.0, partial(self._pump_all, engine))
+        self.pool.pump(engine)
+
+    def _ended(self, engine: PooledEngine, run: Any) -> None:
+        engine.free_slot(run)
+        self._pump_all(engine)
+
+    def _pump_all(self, engine: PooledEngine) -> None:
+        self._pump(engine)
+        self.pool.pump(engine)
+
+
+@pytest.mark.parametrize("job", [0.01, 1.0, 20.0], ids=["short", "medium", "long"])
+@pytest.mark.parametrize("slots", [1, 2, 4, 10, 50])
+def test_weights_share_any_number_of_slots(slots: int, job: float) -> None:
+    shares = Simulation(slots, [6, 3, 1], job=job).run(3_000)
+    assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.02)
+
+
+def test_many_queues_share_few_slots() -> None:
+    shares = Simulation(4, [1] * 40, job=1.0).run(4_000)
+    assert shares == pytest.approx([1 / 40] * 40, abs=0.005)
+
+
+def test_jobs_that_were_not_found_are_not_charged() -> None:
+    _, (few, many) = engines(4, [1, 1], weighted=True)
+    before = few.virtual_time
+    reply(few, call(few), 1)
+    assert few.virtual_time == before + 1
+    failing = call(few)
+    assert few.virtual_time == before + 1 + failing.want
+    few.failed(failing, Failure.LOST, 0.0)
+    assert few.virtual_time == before + 1
+    assert call(many).want == 3  # the other queue cannot fetch
