@@ -63,7 +63,7 @@ class StalledJobsTask(PeriodicTask):
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))
             for job_id in reply.recovered:
                 self._failure_log.stalled(job_id)
-                self._listeners.emit("stalled", job_id)
+                self._listeners.emit("stalled", job_id, queue=self._link.keys.name)
             for job_id in reply.failed:
                 self._failure_log.stalled_out(job_id)
             if reply.failed:

@@ -96,7 +96,8 @@ class BaseWorker(AsyncOnly):
         Events and arguments: ``active`` (job), ``completed`` (job, result), ``retrying`` (job, error), ``failed``
         (job, error; no retry follows), ``delayed`` (job, signal), ``suspended`` (job, signal), ``waiting-children``
         (job), ``stalled`` (job id), ``drained`` (), ``budget_exceeded`` (job; the budget of its flow), ``error``
-        (error), ``closing`` (), ``closed`` ().
+        (error), ``closing`` (), ``closed`` (). A listener of ``stalled`` or ``drained`` that requires one more argument
+        gets the name of the queue as well.
 
         Returns:
             The listener.
@@ -271,17 +272,31 @@ class BaseWorker(AsyncOnly):
         """Fetch jobs again."""
         self._life.resume()
 
-    def cancel_job(self, job_id: str) -> bool:
+    def cancel_job(self, job_id: str, queue: str | None = None) -> bool:
         """Cancel a job that this worker runs. `Queue.revoke` cancels a job of any worker.
 
         The job fails as revoked, without a retry; a result that its handler still returns is discarded. An
         ``async def`` handler is cancelled, the process of a sandboxed handler is killed, and a plain function must
         check ``job.cancelled``.
 
+        Args:
+            job_id: Id of the job.
+            queue: Queue of the job, for a worker of several queues: jobs of different queues may have equal ids.
+
         Returns:
             False if this worker does not run the job.
+
+        Raises:
+            GlideMQValidationError: If ``queue`` is not a queue of this worker, or is None and jobs of several queues
+                with this id are running; none of them is cancelled then.
         """
-        return self._life.parts is not None and self._life.parts.runner.cancel(str(job_id))
+        if queue is not None and queue not in self.queue_names:
+            raise GlideMQValidationError("queue", queue, f"must be a queue of {self!r}")
+        parts = self._life.parts
+        if parts is None:
+            return False
+        lanes: object = parts
+        return (lanes.runner if isinstance(lanes, Lanes) else parts.runner).cancel(str(job_id), queue)
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.

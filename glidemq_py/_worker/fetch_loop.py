@@ -293,7 +293,7 @@ class FetchLoop:
         if engine.idle:
             self.idle.set()
         if drained:
-            self._listeners.emit("drained")
+            self._listeners.emit("drained", queue=self._name)
         if engine.step is not None:
             self._set_timer()  # the pause after a failed call begins when no call is in flight
             self._pump()

@@ -44,7 +44,7 @@ from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
-from glidemq_py.errors import GlideMQError, UnsupportedFeatureError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["Lane", "Lanes", "open_lanes", "open_worker"]
@@ -56,6 +56,7 @@ QUIET_S: Final = 60.0
 REGISTERED_S: Final = 600.0
 """Time between registrations of the worker with a queue that has no work."""
 _OPENED_AT_ONCE: Final = 20
+_SHOWN: Final = 5
 _SHORT_S: Final = 0.25
 """Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
 
@@ -141,7 +142,10 @@ class Lane:
         elif self._quiet_since is None:
             self._quiet_since = self._loop.time()
         elif self._loop.time() - self._quiet_since >= QUIET_S and self._changing is None:
-            self._changing = asyncio.create_task(self._stop_background(), name=f"glidemq-quiet-{self.link.keys.name}")
+            self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        self._changing = asyncio.create_task(self._stop_background(), name=f"glidemq-quiet-{self.link.keys.name}")
 
     def _start_background(self) -> None:
         if self.background is not None or self._closing or not self._opening.in_background:
@@ -165,7 +169,7 @@ class Lane:
                 await asyncio.wait({before})
             await background.start()
         finally:
-            self._changing = None
+            self._changed()
 
     async def _stop_background(self) -> None:
         background, self.background = self.background, None
@@ -176,6 +180,11 @@ class Lane:
                 await background.stop()
                 await background.close()
         finally:
+            self._changed()
+
+    def _changed(self) -> None:
+        """End a start or stop of the tasks, unless a later one waits for it."""
+        if self._changing is asyncio.current_task():
             self._changing = None
 
     async def register(self) -> None:
@@ -226,9 +235,14 @@ class _Running:
         """Every job whose handler has not ended."""
         return [run for lane in self._lanes for run in lane.runner.running]
 
-    def cancel(self, job_id: str) -> bool:
-        """Cancel the jobs with this id; ids of different queues may be equal."""
-        return any(lane.runner.cancel(job_id) for lane in self._lanes)
+    def cancel(self, job_id: str, queue: str | None = None) -> bool:
+        """Cancel a job; ids of different queues may be equal. See `BaseWorker.cancel_job`."""
+        names = {run.job.queue_name for run in self.running if run.job.id == job_id and not run.attempt.ended}
+        if queue is None and len(names) > 1:
+            shown = ", ".join(map(repr, sorted(names)[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+            raise GlideMQValidationError("queue", None, f"job {job_id!r} runs in the queues {shown}; name one of them")
+        lanes = [lane for lane in self._lanes if lane.link.keys.name in names and queue in (None, lane.link.keys.name)]
+        return any(lane.runner.cancel(job_id) for lane in lanes)
 
 
 class _Fetching:

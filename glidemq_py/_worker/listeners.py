@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["WORKER_EVENTS", "Listeners"]
 
@@ -22,6 +23,8 @@ WORKER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "closed": (),
 }  # fmt: skip
 """Names of the listeners' arguments by event."""
+_OF_QUEUE: Final = frozenset({"stalled", "drained"})
+"""Events without a job. A listener that requires one more argument gets the name of the queue."""
 
 Listener = Callable[..., Any]
 
@@ -30,7 +33,8 @@ class Listeners:
     """Calls plain and async listeners. Errors of listeners are logged."""
 
     def __init__(self) -> None:
-        self._by_event: dict[str, list[Listener]] = {}
+        self._by_event: dict[str, list[tuple[Listener, bool]]] = {}
+        """The listeners, each with True if it gets the name of the queue."""
         self.wanted: Callable[[str], bool] = self._by_event.__contains__
         """Return True if the event has listeners."""
         self._running: set[asyncio.Future[Any]] = set()
@@ -42,22 +46,35 @@ class Listeners:
             GlideMQValidationError: If the event does not exist or the listener cannot be called with its arguments.
         """
         event = check_choice("event", event, WORKER_EVENTS)
-        check_callable("listener", listener, *WORKER_EVENTS[event])
-        self._by_event.setdefault(event, []).append(listener)
+        arguments = WORKER_EVENTS[event]
+        with_queue = (
+            event in _OF_QUEUE and not _accepts(listener, *arguments) and _accepts(listener, *arguments, "queue")
+        )
+        if not with_queue:
+            check_callable("listener", listener, *arguments)
+        self._by_event.setdefault(event, []).append((listener, with_queue))
 
     def off(self, event: str, listener: Listener) -> None:
         """Remove a listener. Does nothing if it is not registered."""
         listeners = self._by_event.get(event, [])
-        if listener in listeners:
-            listeners.remove(listener)
+        for each in listeners:
+            if each[0] == listener:
+                listeners.remove(each)
+                break
         if not listeners:
             self._by_event.pop(event, None)
 
-    def emit(self, event: str, *args: Any) -> None:
-        """Call the listeners of an event; async listeners run in tasks of their own."""
-        for listener in self._by_event.get(event, ()):
+    def emit(self, event: str, *args: Any, queue: str | None = None) -> None:
+        """Call the listeners of an event; async listeners run in tasks of their own.
+
+        Args:
+            event: Name of the event.
+            *args: Arguments of the listeners.
+            queue: Name of the queue, for events without a job.
+        """
+        for listener, with_queue in self._by_event.get(event, ()):
             try:
-                answer = listener(*args)
+                answer = listener(*args, queue) if with_queue else listener(*args)
             except Exception:
                 _log.exception("listener of worker event %r failed", event)
                 continue
@@ -75,3 +92,11 @@ class Listeners:
         """Wait until the running async listeners have ended, except those in ``without`` (they wait for the caller)."""
         while waited_for := self._running - without:
             await asyncio.wait(waited_for)
+
+
+def _accepts(listener: Listener, *arguments: str) -> bool:
+    try:
+        check_callable("listener", listener, *arguments)
+    except GlideMQValidationError:
+        return False
+    return True

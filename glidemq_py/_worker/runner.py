@@ -162,7 +162,7 @@ class AttemptRunner:
         """Stop the handler of an ended attempt, if possible."""
         raise NotImplementedError
 
-    def cancel(self, job_id: str) -> bool:
+    def cancel(self, job_id: str, _: str | None = None) -> bool:
         """Cancel a running job (it fails as revoked); return False if this worker does not run it."""
         for run in self.running:
             if run.job.id == job_id and not run.attempt.ended:

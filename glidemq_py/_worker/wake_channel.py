@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,7 @@ _SLOT_WAIT_S: Final = 0.02
 """How long a wake-up waits for a slot that a call in flight may leave free, before it is passed on."""
 _SUBSCRIBED_S: Final = 2.0
 _RETRY_S: Final = 5.0
+_SHOWN: Final = 5
 
 
 def places_of(keys: QueueKeys) -> tuple[str, ...]:
@@ -163,6 +165,7 @@ class WakeChannels:
     async def _poll_on(self) -> None:
         loop = asyncio.get_running_loop()
         self._next_round = loop.time() + 1.0
+        failing = False
         while True:
             await asyncio.sleep(POLL_S * random.uniform(0.9, 1.1))
             sleepers = list(self._sleepers.values())
@@ -176,8 +179,15 @@ class WakeChannels:
                     if loop.time() >= self._next_round:
                         self._next_round = loop.time() + ROUND_S
                         await self._check_all(sleepers)
+                failing = False
             except GlideMQError as error:
-                _log.debug("polling %d queues failed: %s", len(sleepers), error)
+                _log.log(
+                    logging.DEBUG if failing else logging.WARNING,
+                    "polling %d queues (%s) failed; until it succeeds again, jobs that arrive without a wake-up "
+                    "message are not found, nor stalled jobs of idle queues: %s",
+                    len(sleepers), _shown(sleepers), error,
+                )  # fmt: skip
+                failing = True
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:
                 # A bug of ours must not end the poll.
@@ -220,6 +230,11 @@ class WakeChannels:
         if found:
             sleeper.found()
         sleeper.checked(bool(exists) or bool(found))
+
+
+def _shown(sleepers: Sequence[Sleeper]) -> str:
+    names = sorted({each.keys.name for each in sleepers})
+    return ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -128,7 +128,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         selection = parse_queues(queue_name)
         if selection.several:
             _check_several(options, handler)
-        (dead_letters, *_) = [parse_dead_letter_queue(dead_letter_queue, name) for name in selection.names]
+        dead_letters = parse_dead_letter_queue(dead_letter_queue, *selection.names)
         queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
             dead_letter_queue=dead_letters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQError, GlideMQValidationError, Job, Queue, Worker
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Queue, Worker
 from glidemq_py._worker import lanes, wake_channel
+from glidemq_py._worker.background import Background
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import until, with_timeout
@@ -136,6 +138,83 @@ async def test_weights_share_the_slots(url: str, names: list[str]):
     assert 110 <= shares[a] <= 130
     assert 50 <= shares[b] <= 70
     assert 15 <= shares[c] <= 25
+
+
+@pytest.mark.parametrize("concurrency", [4, 50])
+async def test_weights_share_several_slots(url: str, names: list[str], concurrency: int):
+    ran: list[str] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(job.queue_name)
+        await asyncio.sleep(0.001)
+
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add_bulk([("n", None)] * 400)
+    worker = Worker(dict(zip(names, (6, 3, 1), strict=True)), handle, url, concurrency=concurrency)
+    await worker.start()
+    await with_timeout(until(lambda: len(ran) >= 400))
+    await worker.close()
+    shares = Counter(ran[:400])
+    for name, share in zip(names, (0.6, 0.3, 0.1), strict=True):
+        assert shares[name] / 400 == pytest.approx(share, abs=0.1)
+
+
+async def test_cancel_job_names_the_queue_of_equal_ids(url: str, names: list[str]):
+    running: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
+
+    async def handle(job: Job) -> None:
+        running[job.queue_name].set()
+        await asyncio.Event().wait()
+
+    a, b, c = names
+    worker = Worker(names, handle, url, concurrency=3)
+    assert not worker.cancel_job("7")
+    async with Queue(a, url) as first, Queue(b, url) as second, worker:
+        one, two = await first.add("n", job_id="7"), await second.add("n", job_id="7")
+        await with_timeout(asyncio.gather(running[a].wait(), running[b].wait()))
+        with pytest.raises(GlideMQValidationError, match=rf"'queue'.*'7'.*{re.escape(repr(a))}, {re.escape(repr(b))}"):
+            worker.cancel_job("7")
+        with pytest.raises(GlideMQValidationError, match="'queue' = 'other'"):
+            worker.cancel_job("7", queue="other")
+        assert worker.active_count == 2
+        assert not worker.cancel_job("7", queue=c)
+        assert worker.cancel_job("7", queue=b)
+        with pytest.raises(JobFailedError, match="revoked"):
+            await two.wait_until_finished(timeout=10_000)
+        assert await one.get_state() == "active"
+        assert worker.cancel_job("7")
+        with pytest.raises(JobFailedError, match="revoked"):
+            await one.wait_until_finished(timeout=10_000)
+
+
+async def test_cancel_job_of_a_single_queue_accepts_its_name(url: str, queue_name: str):
+    running = asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url) as worker:
+        job = await queue.add("n")
+        await with_timeout(running.wait())
+        with pytest.raises(GlideMQValidationError, match="'queue' = 'other'"):
+            worker.cancel_job(job.id, queue="other")
+        assert worker.cancel_job(job.id, queue=queue_name)
+
+
+async def test_listener_gets_the_queue_that_is_drained(url: str, names: list[str]):
+    plain: list[str] = []
+    drained: asyncio.Queue[str] = asyncio.Queue()
+    worker = Worker(names, echo, url)
+    worker.on("drained", lambda: plain.append("drained"))
+    worker.on("drained", drained.put_nowait)
+    async with worker:
+        for name in (names[1], names[0]):
+            async with Queue(name, url) as queue:
+                await queue.add("n")
+                assert await with_timeout(drained.get()) == name
+    assert plain == ["drained"] * 2
 
 
 async def test_concurrency_is_that_of_all_queues(url: str, names: list[str]):
@@ -271,8 +350,12 @@ async def test_stalled_job_of_an_idle_queue_is_recovered(url: str, names: list[s
         parts = dead._life.parts
         assert parts is not None
         await parts.heartbeat.close()  # other workers consider it dead
-        async with Worker(names, echo, url, lock_duration=1_000, stalled_interval=1_000):
+        worker = Worker(names, echo, url, lock_duration=1_000, stalled_interval=1_000)
+        stalled: list[tuple[str, str]] = []
+        worker.on("stalled", lambda job_id, queue: stalled.append((job_id, queue)))
+        async with worker:
             assert await job.wait_until_finished(timeout=30_000) == 5
+        assert stalled == [(job.id, names[1])]
         await dead.close(force=True)
 
 
@@ -292,6 +375,40 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
         await queue.add("n", 1, delay=3_600_000)
         await with_timeout(until(lambda: second.background is not None))
         assert await queue.add_and_wait("n", 2) == 2
+
+
+async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
+    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    async with Worker(names, echo, url) as worker:
+        opened: Any = worker._life.parts
+        lane = opened.lanes[0]
+        await with_timeout(until(lambda: lane._changing is None))
+        stopping, starting, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        stop, start = Background.stop, Background.start
+
+        async def slow_stop(self: Background, limit: float = 5.0) -> None:
+            stopping.set()
+            await stop(self, limit)
+
+        async def slow_start(self: Background) -> None:
+            starting.set()
+            await go.wait()
+            await start(self)
+
+        monkeypatch.setattr(Background, "stop", slow_stop)
+        monkeypatch.setattr(Background, "start", slow_start)
+        lane._begin_stop()
+        await with_timeout(stopping.wait())
+        lane._start_background()
+        begun = lane._changing
+        await with_timeout(starting.wait())
+        assert lane._changing is begun
+        closing = asyncio.create_task(worker.close())
+        go.set()
+        await with_timeout(closing)
+        assert begun.done()
+        assert lane._changing is None
 
 
 async def test_jobs_of_a_producer_that_knows_no_channels_are_found(url: str, resp: RespClient, names: list[str]):
@@ -397,10 +514,48 @@ async def test_queues_share_a_worker_in_memory(glidemq_memory: Any):
         assert await queue.add_and_wait("n", 1) == 1
 
 
+async def test_failing_polls_are_logged_once_per_streak(
+    private_server: Callable[..., ServerProcess], names: list[str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    monkeypatch.setattr(wake_channel, "POLL_S", 0.01)
+    monkeypatch.setattr(wake_channel, "_RETRY_S", 0.01)
+    calls, broken = 0, True
+
+    async def read(*_: Any) -> set[str]:
+        nonlocal calls
+        calls += 1
+        if broken:
+            raise GlideMQError("not permitted")
+        return set()
+
+    def warnings() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+    monkeypatch.setattr(wake_channel, "_read", read)
+    async with Worker(names, echo, private_server().url):
+        await with_timeout(until(lambda: calls >= 5))
+        (line,) = [each for each in warnings() if "polling" in each]
+        assert repr(names[0]) in line
+        assert "not permitted" in line
+        broken = False
+        await with_timeout(until(lambda: calls >= 8))
+        broken = True
+        await with_timeout(until(lambda: len([each for each in warnings() if "polling" in each]) == 2))
+
+
+def test_dead_letter_queue_must_not_be_one_of_the_queues():
+    with pytest.raises(GlideMQValidationError, match=r"'b'.*one of the worker's queues"):
+        Worker(["a", "b"], echo, dead_letter_queue="b")
+    with pytest.raises(GlideMQValidationError, match=r"'b'.*the queue itself"):
+        Worker("b", echo, dead_letter_queue="b")
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ([], "at least one"), ({}, "at least one"), (["a", "a"], "'a'.*twice"), ({"a": 0}, r"queue_name\['a'\].*0"),
+        ([], r"\[\].*at least one"), ({}, "{}.*at least one"), (["a", "a"], "'a'.*twice"),
+        ({"a": 0}, r"queue_name\['a'\].*0"),
         ({"a": 1.5}, "1.5"), ({"a": "2"}, "queue_name"), ({"a": True}, "queue_name"), ({"a": 1_001}, "1001|1,001"),
         (["a", ""], r"queue_name\[1\]"), ([1], r"queue_name\[0\]"), (5, "queue_name.*5"), (b"a", "queue_name"),
     ],

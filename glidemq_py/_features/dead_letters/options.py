@@ -65,11 +65,11 @@ DeadLetterInput = str | DeadLetterOptions | DeadLetterOptionsDict | Literal[Fals
 """A value of ``dead_letter_queue``: a name, the options, False (disable), or None (keep the current setting)."""
 
 
-def parse_dead_letter_queue(value: object, queue: str | None = None) -> DeadLetterOptions | Literal[False] | None:
-    """Return the parsed option ``dead_letter_queue`` of ``queue``.
+def parse_dead_letter_queue(value: object, *queues: str) -> DeadLetterOptions | Literal[False] | None:
+    """Return the parsed option ``dead_letter_queue`` of these queues.
 
     Raises:
-        GlideMQValidationError: the value is invalid, or names the queue itself.
+        GlideMQValidationError: the value is invalid, or names one of the queues.
     """
     if value is None or value is False:
         return value
@@ -77,6 +77,7 @@ def parse_dead_letter_queue(value: object, queue: str | None = None) -> DeadLett
         parsed = DeadLetterOptions(value)
     else:
         parsed = parse_nested(_OPTION, value, DeadLetterOptions, ", a queue's name")
-    if parsed.name == queue:
-        raise GlideMQValidationError(_OPTION, parsed.name, "must not be the queue itself")
+    if parsed.name in queues:
+        problem = "must not be the queue itself" if len(queues) == 1 else "must not be one of the worker's queues"
+        raise GlideMQValidationError(_OPTION, parsed.name, problem)
     return parsed

@@ -42,21 +42,21 @@ def parse_queues(value: object) -> QueueSelection:
         return QueueSelection((validate_queue_name(value),), (1,), False, False)
     if isinstance(value, Mapping):
         given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        names = _names(list(given))
+        names = _names(list(given), value)
         weights = tuple(check_int(f"{_OPTION}[{name!r}]", given[name], minimum=1, maximum=MAX_WEIGHT) for name in names)
         return QueueSelection(names, weights, True, True)
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         listed: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        names = _names(listed)
+        names = _names(listed, value)
         return QueueSelection(names, (1,) * len(names), False, True)
     raise GlideMQValidationError(
         _OPTION, value, "must be a name, a list of names (strict order), or a mapping of names to weights"
     )
 
 
-def _names(values: list[Any]) -> tuple[str, ...]:
+def _names(values: list[Any], given: object) -> tuple[str, ...]:
     if not values:
-        raise GlideMQValidationError(_OPTION, values, "must name at least one queue")
+        raise GlideMQValidationError(_OPTION, given, "must name at least one queue")
     if len(values) > MAX_QUEUES:
         raise GlideMQValidationError(_OPTION, f"{len(values)} queues", f"must name at most {MAX_QUEUES:,} queues")
     names = tuple(validate_queue_name(name, f"{_OPTION}[{at}]") for at, name in enumerate(values))
