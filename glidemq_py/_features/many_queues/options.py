@@ -42,12 +42,12 @@ def parse_queues(value: object) -> QueueSelection:
         return QueueSelection((validate_queue_name(value),), (1,), False, False)
     if isinstance(value, Mapping):
         given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        names = _names(list(given), value)
+        names = _names(list(given), given)
         weights = tuple(check_int(f"{_OPTION}[{name!r}]", given[name], minimum=1, maximum=MAX_WEIGHT) for name in names)
         return QueueSelection(names, weights, True, True)
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         listed: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        names = _names(listed, value)
+        names = _names(listed, listed)
         return QueueSelection(names, (1,) * len(names), False, True)
     raise GlideMQValidationError(
         _OPTION, value, "must be a name, a list of names (strict order), or a mapping of names to weights"
