@@ -10,6 +10,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from glidemq_py.sync import Queue
+
 
 class LossyProxy:
     """A TCP proxy that can drop the reply to a request.
@@ -17,12 +19,16 @@ class LossyProxy:
     After `lose(part, times)`, the next ``times`` requests that contain ``part`` (case-insensitive) are forwarded, and
     the client's connection is closed instead of a reply. `lost` counts them; `wait_lost` waits.
 
+    The library is loaded on the server: on a new server, the first request would be answered with its absence.
+
     Args:
         port: port of the local server.
     """
 
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)
+        with Queue("library", f"valkey://127.0.0.1:{port}") as queue:
+            queue.get_job_counts()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._changed = threading.Condition()
