@@ -66,7 +66,7 @@ class QueueNotEmptyError(BackupError):
 
     Attributes:
         queue: name of the queue.
-        reason: what it contains.
+        reason: why it is not empty.
     """
 
     def __init__(self, queue: str, reason: str) -> None:

@@ -667,7 +667,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             storage_options: See `backup`.
 
         Returns:
-            What was written.
+            The number of jobs and keys written.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.

@@ -1,4 +1,4 @@
-"""The manifest of a backup: what it contains, with the checksums of its parts and of itself."""
+"""The manifest of a backup: its contents, with the checksums of its parts and of itself."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _FAMILIES: Final = re.compile(
 )
 _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", re.DOTALL)
 READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
-"""What is still to be reported to other queues and parents. Read last: it is written when a job ends."""
+"""Keys of reports to other queues and parents that are not delivered. Read last: they are written when a job ends."""
 
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",

@@ -152,7 +152,7 @@ async def restore(
         storage_options: See `backup`.
 
     Returns:
-        What was written.
+        The number of jobs and keys written.
 
     Raises:
         GlideMQValidationError: If an argument is invalid.

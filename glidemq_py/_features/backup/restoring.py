@@ -44,7 +44,7 @@ SCAN_PAUSE_S: Final = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore wrote.
+    """The result of a restore.
 
     Attributes:
         queue: name of the restored queue.

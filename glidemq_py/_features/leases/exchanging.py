@@ -54,7 +54,7 @@ _UNKNOWN_BUDGET_MS: Final = 1_000
 
 
 class LeaseOutcome(StrEnum):
-    """What a report or extension of a lease has done."""
+    """The effect of a report or extension of a lease."""
 
     COMPLETED = "completed"
     RETRYING = "retrying"
@@ -144,7 +144,7 @@ def released_row(facts: LeaseFacts) -> Finished:
 
 
 class _Stored(NamedTuple):
-    """What a failure needs to know of the job."""
+    """The facts about a job that a failure needs."""
 
     options: JobOptions
     opts_text: str

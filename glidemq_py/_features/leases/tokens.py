@@ -1,4 +1,4 @@
-"""The text form of a lease, for another process or machine: what is needed to report it."""
+"""The text form of a lease, with which another process or machine reports it."""
 
 from __future__ import annotations
 
