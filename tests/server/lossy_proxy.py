@@ -19,7 +19,7 @@ class LossyProxy:
     After `lose(part, times)`, the next ``times`` requests that contain ``part`` (case-insensitive) are forwarded, and
     the client's connection is closed instead of a reply. `lost` counts them; `wait_lost` waits.
 
-    The library is loaded on the server: on a new server, the first request would be answered with its absence.
+    `lose` loads the library on the server: on a new server, the first request would be answered with its absence.
 
     Args:
         port: port of the local server.
@@ -27,8 +27,7 @@ class LossyProxy:
 
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)
-        with Queue("library", f"valkey://127.0.0.1:{port}") as queue:
-            queue.get_job_counts()
+        self._is_loaded = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._changed = threading.Condition()
@@ -43,6 +42,10 @@ class LossyProxy:
         return f"valkey://127.0.0.1:{self.port}"
 
     def lose(self, part: str, times: int = 1) -> None:
+        if not self._is_loaded:
+            self._is_loaded = True
+            with Queue("library", f"valkey://127.0.0.1:{self._server[1]}") as queue:
+                queue.get_job_counts()
         with self._changed:
             self._lose, self._left = part.lower().encode(), times
 

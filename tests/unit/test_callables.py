@@ -73,7 +73,7 @@ REFUSED: dict[str, Any] = {
     ],
     "listener": [
         lambda: Worker("q").on("completed", takes_one),
-        lambda: Worker("q").on("drained", takes_one),
+        lambda: Worker("q").on("drained", takes_two),
         lambda: Worker("q").on("error", takes_none),
         lambda: QueueEvents("q").on("added", takes_two),  # type: ignore[arg-type]
         lambda: sync.QueueEvents("q").on("*", takes_none),  # type: ignore[arg-type]
