@@ -22,7 +22,7 @@ __all__ = ["apply_retention", "create_backup"]
 _log = get_logger(__name__)
 
 JOBS_PER_CALL: Final = 30
-"""So a call takes some 0.3 ms, and other clients do not notice it."""
+"""So a call takes about half a millisecond."""
 KEYS_PER_CALL: Final = 50
 PART_BYTES: Final = 8 * 1024 * 1024
 """Size of a part before compression, about."""
