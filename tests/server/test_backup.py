@@ -267,6 +267,14 @@ async def reach_completed(queue: Queue, count: int) -> None:
 # -- the same name ------------------------------------------------------------------------------------------
 
 
+async def test_ids_of_removed_jobs_are_not_issued_again(queue: Queue, copy: Queue, tmp_path: Path) -> None:
+    jobs = await queue.add_bulk([("n", n) for n in range(5)])
+    await queue.remove(jobs[-1].id)
+    assert (await queue.backup(tmp_path)).last_id == 5
+    await copy.restore(tmp_path, source=queue.name)
+    assert (await copy.add("n")).id == "6"
+
+
 async def test_restore_after_obliterate_under_the_same_name(queue: Queue, url: str, tmp_path: Path) -> None:
     jobs = await queue.add_bulk([("n", n) for n in range(250)])
     info = await queue.backup(str(tmp_path))

@@ -90,6 +90,7 @@ class _Reading:
         self._keys: list[str] = []
         self._last: list[str] = []
         self._parents: list[str] = []
+        self._large: list[str] = []
         self.jobs = 0
         self.keys = 0
         self.last_id = 0
@@ -106,6 +107,7 @@ class _Reading:
         parents, self._parents = self._parents, []
         for i in range(0, len(parents), JOBS_PER_CALL):
             await self._read_jobs(parents[i : i + JOBS_PER_CALL], parents=True)
+        await self._read_keys(self._large, records=True)
         await self._read_keys(self._last)
 
     def _interruption(self) -> float:
@@ -157,21 +159,21 @@ class _Reading:
             await self._parts.add("jobs", reply.rows)
             ids = ids[reply.taken :]
             await self._throttle.used(reply.used)
-            if reply.large:
-                await self._read_keys([f"job:{text_of(each)}" for each in reply.large], records=True)
+            self._large += (f"job:{text_of(each)}" for each in reply.large)
 
     async def _read_keys(self, suffixes: list[str], *, records: bool = False) -> None:
-        cursor = b""
+        cursor, found = b"", set[bytes]()
         while suffixes:
             batch = suffixes[:KEYS_PER_CALL]
             reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
             await self._parts.add("keys", reply.rows)
-            if records:
-                self.jobs += reply.taken
-            else:
-                self.keys += reply.taken
+            found.update(row[0] for row in reply.rows)  # others are gone
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
+        if records:
+            self.jobs += len(found)
+        else:
+            self.keys += len(found)
 
 
 async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: float) -> BackupInfo:
@@ -196,7 +198,7 @@ async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: 
     await reading.run()
     await parts.flush()
     ended = await call(calls.backup_facts(keys.meta))
-    counter = str(await link.transport.command("GET", keys.id) or "")
+    counter = text_of(await link.transport.command("GET", keys.id) or b"")
     last_id = max(reading.last_id, int(counter) if counter.isascii() and counter.isdigit() else 0)
     info = BackupInfo(
         id=backup, queue=keys.name, prefix=keys.prefix, started=facts.now, ended=ended.now, jobs=reading.jobs,

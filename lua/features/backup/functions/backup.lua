@@ -70,7 +70,7 @@ G.export('backup_jobs', { 'no-writes' }, function(q, r)
   local have_children = r.parents == 0 and redis.call('HEXISTS', q.meta, 'sideKeys') == 1
   for _, id in ipairs(r.ids) do
     local key = q.J .. id
-    local count = redis.pcall('HLEN', key)
+    local count = G.pcall('HLEN', key)
     local fields, state, bytes
     if type(count) == 'number' and count <= FIELDS then
       fields = redis.call('HGETALL', key)
