@@ -167,7 +167,7 @@ class _Reading:
             batch = suffixes[:KEYS_PER_CALL]
             reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
             await self._parts.add("keys", reply.rows)
-            found.update(row[0] for row in reply.rows)  # others are gone
+            found.update(key for key, *_ in reply.rows)  # others are gone
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
         if records:
