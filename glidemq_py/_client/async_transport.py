@@ -16,7 +16,7 @@ from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.async_client import create_async, glide, resolve_async
-from glidemq_py._client.call_retry import CallRetry, classify, translate
+from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
 from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, CallOutcome, Interruptions
@@ -222,6 +222,34 @@ class AsyncTransport:
                 return await self._client.custom_command(words)
             except GlideError as again:
                 failed = again
+
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
+        if self._loop is not _current_loop():
+            raise self._foreign_loop()
+        timeout = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
+        batch, options = _pipeline(self.is_cluster, timeout, key)
+        for command in commands:
+            batch.custom_command(list(command))
+        retry = self._retry(str(commands[0][0]), True, time.monotonic(), (key,))
+        replies: list[Any]
+        while True:
+            answered = self._answered
+            try:
+                replies = await self._client.exec(batch, raise_on_error=False, options=options)
+                self._answered += 1
+                failed = not_read(replies)
+            except GlideError as error:
+                self._check_silence(error, answered, key)
+                replies, failed = [], error
+            if failed is None:
+                return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
+            if self._closed:
+                raise ClosedError("the connection was closed") from failed
+            step = retry.after(failed)
+            if step is None:
+                raise translate(failed, self.library) from failed
+            await asyncio.sleep(step.pause)
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""

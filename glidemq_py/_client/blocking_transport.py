@@ -10,7 +10,7 @@ from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.blocking_client import create_blocking, glide_sync, resolve_blocking
-from glidemq_py._client.call_retry import CallRetry, classify, translate
+from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
 from glidemq_py._client.connect import BlockingGlideClient
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
 from glidemq_py._client.connection_options import ConnectionOptions
@@ -232,6 +232,33 @@ class ThreadTransport:
                     return self._client.custom_command(words)
                 except GlideError as again:
                     failed = again
+        finally:
+            self._leave()
+
+    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `BlockingTransport.send_reads`."""
+        self._enter()
+        try:
+            batch = self._new_batch(is_atomic=False)
+            for command in commands:
+                batch.custom_command(list(command))
+            retry = self._retry(str(commands[0][0]), True, time.monotonic(), (key,))
+            replies: list[Any]
+            while True:
+                answered = self._answered
+                try:
+                    replies = self._client.exec(batch, raise_on_error=False, options=self._pinned(key, 0))
+                    self._answered += 1
+                    failed = not_read(replies)
+                except GlideError as error:
+                    self._check_silence(error, answered, key)
+                    replies, failed = [], error
+                if failed is None:
+                    return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
+                step = retry.after(failed)
+                if step is None:
+                    raise translate(failed, self.library) from failed
+                self._pause(step.pause, failed)
         finally:
             self._leave()
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
@@ -30,7 +31,7 @@ from glidemq_py.errors import GlideMQError
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library
 
-__all__ = ["CallRetry", "Step", "classify", "translate"]
+__all__ = ["CallRetry", "Step", "classify", "not_read", "translate"]
 
 
 def classify(error: GlideError) -> Failure:
@@ -47,6 +48,14 @@ def classify(error: GlideError) -> Failure:
 def translate(error: GlideError, library: Library | None = None) -> GlideMQError:
     """Return our error for an error of GLIDE; the caller raises it from the original."""
     return error_of(classify(error), str(error), library)
+
+
+def not_read(replies: Sequence[Any]) -> GlideError | None:
+    """Return the first error after which reads are repeated: the server was not ready or the slot had moved."""
+    for reply in replies:
+        if isinstance(reply, GlideError) and classify(reply).outcome is not CallOutcome.PERMANENT:
+            return reply
+    return None
 
 
 _FIRST_PAUSE_S: Final = 0.005

@@ -46,6 +46,10 @@ class DrivenTransport:
         """See `Transport.command`."""
         return self._blocking.command(*args)
 
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
+        return self._blocking.send_reads(key, commands)
+
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`; here the call is sent after the read has returned."""
         await self.command(*read)

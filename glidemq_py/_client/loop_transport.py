@@ -259,6 +259,10 @@ class LoopTransport:
         """See `Transport.command`."""
         return await (await self._here()).command(*args)
 
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
+        return await (await self._here()).send_reads(key, commands)
+
     async def _here(self) -> Transport:
         transport = (await self.connected()).transport
         assert transport is not None

@@ -158,6 +158,10 @@ class SharedThreadTransport:
         """See `BlockingTransport.command`."""
         return self._open().command(*args)
 
+    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `BlockingTransport.send_reads`."""
+        return self._open().send_reads(key, commands)
+
     def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
         """See `BlockingTransport.call_before`."""
         return self._open().call_before(call, waits, block)

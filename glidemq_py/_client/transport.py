@@ -40,6 +40,20 @@ class JobTransport(Protocol):
 class Transport(JobTransport, Protocol):
     """A connection of an event loop."""
 
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """Send commands that only read together, to the primary of ``key``; all their keys are in its slot.
+
+        The server may serve other clients between them. They are all repeated, as a repeatable `call` is, if replies
+        are lost or the server is not ready.
+
+        Returns:
+            One reply per command: a GlideMQError for a command that failed.
+
+        Raises:
+            GlideMQError: as `call`, if there are no replies.
+        """
+        ...
+
     @property
     def interruptions(self) -> Interruptions:
         """Recorded outages of the server, shared by this connection and those derived from it."""
@@ -112,6 +126,10 @@ class BlockingTransport(Protocol):
 
     def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
+        ...
+
+    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
         ...
 
     @property

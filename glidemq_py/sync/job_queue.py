@@ -582,7 +582,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Write a backup of this queue to a directory or an object store, while the queue is in use.
 
         Each record is read in one atomic step. Every job that exists from the beginning to the end is in the backup
-        exactly once; a job that is added or removed meanwhile may be in it or not. Reading costs the server some 17
+        exactly once; a job that is added or removed meanwhile may be in it or not. Reading costs the server some 6
         microseconds per job.
 
         Args:

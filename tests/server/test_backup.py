@@ -22,7 +22,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py import backup as command
-from glidemq_py._features.backup import calls, creating
+from glidemq_py._features.backup import calls, creating, records
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import MemoryServer, RespClient
 from tests.server.worker_support import Raw, until, with_timeout
@@ -424,7 +424,7 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
     queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers run, retry, delay and remove jobs, and producers add, while the backup reads in small steps."""
-    monkeypatch.setattr(creating, "JOBS_PER_CALL", 5)
+    monkeypatch.setattr(records, "MOST_RECORDS", 5)
     lasting = [
         job.id
         for job in await queue.add_bulk(
@@ -462,24 +462,22 @@ async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: p
     """The pauses are in proportion to the CPU time that the server reports."""
     await queue.add_bulk([("n", n) for n in range(2_000)])
     link = await queue._connected()
-    used, slept = 0, 0.0
-    call = link.transport.call
+    used, slept = 0.0, 0.0
+    count = creating._Throttle.used
 
-    async def counted(request: Any) -> Any:
+    async def counted(self: Any, microseconds: float) -> None:
         nonlocal used
-        reply = await call(request)
-        if request.function in ("backup_jobs", "backup_keys"):
-            used += reply.used
-        return reply
+        used += microseconds
+        await count(self, microseconds)
 
     async def sleep(seconds: float) -> None:
         nonlocal slept
         slept += seconds
 
-    monkeypatch.setattr(link.transport, "call", counted)
+    monkeypatch.setattr(creating._Throttle, "used", counted)
     monkeypatch.setattr(type(link.runtime), "sleep", staticmethod(sleep))
     await queue.backup(tmp_path, max_server_cpu=0.1)
-    assert used > 0
+    assert used > creating.SCAN_US * 2
     assert slept >= 0.9 * (9 * used / 1_000_000 - 0.002)
 
 

@@ -1,12 +1,15 @@
 """Several calls that are sent together: each is run once and in order, whatever fails."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from glide_shared.exceptions import ConnectionError as GlideConnectionError
 from glide_shared.exceptions import RequestError
 
+from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.glide_config import config_of
@@ -14,7 +17,7 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import add
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
-from glidemq_py.errors import AmbiguousResultError, ScriptError
+from glidemq_py.errors import AmbiguousResultError, GlideMQError, ScriptError
 from glidemq_py.testing import RespClient
 
 
@@ -30,11 +33,12 @@ class FaultyClient:
         self._client = client
         self._fault: str | int | None = fault
 
-    def exec(self, batch: Any, raise_on_error: bool) -> Any:
+    def exec(self, batch: Any, raise_on_error: bool, **options: Any) -> Any:
         fault, self._fault = self._fault, None
         if isinstance(fault, int):
-            del batch.commands[fault]
-        replies = self._client.exec(batch, raise_on_error=raise_on_error)
+            batch = copy(batch)
+            batch.commands = [each for i, each in enumerate(batch.commands) if i != fault]
+        replies = self._client.exec(batch, raise_on_error=raise_on_error, **options)
         if fault == "reply":
             raise GlideConnectionError("connection lost")
         if isinstance(fault, int):
@@ -43,6 +47,19 @@ class FaultyClient:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
+
+
+class AsyncFaultyClient(FaultyClient):
+    """The same for a client of an event loop, whose replies come later."""
+
+    async def exec(self, batch: Any, raise_on_error: bool, **options: Any) -> Any:
+        fault, self._fault = self._fault, None
+        replies = await self._client.exec(batch, raise_on_error=raise_on_error, **options)
+        if fault == "reply":
+            raise GlideConnectionError("connection lost")
+        if isinstance(fault, int):
+            replies[fault] = RequestError("LOADING: the dataset is being loaded")
+        return replies
 
 
 @pytest.fixture
@@ -110,3 +127,37 @@ def test_first_failure_is_raised(transport: ThreadTransport, core_resp: RespClie
     core_resp.execute("SET", keys.stream, "no stream")
     with pytest.raises(ScriptError, match="WRONGTYPE"):
         transport.call_all(adds(keys))
+
+
+def reads(keys: QueueKeys) -> list[list[str]]:
+    return [["HLEN", keys.meta], ["GET", keys.meta], ["HGETALL", keys.meta]]
+
+
+def check_reads(replies: list[Any]) -> None:
+    size, refused, fields = replies
+    assert size == 1
+    assert isinstance(refused, GlideMQError)
+    assert "WRONGTYPE" in str(refused)
+    assert fields == {b"field": b"value"}
+
+
+@pytest.mark.parametrize("fault", [None, "reply", 0, 2])
+def test_reads_are_repeated(transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: Any) -> None:
+    core_resp.execute("HSET", keys.meta, "field", "value")
+    client: Any = transport._client
+    client.exec = FaultyClient(SimpleNamespace(exec=client.exec), fault).exec
+    check_reads(transport.send_reads(keys.meta, reads(keys)))
+
+
+@pytest.mark.parametrize("fault", [None, "reply", 0, 2])
+async def test_reads_of_an_event_loop_are_repeated(
+    core_url: str, core_resp: RespClient, keys: QueueKeys, fault: Any
+) -> None:
+    core_resp.execute("HSET", keys.meta, "field", "value")
+    transport = await AsyncTransport.connect(core_url)
+    try:
+        client: Any = transport._client
+        client.exec = AsyncFaultyClient(SimpleNamespace(exec=client.exec), fault).exec
+        check_reads(await transport.send_reads(keys.meta, reads(keys)))
+    finally:
+        await transport.close()

@@ -78,6 +78,16 @@ class _Connection:
         except CommandError as error:
             raise meaning_of(str(error), self.library) from error
 
+    def _run_reads(self, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        self._check()
+        return [self._read(command) for command in commands]
+
+    def _read(self, command: Sequence[str | bytes]) -> Any:
+        try:
+            return self._server.command(_Read(command).command)
+        except CommandError as error:
+            return meaning_of(str(error), self.library)
+
     is_cluster = False
 
     @property
@@ -107,6 +117,11 @@ class MemoryTransport(_Connection):
         """See `Transport.call`."""
         await asyncio.sleep(0)  # let other tasks run, as they do during a real call
         return self._run(call)
+
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`."""
+        await asyncio.sleep(0)
+        return self._run_reads(commands)
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`. A blocking read ends early if the clock is advanced."""
@@ -190,6 +205,10 @@ class MemoryBlockingTransport(_Connection):
     def call(self, call: Call[T]) -> T:
         """See `BlockingTransport.call`."""
         return self._run(call)
+
+    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `BlockingTransport.send_reads`."""
+        return self._run_reads(commands)
 
     def command(self, *args: str | bytes) -> Any:
         """See `BlockingTransport.command`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from glidemq_py._client.runtime import Runtime
@@ -13,6 +13,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, new_backup_id, parse_manifest, time_of
 from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
+from glidemq_py._features.backup.records import RecordReader
 from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError
@@ -21,8 +22,7 @@ __all__ = ["apply_retention", "create_backup"]
 
 _log = get_logger(__name__)
 
-JOBS_PER_CALL: Final = 30
-"""So a call takes about half a millisecond."""
+JOBS_AT_ONCE: Final = 200
 KEYS_PER_CALL: Final = 50
 PART_BYTES: Final = 8 * 1024 * 1024
 """Size of a part before compression, about."""
@@ -43,7 +43,7 @@ class _Throttle:
         self._pause_per_us = (1 / share - 1) / 1_000_000
         self._pause = 0.0
 
-    async def used(self, microseconds: int) -> None:
+    async def used(self, microseconds: float) -> None:
         self._pause += microseconds * self._pause_per_us
         if self._pause >= 0.002:
             pause, self._pause = self._pause, 0.0
@@ -59,7 +59,7 @@ class _Parts:
         self._size = 0
         self.written: list[BackupPart] = []
 
-    async def add(self, kind: str, rows: list[Any]) -> None:
+    async def add(self, kind: str, rows: Sequence[Any]) -> None:
         if not rows:
             return
         chunk = pack((kind, rows))
@@ -85,15 +85,19 @@ class _Reading:
     def __init__(self, link: QueueLink, parts: _Parts, throttle: _Throttle) -> None:
         self._link, self._parts, self._throttle = link, parts, throttle
         self._stem = link.keys.stem
+        self._records = RecordReader(link, lambda rows: parts.add("jobs", rows), throttle.used)
         self._seen: set[str] = set()
         self._jobs: list[str] = []
         self._keys: list[str] = []
         self._last: list[str] = []
-        self._parents: list[str] = []
-        self._large: list[str] = []
-        self.jobs = 0
+        self._large_records = 0
         self.keys = 0
         self.last_id = 0
+
+    @property
+    def jobs(self) -> int:
+        """Number of records read."""
+        return self._records.count + self._large_records
 
     async def run(self) -> None:
         for _ in range(SCANS):
@@ -104,10 +108,8 @@ class _Reading:
                 break
         else:
             raise BackupError(f"queue {self._stem[:-1]!r}: the connection was interrupted in each of {SCANS} scans")
-        parents, self._parents = self._parents, []
-        for i in range(0, len(parents), JOBS_PER_CALL):
-            await self._read_jobs(parents[i : i + JOBS_PER_CALL], parents=True)
-        await self._read_keys(self._large, records=True)
+        await self._records.read_parents()
+        await self._read_keys([f"job:{each}" for each in self._records.large], records=True)
         await self._read_keys(self._last)
 
     def _interruption(self) -> float:
@@ -121,7 +123,7 @@ class _Reading:
                     self._seen.add(suffix)
                     self._sort(suffix)
             await self._read_full()
-        await self._read_full(1)
+        await self._read_full(all_=True)
 
     async def _batches(self) -> AsyncIterator[list[str]]:
         stem = self._stem
@@ -141,25 +143,15 @@ class _Reading:
         elif is_backed_up(suffix):
             self._keys.append(suffix)
 
-    async def _read_full(self, least: int = JOBS_PER_CALL) -> None:
-        while len(self._jobs) >= least:
-            batch = self._jobs[:JOBS_PER_CALL]
-            del self._jobs[:JOBS_PER_CALL]
-            await self._read_jobs(batch, parents=False)
-        while len(self._keys) >= least:
+    async def _read_full(self, *, all_: bool = False) -> None:
+        while len(self._jobs) >= JOBS_AT_ONCE or (all_ and self._jobs):
+            batch = self._jobs[:JOBS_AT_ONCE]
+            del self._jobs[:JOBS_AT_ONCE]
+            await self._records.read(batch)
+        while len(self._keys) >= KEYS_PER_CALL or (all_ and self._keys):
             batch = self._keys[:KEYS_PER_CALL]
             del self._keys[:KEYS_PER_CALL]
             await self._read_keys(batch)
-
-    async def _read_jobs(self, ids: list[str], *, parents: bool) -> None:
-        while ids:
-            reply = await self._link.transport.call(calls.backup_jobs(self._link.keys.meta, ids, parents=parents))
-            self.jobs += len(reply.rows)
-            self._parents += (text_of(each) for each in reply.deferred)
-            await self._parts.add("jobs", reply.rows)
-            ids = ids[reply.taken :]
-            await self._throttle.used(reply.used)
-            self._large += (f"job:{text_of(each)}" for each in reply.large)
 
     async def _read_keys(self, suffixes: list[str], *, records: bool = False) -> None:
         cursor, found = b"", set[bytes]()
@@ -171,7 +163,7 @@ class _Reading:
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
         if records:
-            self.jobs += len(found)
+            self._large_records += len(found)
         else:
             self.keys += len(found)
 
