@@ -397,7 +397,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_client.library_loading:load_arguments",
         "_client.replies:read_replies_in",
         "_client.blocking_transport:ThreadTransport._load",
-        "_features.consistency.checking:GroupScan.send_reads",
+        "_features.consistency.checking:GroupScan.read_all",
         "_features.consistency.checking:GroupScan._read_without_record",
         "_worker.command.target:load_workers",
         "_worker.sandbox.child:load",

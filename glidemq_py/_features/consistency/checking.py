@@ -178,7 +178,7 @@ class GroupScan:
 
     # -- gathering ----------------------------------------------------------------------------------------
 
-    def send_reads(self) -> Generator[Call[Any], Any, None]:
+    def read_all(self) -> Generator[Call[Any], Any, None]:
         """Read the records of all groups."""
         cursor = ""
         while True:
@@ -364,7 +364,7 @@ class ConsistencyScan:
         meta = self.keys.meta
         broadcast, peers = yield checking.check_scope(meta)
         self.peers = bool(peers)
-        yield from self.groups.send_reads()
+        yield from self.groups.read_all()
         for source in _SETS if broadcast else (*_READY, *_SETS):
             yield from self._place(source)
         for name in self.groups.with_parked():

@@ -97,7 +97,7 @@ def connected(http: httpx.Client, content: bytes = b"") -> socket.socket:
     return connection
 
 
-def send_reads(connection: socket.socket) -> bytes:
+def read_all(connection: socket.socket) -> bytes:
     """Return everything until the proxy closes the connection."""
     found = b""
     try:
@@ -113,7 +113,7 @@ def send_reads(connection: socket.socket) -> bytes:
 def test_half_sent_headers_are_closed(url: str) -> None:
     with running_proxy(url, limits={"header_timeout": 500}) as (http, _):
         halves = [connected(http, b"POST /queues/q/jobs HTTP/1.1\r\nHost: loc") for _ in range(900)]
-        assert [send_reads(connection) for connection in halves] == [b""] * 900
+        assert [read_all(connection) for connection in halves] == [b""] * 900
         assert http.get("/health").status_code == 200
 
 
@@ -135,13 +135,13 @@ def test_single_bytes_do_not_extend_the_deadline(url: str) -> None:
         slow.close()
         # The second request of a connection has a deadline as well.
         second = connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /he")
-        assert send_reads(second).count(b"HTTP/1.1 200 OK") == 1
+        assert read_all(second).count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_idle_connections_are_closed(url: str) -> None:
     with running_proxy(url, limits={"header_timeout": 300, "idle_timeout": 300}) as (http, _):
-        assert send_reads(connected(http)) == b""
-        assert b"200 OK" in send_reads(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+        assert read_all(connected(http)) == b""
+        assert b"200 OK" in read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
 
 
 def test_half_sent_body_is_408(url: str, queue_name: str) -> None:
@@ -149,7 +149,7 @@ def test_half_sent_body_is_408(url: str, queue_name: str) -> None:
     with running_proxy(url, body_timeout=300) as (http, _):
         halves = [connected(http, f'{head}content-length: 99\r\n\r\n{{"name":'.encode()) for _ in range(50)]
         for connection in halves:
-            answer = send_reads(connection)
+            answer = read_all(connection)
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "timeout"
         assert http.get(f"/queues/{queue_name}/counts").json()["waiting"] == 0
@@ -161,17 +161,17 @@ def test_body_after_an_early_response_has_a_deadline(url: str) -> None:
         connection = connected(http, head)
         assert connection.recv(4_096).startswith(b"HTTP/1.1 401 ")
         connection.sendall(b"x")
-        send_reads(connection)  # until it is closed
+        read_all(connection)  # until it is closed
 
 
 def test_connections_are_limited(url: str) -> None:
     with running_proxy(url, limits={"max_connections": 3}) as (http, _):
         kept = [connected(http, b"GET /health HTTP/1.1\r\n") for _ in range(3)]
-        refused = send_reads(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+        refused = read_all(connected(http, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"))
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert json.loads(refused.partition(b"\r\n\r\n")[2]) == {"error": "too many connections", "code": "overloaded"}
         kept[0].sendall(b"host: localhost\r\nconnection: close\r\n\r\n")
-        assert b"200 OK" in send_reads(kept[0])
+        assert b"200 OK" in read_all(kept[0])
         assert http.get("/health").status_code == 200
         for connection in kept[1:]:
             connection.close()
