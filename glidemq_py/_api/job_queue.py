@@ -140,6 +140,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     _runtime: Runtime = ASYNC_RUNTIME
     _add_call: AddCall = staticmethod(add)
+    _may_suspend = True
+    """Whether its jobs may be suspended: then their timeouts are polled for."""
 
     # -- connection ---------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             self._dead_letters_declared = True
         connection.transport = transport
         connection.part(_ADDS, lambda _: adder)
-        if self._runtime is ASYNC_RUNTIME:
+        if self._runtime is ASYNC_RUNTIME and self._may_suspend:
             sweep = connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link))
             sweep.start()
             sweep.end_with_loop()

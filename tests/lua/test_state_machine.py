@@ -29,6 +29,7 @@ from tests.lua.own_support import Fetched, OwnQueue, library
 from tests.lua.peer_rules import SKEW, PeerRules
 from tests.lua.queue_model import ENDED, Job, Model, Window
 from tests.lua.retention_rules import KEEP, RetentionRules
+from tests.lua.scheduler_rules import SchedulerRules
 from tests.lua.suspension_rules import SUSPEND_TIMEOUT, SuspensionRules
 from tests.lua.wire_support import WireQueue
 
@@ -46,7 +47,9 @@ PHASES = (Phase.generate, Phase.shrink) if os.environ.get("GLIDEMQ_SHRINK") else
 _numbers = itertools.count()
 
 
-class QueueMachine(SuspensionRules, FlowRules, RetentionRules, LimitRules, PeerRules, RuleBasedStateMachine):
+class QueueMachine(
+    SuspensionRules, FlowRules, RetentionRules, LimitRules, SchedulerRules, PeerRules, RuleBasedStateMachine
+):  # fmt: skip
     """One queue, two workers of ours, one peer."""
 
     def __init__(self, resp: RespClient) -> None:

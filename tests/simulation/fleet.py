@@ -96,6 +96,7 @@ class Fleet:
         self._pending: dict[int, Party | None] = {}
         """Steps that are not done, by number; with the producer that has begun."""
         self.verdict = Verdict(scenario.seed)
+        self.lock_ms, self.stalled_ms = LOCK_MS, STALLED_MS
         self.idle_s = 1.0
         """How long the fleet runs on after the last work and fault."""
 
@@ -135,7 +136,7 @@ class Fleet:
         def create() -> Worker:
             worker = Worker(
                 QUEUE, self._handle, Source(self.network), concurrency=self.scenario.concurrency,
-                lock_duration=LOCK_MS, stalled_interval=STALLED_MS, max_stalled_count=1_000_000,
+                lock_duration=self.lock_ms, stalled_interval=self.stalled_ms, max_stalled_count=1_000_000,
             )  # fmt: skip
             worker.consumer = f"py-host-{self.started_workers}"
             return worker

@@ -242,7 +242,7 @@ class SimulatedClient:
         if self._loop.now < self._network.down_until:
             return
         if request.commands[0][0] in _READS:
-            read = _Read(request.commands[0])
+            read = _read_of(*request.commands[0])
             if late:
                 request.commands[0] = read.command  # its sender does not wait for the reply
             elif read.block is not None:
@@ -263,8 +263,9 @@ class SimulatedClient:
         except CommandError as error:
             reply = RequestError(f"An error was signalled by the server: - ResponseError: {error}")
         network.trace = zlib.crc32(b"%r %b %r" % (self._loop.now, b" ".join(command), reply), network.trace)
-        for listener in network.listeners:
-            listener(self.party, command, reply, request is not None)
+        if network.listeners:
+            for listener in network.listeners:
+                listener(self.party, command, reply, request is not None)
         return reply
 
     def _wait(self, request: _Request, read: _Read, fault: MessageFault | None) -> None:
@@ -394,6 +395,11 @@ _NOBODY: Final = contextvars.Context()
 def _command(kind: int, args: Sequence[str | bytes]) -> list[bytes]:
     words = [arg if type(arg) is bytes else _bytes(arg) for arg in args]
     return [b"FCALL", *words] if kind == _FCALL else words
+
+
+@functools.lru_cache(64)
+def _read_of(*command: bytes) -> _Read:
+    return _Read(command)
 
 
 @functools.lru_cache(4096)

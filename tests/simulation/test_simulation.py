@@ -144,10 +144,14 @@ def test_native_commands_change_nothing(seed: int) -> None:
 
 @pytest.mark.slow
 def test_idle_fleet_uses_little() -> None:
-    """An hour without jobs is simulated: every worker polls, sends heartbeats, and looks for stalled jobs."""
+    """An hour without jobs is simulated: a worker with the default options polls, sends heartbeats, and looks for
+    stalled jobs; two producers poll for suspended jobs. It takes a second of processor time at most; the test counts
+    what the time is spent on."""
     fleet = Fleet(Scenario(1, (), workers=1))
-    fleet.idle_s = 3_600
+    fleet.idle_s, fleet.lock_ms, fleet.stalled_ms = 3_600, 30_000, 30_000
     verdict = fleet.run()
     assert verdict.problems == []
     assert verdict.simulated_s > 3_600
-    assert verdict.messages < 3_600 * 6
+    assert verdict.messages < 9_500
+    assert fleet.loop.steps < 47_500
+    assert fleet.server.executed < 13_700

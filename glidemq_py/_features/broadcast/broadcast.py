@@ -186,6 +186,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         )  # fmt: skip
         check_message_options(self._queue.options.default_job_options, "default_job_options.")
         self._queue._add_call = self._publish_call
+        self._queue._may_suspend = False
         self.name = self._queue.name
 
     _queue_type: type[Queue[Any, Any]] = Queue
