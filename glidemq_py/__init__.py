@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.retries import Backoff
     from glidemq_py._features.schedulers.entry import JobScheduler
     from glidemq_py._features.schedulers.options import Schedule
+    from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
     from glidemq_py._features.streams.queue_api import StreamChunk
     from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
     from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
@@ -170,6 +171,7 @@ else:
             "glidemq_py._features.retries": ("Backoff",),
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
+            "glidemq_py._features.stalled_jobs.queue_api": ("StalledPolicy",),
             "glidemq_py._features.streams.queue_api": ("StreamChunk",),
             "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
@@ -309,6 +311,7 @@ __all__ = [
     "SlotMigratingError",
     "StagedWriteError",
     "StaleAttemptError",
+    "StalledPolicy",
     "StreamChunk",
     "Subscription",
     "SuspendError",

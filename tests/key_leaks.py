@@ -34,6 +34,7 @@ PERMANENT = frozenset(
             "schedulers-ended",
             "schedulers-own",
             "stall-watch",
+            "stalled-policies",
             "stream",
             "suspended",
             "suspects",

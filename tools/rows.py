@@ -202,7 +202,12 @@ CALLS: tuple[CallLayout, ...] = (
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
     _call("heartbeat", "consumer info ttl jobs", reply="now statuses"),
-    _call("recover_stalled", "holder hold lock_duration max_stalled quiet cursor foreign_prefix", reply=_RECOVERED),
+    _call(
+        "recover_stalled",
+        "holder hold lock_duration max_stalled quiet cursor foreign_prefix grace",
+        reply=f"{_RECOVERED} interval",
+    ),
+    _call("set_stalled_policy", "interval max_stalled grace"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
     _call("pass_wake_up"),

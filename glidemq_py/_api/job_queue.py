@@ -50,6 +50,7 @@ from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
+from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
@@ -621,6 +622,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- stalled jobs -------------------------------------------------------------------------------------
+
+    set_stalled_policy = stalled_jobs.set_stalled_policy
+    get_stalled_policy = stalled_jobs.get_stalled_policy
+    remove_stalled_policy = stalled_jobs.remove_stalled_policy
 
     # -- leases -------------------------------------------------------------------------------------------
 

@@ -100,9 +100,13 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         **dict.fromkeys(
             (
                 "concurrency", "prefetch", "handler", "processor", "batch", "lifespan", "token_limiter", "sandbox",
-                "retry_on", "no_retry_on", "stalled_interval", "max_stalled_count",
+                "retry_on", "no_retry_on",
             ),
             _WORKER_OPTION,
+        ),
+        **dict.fromkeys(
+            ("stalled_interval", "max_stalled_count", "stalled_grace"),
+            "use Queue.set_stalled_policy, or the option of Worker",
         ),
         "limiter": "use Queue.set_global_rate_limit, or the option 'limiter' of Worker",
         "streams": "use Queue.set_event_retention",

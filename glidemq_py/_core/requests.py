@@ -103,6 +103,7 @@ __all__ = [
     "schedulers_read",
     "set_event_retention",
     "set_result_retention",
+    "set_stalled_policy",
     "signal",
     "store_vector",
     "stream_chunk",
@@ -245,9 +246,15 @@ def recover_stalled(
     quiet: object,
     cursor: object,
     foreign_prefix: object,
+    grace: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``recover_stalled``."""
-    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, foreign_prefix)),)
+    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, foreign_prefix, grace)),)
+
+
+def set_stalled_policy(*, interval: object, max_stalled: object, grace: object) -> tuple[bytes]:
+    """Return the arguments of ``set_stalled_policy``."""
+    return (pack((interval, max_stalled, grace)),)
 
 
 def invalidate(*, token: str | bytes) -> tuple[str | bytes]:

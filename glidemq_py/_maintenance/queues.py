@@ -76,9 +76,10 @@ class Maintenance:
         queues: The queues. Closing the maintenance does not close them.
         lock_duration: Time after the last heartbeat until a worker's job counts as stalled, ms or timedelta;
             30 seconds. A lease has a deadline of its own.
-        stalled_interval: Time between checks for stalled jobs while a queue has active ones, ms or timedelta;
-            30 seconds.
-        max_stalled_count: Number of times a job may stall before it fails.
+        stalled_interval: Time between checks for stalled jobs while a queue has active ones, ms or timedelta; None: the
+            policy of the queue, else 30 seconds.
+        max_stalled_count: Number of times a job may stall before it fails, for jobs without a policy of their worker or
+            of the queue.
 
     Raises:
         GlideMQValidationError: If an argument is invalid.
@@ -89,7 +90,7 @@ class Maintenance:
         queues: Iterable[Queue[Any, Any]],
         *,
         lock_duration: Milliseconds = 30_000,
-        stalled_interval: Milliseconds = 30_000,
+        stalled_interval: Milliseconds | None = None,
         max_stalled_count: int = 1,
     ) -> None:
         self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]

@@ -20,7 +20,7 @@ __all__ = ["StalledJobsTask"]
 
 
 class StalledJobsTask(PeriodicTask):
-    """Recovers stalled jobs at the start and every ``stalled_interval`` (±10%)."""
+    """Recovers stalled jobs at the start and every ``stalled_interval`` (±10%): of the worker, else of the queue."""
 
     def __init__(
         self,
@@ -34,6 +34,8 @@ class StalledJobsTask(PeriodicTask):
     ) -> None:
         every = options.stalled_interval / 1000
         super().__init__("stalled", queue=link.keys.name, what="look for stalled jobs", every=every)
+        self._default_s = every
+        self._uses_policy = not options.has_stalled_interval
         self._grace = options.lock_duration / 1000
         self._link = link
         self._source = source
@@ -58,6 +60,8 @@ class StalledJobsTask(PeriodicTask):
         cursor = ""
         while True:
             reply = await self._link.transport.call(self._source.recover_stalled(cursor))
+            if self._uses_policy:
+                self._pause = self._every = reply.interval / 1000 or self._default_s
             if TELEMETRY.on and (reply.recovered or reply.failed):
                 for meter in TELEMETRY.meters:
                     meter.stalled(self._link.keys.name, len(reply.recovered), len(reply.failed))

@@ -51,8 +51,8 @@ class Background:
         self._outcomes = outcomes
         self.heartbeat = Heartbeat(
             connect=link.transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
-            running=runner.running, lost=runner.lost, unresponsive_seconds=lambda: fetching.unresponsive_seconds,
-            unsupported=fetching.refuse,
+            stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
+            unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
         )  # fmt: skip
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)

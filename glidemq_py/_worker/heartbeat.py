@@ -25,7 +25,7 @@ from glidemq_py._job.run import Run
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, UnsupportedFeatureError
 
-__all__ = ["Heartbeat"]
+__all__ = ["Heartbeat", "registration"]
 
 _log = get_logger(__name__)
 
@@ -33,6 +33,25 @@ _BEATS_A_LOCK = 3
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_AFTER_FAILURE_S = 1.0
 _JOBS_A_CALL = 200
+
+
+def registration(started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str) -> str:
+    """Return the registration of a worker: the fields that Node peers write too, and three of our own.
+
+    Args:
+        started_at: Epoch ms.
+        active: Number of running jobs.
+        silence: `Worker.unresponsive_seconds`, in ms.
+        lock_duration: How long other workers wait after the last heartbeat before they recover this worker's jobs, ms.
+        stalled_policy: `WorkerOptions.stalled_policy`; "" is left out.
+    """
+    fields: dict[str, object] = {
+        "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": started_at, "activeJobs": active,
+        "silence": silence, "lockDuration": lock_duration,
+    }  # fmt: skip
+    if stalled_policy:
+        fields["stalledPolicy"] = stalled_policy
+    return json.dumps(fields)
 
 
 class Heartbeat:
@@ -45,6 +64,7 @@ class Heartbeat:
         source: Builds the calls.
         consumer: This worker's name.
         lock_duration: Lock duration of jobs without their own, in ms.
+        stalled_policy: `WorkerOptions.stalled_policy`.
         running: The running jobs; read from the heartbeat thread.
         lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
@@ -58,6 +78,7 @@ class Heartbeat:
         source: QueueSource,
         consumer: str,
         lock_duration: int,
+        stalled_policy: str,
         running: AbstractSet[Run],
         lost: Callable[[Run, int], None],
         unresponsive_seconds: Callable[[], float],
@@ -67,6 +88,7 @@ class Heartbeat:
         self._source = source
         self._consumer = consumer
         self._lock_duration = lock_duration
+        self._stalled_policy = stalled_policy
         self._running = running
         self._lost = lost
         self._unresponsive_seconds = unresponsive_seconds
@@ -152,15 +174,8 @@ class Heartbeat:
                     self._call_in_loop(self._lost, run, status)
 
     def _info(self, active: int) -> str:
-        """Return the registration: the fields that Node peers write too, and two of our own.
-
-        ``silence``: `Worker.unresponsive_seconds`, in ms. ``lockDuration``: how long other workers wait after the last
-        heartbeat before they recover this worker's jobs, in ms.
-        """
-        return json.dumps({
-            "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": active,
-            "silence": int(self._unresponsive_seconds() * 1000), "lockDuration": self._lock_duration,
-        })  # fmt: skip
+        silence = int(self._unresponsive_seconds() * 1000)
+        return registration(self._started_at, active, silence, self._lock_duration, self._stalled_policy)
 
     def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -23,7 +22,6 @@ from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
-from glidemq_py._core import json_text as json
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
@@ -40,6 +38,7 @@ from glidemq_py._worker.components import (
     open_parts,
     request_timeout_ms,
 )
+from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
@@ -191,10 +190,8 @@ class Lane:
         """Renew the worker's registration with a queue that has no work, where no heartbeats do it."""
         if self.background is not None or self._closing:
             return
-        info = json.dumps({
-            "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": self._started_at, "activeJobs": 0,
-            "silence": 0, "lockDuration": self._opening.options.lock_duration,
-        })  # fmt: skip
+        options = self._opening.options
+        info = registration(self._started_at, 0, 0, options.lock_duration, options.stalled_policy)
         call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
         try:
             await self.link.transport.call(call)

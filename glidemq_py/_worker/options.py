@@ -13,6 +13,7 @@ from glidemq_py._core.checks import check_bool, check_callable, check_choice, ch
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter
 from glidemq_py._features.retries import BackoffStrategy
+from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
 __all__ = [
@@ -196,9 +197,12 @@ class WorkerOptions(CheckedOptions):
         lock_duration: Time after the last heartbeat until a job counts as stalled and is given to another worker,
             1_000..86_400_000 ms. A job's own ``lock_duration`` has precedence. Heartbeats are sent three times per
             lock duration.
-        stalled_interval: Time between checks for stalled jobs, 1_000..86_400_000 ms.
+        stalled_interval: Time between checks for stalled jobs, 1_000..86_400_000 ms. The default is the policy of the
+            queue, else 30 seconds.
         max_stalled_count: Number of times a job may stall while it is the only job of its process, 0..1_000_000; the
-            next stall fails it.
+            next stall fails it. The default is the policy of the queue, else 1.
+        stalled_grace: Time after the end of a job's lock until the job counts as stalled, 0..86_400_000 ms. The
+            default is the policy of the queue, else 0.
         retry_on: Exception types that are retried; None retries all.
         no_retry_on: Exception types that are not retried.
         backoff_strategies: Functions for ``backoff={"type": name}``.
@@ -219,8 +223,9 @@ class WorkerOptions(CheckedOptions):
 
     concurrency: int = option(partial(check_int, minimum=1, maximum=MAX_CONCURRENCY), 1)
     lock_duration: int = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), 30_000)
-    stalled_interval: int = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), 30_000)
-    max_stalled_count: int = option(partial(check_int, minimum=0, maximum=1_000_000), 1)
+    stalled_interval: int = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), 30_000, optional=True)
+    max_stalled_count: int = option(partial(check_int, minimum=0, maximum=MAX_STALLED_COUNT), 1, optional=True)
+    stalled_grace: int = option(partial(to_ms, maximum=DAY_MS), 0, optional=True)
     retry_on: tuple[type[BaseException], ...] | None = option(_types)
     no_retry_on: tuple[type[BaseException], ...] = option(_types, (), optional=True)
     backoff_strategies: Mapping[str, BackoffStrategy] | None = option(_strategies)
@@ -230,6 +235,19 @@ class WorkerOptions(CheckedOptions):
     events: bool = option(check_bool, True)
     metrics: bool = option(check_bool, True)
     log_failures: FailureLogOptions | None = option(parse_failure_log, FailureLogOptions(), optional=False)
+
+    @property
+    def has_stalled_interval(self) -> bool:
+        """True if ``stalled_interval`` was given."""
+        return "stalled_interval" in self.__dict__
+
+    @property
+    def stalled_policy(self) -> str:
+        """What was given of ``max_stalled_count`` and ``stalled_grace``, as in a registration; "" if nothing."""
+        given = self.__dict__
+        if "max_stalled_count" not in given and "stalled_grace" not in given:
+            return ""
+        return f"{given.get('max_stalled_count', '')}|{given.get('stalled_grace', '')}"
 
     @property
     def slots(self) -> int:

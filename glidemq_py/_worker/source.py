@@ -101,7 +101,7 @@ class QueueSource:
         options = self._options
         return working.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
-            options.max_stalled_count, self._quiet, cursor,
+            options.max_stalled_count, self._quiet, cursor, options.stalled_grace,
         )  # fmt: skip
 
     def leave(self) -> Call[Any]:

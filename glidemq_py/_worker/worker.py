@@ -68,8 +68,10 @@ class Worker(BaseWorker, Generic[ContextT]):
         concurrency: Maximum number of jobs at the same time.
         prefix: First part of every key.
         lock_duration: Time after the last heartbeat until a job counts as stalled.
-        stalled_interval: Time between checks for stalled jobs.
-        max_stalled_count: Number of times a job may stall before it fails.
+        stalled_interval: Time between checks for stalled jobs. None: the policy of the queue, else 30 seconds.
+        max_stalled_count: Number of times a job may stall before it fails. None: the policy of the queue, else 1.
+        stalled_grace: Time after the end of a job's lock until the job counts as stalled. None: the policy of the
+            queue, else 0.
         retry_on: Exception types that are retried; None retries all.
         no_retry_on: Exception types that are not retried.
         backoff_strategies: Functions for ``backoff={"type": name}``.
@@ -102,8 +104,9 @@ class Worker(BaseWorker, Generic[ContextT]):
         concurrency: int = 1,
         prefix: str = DEFAULT_PREFIX,
         lock_duration: Milliseconds = 30_000,
-        stalled_interval: Milliseconds = 30_000,
-        max_stalled_count: int = 1,
+        stalled_interval: Milliseconds | None = None,
+        max_stalled_count: int | None = None,
+        stalled_grace: Milliseconds | None = None,
         retry_on: ExceptionTypes | None = None,
         no_retry_on: ExceptionTypes | None = None,
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
@@ -121,9 +124,9 @@ class Worker(BaseWorker, Generic[ContextT]):
     ) -> None:
         options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
-            max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
-            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
-            events=events, metrics=metrics, log_failures=log_failures,
+            max_stalled_count=max_stalled_count, stalled_grace=stalled_grace, retry_on=retry_on,
+            no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
+            token_limiter=token_limiter, batch=batch, events=events, metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
         selection = parse_queues(queue_name)
         if selection.several:

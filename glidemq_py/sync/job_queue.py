@@ -44,6 +44,7 @@ from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Misfire
 from glidemq_py._features.schedulers.queue_api import TemplateInput
+from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
@@ -762,6 +763,40 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def set_stalled_policy(
+        self,
+        *,
+        stalled_interval: Milliseconds | Literal[False] | None = None,
+        max_stalled_count: int | Literal[False] | None = None,
+        stalled_grace: Milliseconds | Literal[False] | None = None,
+    ) -> None:
+        """Set what applies to stalled jobs of the queue, unless the worker that fetched the job sets its own option.
+
+        Args:
+            stalled_interval: time between checks for stalled jobs, 1_000..86_400_000 ms or timedelta; None = unchanged,
+                False = remove. Running workers use it from their next check on.
+            max_stalled_count: number of times a job may stall before it fails, 0..1_000_000; None = unchanged, False =
+                remove. It applies to expired leases too.
+            stalled_grace: time after the end of a job's lock until the job counts as stalled, 0..86_400_000 ms or
+                timedelta; None = unchanged, False = remove.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        run_immediately(
+            self._core.set_stalled_policy(
+                stalled_interval=stalled_interval, max_stalled_count=max_stalled_count, stalled_grace=stalled_grace
+            )
+        )
+
+    def get_stalled_policy(self) -> StalledPolicy:
+        """Return the stalled-job policy of the queue; its members are None if they are not set."""
+        return run_immediately(self._core.get_stalled_policy())
+
+    def remove_stalled_policy(self) -> None:
+        """Remove the stalled-job policy of the queue."""
+        run_immediately(self._core.remove_stalled_policy())
 
     def fetch(
         self,

@@ -5,7 +5,7 @@ local STATIC = {
   id = 'id', stream = 'stream', scheduled = 'scheduled', completed = 'completed', failed = 'failed',
   events = 'events', meta = 'meta', lifo = 'lifo', priority = 'priority', list_active = 'list-active',
   list_active_ids = 'list-active-ids', list_popped = 'list-popped', list_taken = 'list-taken', wake = 'wake',
-  workers = 'workers', stall_watch = 'stall-watch',
+  workers = 'workers', stall_watch = 'stall-watch', stalled_policies = 'stalled-policies',
   metrics_completed = 'metrics:completed', metrics_failed = 'metrics:failed', suspended = 'suspended',
   ratelimited = 'ratelimited', invalidated = 'invalidated',
   rate = 'rate', dedup = 'dedup', dedup_expiry = 'dedup-expiry', ordering = 'ordering',

@@ -17,7 +17,8 @@ Snapshot = dict[str, dict[str, Any]]
 
 # docs/reference/data-model.md: what we add to keys and job hashes. Node peers ignore all of it.
 OUR_KEYS = re.compile(
-    r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|schedulers-[a-z]+|lock:[a-z:]+|dedup-expiry|w:.*"
+    r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|stalled-policies|schedulers-[a-z]+"
+    r"|lock:[a-z:]+|dedup-expiry|w:.*"
     r"|outbox|waiting-children|children-watch|flows|temporary|results|leases|depvals:.*)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",

@@ -42,7 +42,7 @@ EXPORTED = {
     "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
-    "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
+    "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     "WaitingChildrenError",
     # the package
     "__version__",

@@ -188,6 +188,8 @@ class RecoverStalledReply(NamedTuple):
     failed: list[str]
     cursor: str
     held: int
+    interval: int = 0
+    """Time between checks by the policy of the queue, ms; 0 = not set."""
 
 
 @declared("reattach_reply")
@@ -488,12 +490,15 @@ def heartbeat(
 
 
 def recover_stalled(
-    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str
+    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, grace: int = 0
 ) -> Call[RecoverStalledReply]:
-    """Recover stalled jobs; for ``hold`` ms only ``holder`` may do this."""
+    """Recover stalled jobs; for ``hold`` ms only ``holder`` may do this.
+
+    ``max_stalled`` and ``grace`` are for jobs without a policy of their worker or of the queue.
+    """
     arguments = requests.recover_stalled(
         holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
-        foreign_prefix=FOREIGN_CONSUMER_PREFIX,
+        foreign_prefix=FOREIGN_CONSUMER_PREFIX, grace=grace,
     )  # fmt: skip
     return Call("recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
 

@@ -52,8 +52,12 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       holder = r[1], hold = r[2], lock_duration = r[3], max_stalled = r[4], quiet = r[5], cursor = r[6],
-      foreign_prefix = r[7],
+      foreign_prefix = r[7], grace = r[8],
     }
+  end,
+  set_stalled_policy = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { interval = r[1], max_stalled = r[2], grace = r[3] }
   end,
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
@@ -449,7 +453,7 @@ G.replies = {
   end,
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
   heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses }) end,
-  recover_stalled = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held }) end,
+  recover_stalled = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,

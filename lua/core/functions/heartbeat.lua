@@ -34,6 +34,7 @@ G.export('heartbeat', { 'allow-oom' }, function(q, request)
   if request.info ~= '' then
     redis.call('SET', q.P .. 'w:' .. request.consumer, request.info, 'PX', request.ttl)
     redis.call('ZADD', q.workers, now_text, request.consumer)
+    G.stalled_policy.register(q, request.consumer, request.info, now_text)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
   end
   for i, job in ipairs(request.jobs) do

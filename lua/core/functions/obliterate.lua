@@ -275,8 +275,9 @@ local function delete_queue(q)
     end
   end
   redis.call('UNLINK', q.id, q.stream, q.scheduled, q.completed, q.failed, q.events, q.meta, q.lifo, q.priority,
-    q.list_active, q.list_active_ids, q.wake, q.wake_channels, q.workers, q.stall_watch, q.metrics_completed,
-    q.metrics_failed, q.suspended, q.dedup, q.dedup_expiry, q.rate, q.schedulers, q.ordering, q.ratelimited,
+    q.list_active, q.list_active_ids, q.wake, q.wake_channels, q.workers, q.stall_watch,
+    q.stalled_policies, q.metrics_completed, q.metrics_failed, q.suspended, q.dedup, q.dedup_expiry, q.rate,
+    q.schedulers, q.ordering, q.ratelimited,
     P .. 'schedulers:lock:__tick__', P .. 'suspended:lock:__sweep__', P .. 'lock:recover',
     q.list_popped, q.list_taken, q.invalidated, q.outbox, P .. 'lock:outbox', q.writes, q.waiting_children, P .. 'flows',
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',

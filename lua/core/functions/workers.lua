@@ -45,6 +45,7 @@ G.export('leave', { 'allow-oom' }, function(q, r)
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
   if pending_of(q, consumer) > 0 then return 0 end
+  G.stalled_policy.forget(q, consumer)
   G.pcall('XGROUP', 'DELCONSUMER', q.stream, G.GROUP, consumer)
   -- A wake-up marker consumed by this worker must wake another one.
   G.wake(q, 1)

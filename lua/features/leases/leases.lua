@@ -97,7 +97,7 @@ local function expire(q, run, id, h, lease)
   elseif lease.counts then
     fail_attempt(q, run, id, lease, 'the lease expired', EXPIRY)
   else
-    G.recover_job(q, run, id, lease.entry, h, 1)
+    G.recover_job(q, run, id, lease.entry, h, 1, '')
   end
   redis.call('ZREM', q.leases, id)
   G.promote_groups(q, run.fetching)

@@ -5,10 +5,11 @@ G.return_stalled = function(q, run, id, h)
   if g then G.groups.promote_parked(q, g, run.now) end
 end
 
--- lost: how many jobs were lost together with this one, it included. run: {now, max_stalled, quiet, recovered, failed}.
-G.recover_job = function(q, run, id, entry, h, lost)
+-- lost: how many jobs were lost together with this one, it included. consumer: the worker that had the job, '' = a lease.
+-- run: {now, max_stalled, quiet, recovered, failed}.
+G.recover_job = function(q, run, id, entry, h, lost, consumer)
   local charged = not G.suspects.suspect(q, id, h, lost)
-  if charged and G.bump(q.J .. id, 'stalledCount') > run.max_stalled then
+  if charged and G.bump(q.J .. id, 'stalledCount') > G.stalled_policy.max_stalled(q, run, consumer) then
     G.bump(q.J .. id, 'fence')
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
     run.failed[#run.failed + 1] = id

@@ -1,8 +1,10 @@
 -- recover_stalled: find jobs of stalled workers and make them ready again. Any worker may call it; one at a time runs
 -- it.
 -- KEYS 1 meta
--- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix}
--- -> packed {recovered ids, failed ids, cursor, held}     held = 0: another holder has the lock, nothing was read
+-- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix, grace}
+-- -> packed {recovered ids, failed ids, cursor, held, interval}     held = 0: another holder has the lock, nothing was
+-- read; interval: ms between checks by the policy of the queue, 0 = not set
+-- max_stalled, grace: for jobs without a policy of their worker or of the queue (policy.lua).
 -- The first call of a round also recovers list jobs that a peer popped and never activated (recover_popped.lua).
 -- Bound: 100 pending entries or list jobs per call; call again with the cursor until it is ''.
 -- Jobs in a group are recovered by the library that activated them: they hold a slot that must be released.
@@ -20,10 +22,12 @@ local MUCH = 300
 -- cursor: this prefix and a rank; some jobs from lists and the scheduled set are still to be checked
 local LISTS = 'lists:'
 
-local function lock_of(opts, default)
-  local own = tonumber(string.match(opts or '', '"lockDuration":%s*(%d+)') or '')
-  if own and own >= 1000 and own <= 86400000 then return own end
-  return default
+-- Return the lock duration of a job, with the grace of its worker (policy.lua).
+local function silence_of(q, run, opts, consumer)
+  local own, grace = string.match(opts or '', '"lockDuration":%s*(%d+)'), G.stalled_policy.grace(q, run, consumer)
+  own = tonumber(own or '')
+  if own and own >= 1000 and own <= 86400000 then return own + grace end
+  return G.lock_of_worker(q, run, consumer) + grace
 end
 
 -- A Node peer's heartbeat is a time of its own clock. It is alive as long as that time changes: store the value and
@@ -38,7 +42,7 @@ end
 
 -- consumer: the worker that had the job. listed: how many jobs without a stream entry it lost.
 local function recover(q, run, id, entry, h, consumer, listed, lock)
-  G.recover_job(q, run, id, entry, h, G.suspects.lost_together(q, run, consumer, listed, lock))
+  G.recover_job(q, run, id, entry, h, G.suspects.lost_together(q, run, consumer, listed, lock), consumer)
 end
 
 local function read(q, id)
@@ -57,7 +61,7 @@ local function check_entry(q, run, entry, consumer, idle)
     return
   end
   if G.leases.is_leased(q, run, id, entry, h) then return end
-  local lock = lock_of(h.opts, G.lock_of_worker(q, run, consumer))
+  local lock = silence_of(q, run, h.opts, consumer)
   if idle < lock then return end
   local foreign = run.foreign ~= '' and string.sub(consumer, 1, #run.foreign) == run.foreign
   if h.state == 'active' then
@@ -128,14 +132,14 @@ local function check_lists(q, run, rank)
   local owner, silent = owners_of(q, run, found)
   for i = 1, #found, 2 do
     local id, beat = found[i], tonumber(found[i + 1])
-    local h, lock = read(q, id), G.lock_of_worker(q, run, owner[i])
+    local h = read(q, id)
     local leased = leases_left(q, run, id, h)
     if leased then
       left = left + leased
     elseif not h or h.state ~= 'active' or tonumber(h.lastActive or '') ~= beat then
       redis.call('ZREM', q.list_active_ids, id)
-    elseif run.now - beat >= lock_of(h.opts, lock) then
-      recover(q, run, id, '', h, owner[i], silent[owner[i]] or 1, lock_of(h.opts, lock))
+    elseif run.now - beat >= silence_of(q, run, h.opts, owner[i]) then
+      recover(q, run, id, '', h, owner[i], silent[owner[i]] or 1, silence_of(q, run, h.opts, owner[i]))
     else
       left = left + 1
     end
@@ -172,6 +176,7 @@ local function sweep(q, run)
   G.leases.recover_expired(q, run, PAGE)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
+  G.stalled_policy.sweep(q, run.now)
   G.trim_metrics(q.metrics_completed, run.now)
   G.trim_metrics(q.metrics_failed, run.now)
   sweep_consumers(q, run.foreign)
@@ -183,32 +188,31 @@ local function has_much_to_sweep(q)
     + redis.call('ZCARD', q.list_popped) > MUCH
 end
 
+-- Return the reply, if this part of the round is enough for one call.
+local function reply_of(run, cursor)
+  return G.replies.recover_stalled({
+    recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1, interval = run.policy.interval or 0,
+  })
+end
+
 G.export('recover_stalled', { 'allow-oom' }, function(q, request)
-  local lock_key, holder = q.P .. 'lock:recover', request.holder
-  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', request.hold) then
-    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0 })
-  end
   local run = { now = G.now(q), lock = request.lock_duration, max_stalled = request.max_stalled, quiet = request.quiet,
-    foreign = request.foreign_prefix, recovered = {}, failed = {} }
+    grace = request.grace, foreign = request.foreign_prefix, recovered = {}, failed = {} }
+  local lock_key, holder, interval = q.P .. 'lock:recover', request.holder, G.stalled_policy.of_queue(q, run).interval
+  local hold = interval and math.min(request.hold, math.floor(interval * 0.8)) or request.hold
+  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
+    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0 })
+  end
   local cursor = request.cursor
   if cursor == '' then
     sweep(q, run)
-    if has_much_to_sweep(q) then
-      return G.replies.recover_stalled({
-        recovered = run.recovered, failed = run.failed, cursor = LISTS .. '0', held = 1,
-      })
-    end
+    if has_much_to_sweep(q) then return reply_of(run, LISTS .. '0') end
   end
   local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
   if rank then
     local more = check_lists(q, run, tonumber(rank))
-    if more then
-      return G.replies.recover_stalled({
-        recovered = run.recovered, failed = run.failed, cursor = LISTS .. G.int(more), held = 1,
-      })
-    end
+    if more then return reply_of(run, LISTS .. G.int(more)) end
     cursor = ''
   end
-  cursor = check_pending(q, run, cursor)
-  return G.replies.recover_stalled({ recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1 })
+  return reply_of(run, check_pending(q, run, cursor))
 end)

@@ -1,0 +1,1 @@
+"""Stalled jobs: the policy of a queue."""
