@@ -35,6 +35,10 @@ CORE_SERVERS = (
 """Every test of these servers is part of the whole suite; `-m "not slow"` runs it on the newest server only."""
 
 
+LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machine.py"}
+"""Folders and files of tests that take tens of seconds each; those of Spark run even before (tests/spark)."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register our plugin in a checkout that is not installed."""
     if not config.pluginmanager.is_registered(glidemq_fixtures):
@@ -63,9 +67,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
     output: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if output is not None:
         output["tests_not_run"] = dict(not_run)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return when a test runs beside others: first those that take longest, so that no process has work at the end."""
+    if item.get_closest_marker("slow") is None:
+        return 2
+    return int(LONGEST.isdisjoint(item.nodeid.split("::")[0].split("/")))
 
 
 def _why_missing(name: str, known: dict[str, str]) -> str:

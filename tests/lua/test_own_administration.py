@@ -53,6 +53,7 @@ def work(q: OwnQueue, jobs: int) -> None:
             q.finish(*(job.completed() for job in q.fetch(5)))
 
 
+@pytest.mark.slow
 def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
     work(q, 1_500)
     assert 1_000 <= q.redis("XLEN", "events") <= 1_300
@@ -60,6 +61,7 @@ def test_about_a_thousand_events_are_kept(q: OwnQueue) -> None:
     assert 1_000 <= q.redis("XLEN", "events") <= 1_100
 
 
+@pytest.mark.slow
 def test_event_retention_can_be_raised(q: OwnQueue) -> None:
     assert q.run(administration.set_event_retention(q.meta, 3_000)) == 1
     q.add(*[row("task", "{}", "{}") for _ in range(900)])

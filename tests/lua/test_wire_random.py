@@ -107,6 +107,7 @@ class Driver:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{}, {"rate_max": 2, "rate_duration": 25}, {"capacity": 2000, "refill": 100_000}])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_group_operations_keep_invariants(wire: WireQueue, seed: int, limits: dict[str, int]) -> None:

@@ -147,6 +147,7 @@ def probed(resp: RespClient) -> Iterator[RespClient]:
     resp.execute("DEL", *KEYS)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(COMMANDS, min_size=1, max_size=14))
 @example([["ZADD", KEYS[0], "+inf", "f"], ["ZRANGEBYSCORE", KEYS[0], "-inf", "+inf"], ["ZCOUNT", KEYS[0], 0, "+inf"]])

@@ -200,8 +200,11 @@ async def everything(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("user", "extra", "part"),
-    [("app", LOADING, everything), ("app", ["+function|list"], everything), ("producer", [], produce)],
-    ids=["app", "app that may not load", "producer"],
+    [
+        pytest.param("app", LOADING, everything, id="app"),
+        pytest.param("app", ["+function|list"], everything, id="app that may not load", marks=pytest.mark.slow),
+        pytest.param("producer", [], produce, id="producer"),
+    ],
 )
 async def test_rules_are_sufficient(
     place: ServerProcess, user: str, extra: list[str], part: Callable[[str], Awaitable[None]]
@@ -244,6 +247,7 @@ async def test_permission_to_load_allows_replacing_all_code(place: ServerProcess
         assert client.execute("GET", "glide:{q}:secret") == "x"
 
 
+@pytest.mark.slow
 async def test_short_rule_is_sufficient(place: ServerProcess) -> None:
     found = re.search(r"The shorter `(.*?)`", PAGE)
     assert found is not None
@@ -416,6 +420,7 @@ def operator_commands() -> set[str]:
     return {command.lower() for command in re.findall(r"'([A-Z]+(?:\|[A-Z]+)?)'", listed)} | {"rename"}
 
 
+@pytest.mark.slow
 async def test_each_missing_permission_rejects_operator_functions(place: ServerProcess) -> None:
     with place.client() as client:
         client.execute("FUNCTION", "LOAD", assemble().code)

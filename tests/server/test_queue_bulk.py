@@ -71,6 +71,7 @@ async def test_large_rows_make_small_chunks(private_server: Callable[..., Server
             assert int(resp.info("commandstats")["cmdstat_fcall"].split("calls=")[1].split(",")[0]) >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "order"),
     [

@@ -225,7 +225,7 @@ async def test_three_thousand_jobs_of_one_moment(url: str, queue_name: str, page
         assert await visited(queue, "delayed", page) == Counter(job.id for job in jobs)
 
 
-@pytest.mark.parametrize("page", [1, 3, 10, 50, 1_000])
+@pytest.mark.parametrize("page", [10, *(pytest.param(page, marks=pytest.mark.slow) for page in (1, 3, 50, 1_000))])
 @pytest.mark.parametrize("state", ["waiting", "lifo", "delayed", "prioritized", "completed", "failed"])
 async def test_iteration_during_changes(url: str, queue_name: str, state: str, page: int):
     """Those that keep their state come exactly once. Those behind, around and before the reader go, others come."""

@@ -228,6 +228,7 @@ async def test_two_queues_and_two_prefixes_keep_apart(url: str, queue_name: str)
     assert sorted(seen) == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
+@pytest.mark.slow
 async def test_a_thousand_jobs_that_fail_at_random_end_once_each(url: str, resp: RespClient, queue_name: str):
     chance = random.Random(7)
     child_outcomes = [chance.choice(["good", "good", "good", "once", "bad", "never"]) for _ in range(1_000)]

@@ -22,7 +22,7 @@ from tests.simulation.shrink import shrink, sort_of
 RUNS, JOBS = 60, 100
 MUTATION_SEEDS = 20
 """A fault built into the server functions must be found within so many seeds."""
-SHRINKING_RUNS = 30
+SHRINKING_RUNS = 12
 """Runs that make a scenario smaller: a number, as a time limit would use all its time."""
 
 FOUND: list[tuple[int, int, str]] = [
@@ -101,6 +101,7 @@ def test_durable_adds_survive_failovers_that_lose_others() -> None:
     assert verdict.excused > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND)
 def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
     verdict = run_seed(seed, {"jobs": jobs, "extras": False})
@@ -136,6 +137,7 @@ def test_fault_built_into_the_functions_is_found_and_shrunk(mutation: str) -> No
     assert {sort_of(problem) for problem in again.problems} & {sort_of(problem) for problem in verdict.problems}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 7])
 def test_native_commands_change_nothing(seed: int) -> None:
     scenario = draw(seed, 60)

@@ -238,6 +238,7 @@ def test_matches_around_clock_changes(pattern: str, zone: str) -> None:
         assert _instants_in(read, zone, window) == _brute(read, window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 def test_random_patterns_around_clock_changes(zone: str) -> None:
     chance = random.Random(zone)

@@ -420,6 +420,7 @@ ELSEWHERE: dict[str, set[str]] = {
 # -- the tests ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DECODERS)
 def test_a_result_or_a_typed_error(place: str) -> None:
     decoder = DECODERS[place]

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("xdist")
 
+from tests import conftest
 from tests.distribution import SPARK, TOGETHER, Distribution
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -84,3 +85,19 @@ def test_tests_of_a_crashed_process_run_elsewhere() -> None:
         ran.add(index)
         scheduler.mark_test_complete(other, index)
     assert ran == set(range(len(tests)))
+
+
+def test_longest_tests_run_first() -> None:
+    def turn(nodeid: str, *, slow: bool) -> int:
+        return conftest._turn(mock.Mock(nodeid=nodeid, get_closest_marker=lambda _: slow or None))
+
+    turns = [
+        turn("tests/chaos/test_chaos.py::test_a", slow=True),
+        turn("tests/server/test_poison.py::test_b[chaos]", slow=True),
+        turn("tests/chaos/test_harness.py::test_c", slow=False),
+    ]
+    assert turns == [0, 1, 2]
+
+
+def test_longest_tests_exist() -> None:
+    assert {path.name for path in TESTS.rglob("*")} >= conftest.LONGEST

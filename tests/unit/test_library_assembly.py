@@ -67,6 +67,7 @@ def test_a_test_rendering_is_a_library_of_its_own() -> None:
     assert "'clock'" not in assemble().code
 
 
+@pytest.mark.slow
 def test_every_line_knows_where_it_comes_from() -> None:
     ours = assemble()
     lines = ours.code.splitlines()

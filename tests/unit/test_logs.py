@@ -88,6 +88,7 @@ def test_broken_message_is_passed_to_the_handlers(caplog: pytest.LogCaptureFixtu
     assert logger.filter(record)
 
 
+@pytest.mark.slow
 def test_every_logger_of_the_package_escapes() -> None:
     found = [
         path.relative_to(PACKAGE).as_posix()

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +16,17 @@ import httpx
 from glidemq_py import Worker
 from glidemq_py.proxy import create_proxy_app
 from glidemq_py.proxy.__main__ import ProxyServer, server_config
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what httpx would load for each client again, although these clients use no TLS."""
+    return ssl.create_default_context()
+
+
+def client_of(base_url: str) -> httpx.Client:
+    """Return a client whose paths are relative to `base_url`."""
+    return httpx.Client(base_url=base_url, timeout=20, verify=_tls())
 
 
 @contextlib.contextmanager
@@ -41,7 +54,7 @@ def running_proxy(
     thread.start()
     assert started.wait(10)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=20) as client:
+        with client_of(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             yield client, server
     finally:
         server.should_exit = True
@@ -77,4 +90,4 @@ def frames_of(lines: Iterator[str]) -> Iterator[tuple[str | None, str | None, An
             yield None, None, line[2:]
 
 
-__all__ = ["frames_of", "running_proxy", "worked_off"]
+__all__ = ["client_of", "frames_of", "running_proxy", "worked_off"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from glidemq_py.proxy.__main__ import main
 from tests.server.command import Command
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ async def test_command_serves_until_sigterm(tmp_path: Path, url: str, queue_name
         assert "Traceback" not in command.text
 
 
-async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
+async def test_invalid_option_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Command(tmp_path, MODULE, "--queue", "a:b") as command:
         assert await command.ends() == 2
         assert "queues" in command.text
@@ -48,9 +49,10 @@ async def test_invalid_option_prints_one_line(tmp_path: Path) -> None:
         assert "option 'connection' = 'http://***': must start with one of valkey://" in command.text
         assert len(command.lines) == 1
     for port in ("what", "99999", "-1"):
-        with Command(tmp_path, MODULE, f"--port={port}") as command:
-            assert await command.ends() == 2
-            assert f"argument --port: invalid port '{port}'" in command.text
+        with pytest.raises(SystemExit) as ended:
+            main([f"--port={port}"])
+        assert ended.value.code == 2
+        assert f"argument --port: invalid port '{port}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("public", [("--host", "0.0.0.0"), ("--host", "10.9.8.7"), ("--allowed-host", "*")])
