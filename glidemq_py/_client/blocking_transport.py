@@ -119,7 +119,7 @@ class ThreadTransport:
             self._leave()
 
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Run several calls in order, sent together: one wait for all replies instead of one per call.
+        """See `BlockingTransport.call_all`: one wait for all replies instead of one per call, and in order.
 
         The server may serve other clients between them. After a call that failed and was retried, repeatable calls are
         repeated, so that they run in order. In a cluster, calls of different slots have no order.

@@ -154,6 +154,10 @@ class SharedThreadTransport:
         """See `BlockingTransport.call`."""
         return self._open().call(call)
 
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `BlockingTransport.call_all`."""
+        return self._open().call_all(calls)
+
     def command(self, *args: str | bytes) -> Any:
         """See `BlockingTransport.command`."""
         return self._open().command(*args)

@@ -124,6 +124,14 @@ class BlockingTransport(Protocol):
         """See `Transport.call`."""
         ...
 
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run several calls, sent together; return their replies.
+
+        Raises:
+            GlideMQError: as `call`, for the first call that fails. Later calls may have been executed.
+        """
+        ...
+
     def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
         ...

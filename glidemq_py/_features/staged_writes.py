@@ -32,6 +32,7 @@ __all__ = [
     "Published",
     "StageReply",
     "Steps",
+    "Together",
     "Winner",
     "WriteEntry",
     "WriteId",
@@ -53,10 +54,12 @@ __all__ = [
     "overwrite",
     "pause",
     "publish",
+    "publish_queues",
     "publish_write",
     "run_async",
     "run_blocking",
     "stage",
+    "total",
     "undo_write",
     "write_reports",
     "writes",
@@ -333,9 +336,13 @@ def _entries(reply: bytes) -> list[WriteEntry]:
 
 T = TypeVar("T")
 
-Steps = Generator["Call[Any] | Pause", Any, T]
+Steps = Generator["Call[Any] | Pause | Together", Any, T]
 
 WINNERS_A_CALL: Final = 500
+_QUEUES_TOGETHER: Final = 32
+"""Queues whose calls are sent together: about 2 ms of server time to prepare or finish them."""
+_ROWS_TOGETHER: Final = 250
+"""Rows that are published together: about 2 ms of server time. A larger piece is published alone."""
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.005
 _PAUSE_MAX_S: Final = 2.0
@@ -362,6 +369,12 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Together(NamedTuple):
+    """A step of several repeatable calls, one per queue, in any order. Its reply is the list of their replies."""
+
+    calls: list[Call[Any]]
+
+
 _sleep = time.sleep
 
 
@@ -378,7 +391,10 @@ def run_blocking(transport: BlockingTransport, steps: Steps[T]) -> T:
             step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = _sleep(step.seconds) if isinstance(step, Pause) else transport.call(step)
+        if isinstance(step, Together):
+            reply = transport.call_all(step.calls)
+        else:
+            reply = _sleep(step.seconds) if isinstance(step, Pause) else transport.call(step)
 
 
 async def run_async(transport: Transport, steps: Steps[T]) -> T:
@@ -389,7 +405,17 @@ async def run_async(transport: Transport, steps: Steps[T]) -> T:
             step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else transport.call(step))
+        if isinstance(step, Together):
+            reply = [await transport.call(call) for call in step.calls]
+        else:
+            reply = await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else transport.call(step))
+
+
+def _all(calls: list[Call[Any]]) -> Steps[list[Any]]:
+    """Make calls of different queues, together if there are several."""
+    if len(calls) == 1:
+        return [(yield calls[0])]
+    return (yield Together(calls)) if calls else []
 
 
 def commit_write(write: WriteId, winners: Mapping[str, Sequence[Winner]]) -> Steps[Published]:
@@ -431,19 +457,30 @@ def decide_write(
         if state != "open":
             raise StagedWriteError(write.id, write.home.name, state)
         failure: StagedWriteError | None = None
-        for queue in (*sorted(winners.keys() - {write.home.name}), write.home.name):
-            keys = _beside(write.home, queue)
-            last_commit = -1 if last_commits is None else last_commits[queue]
-            queues = sorted(winners.keys() - {queue}) if keys == write.home else ()
-            step = partial(commit, write, keys, ballot=ballot, facts=facts, last_commit=last_commit, queues=queues)
-            reply = yield from _name_winners(step, winners.get(queue, ()))
-            if reply.state == "fenced":
-                floor = max(floor, _number_of(reply.id))
+        others = sorted(winners.keys() - {write.home.name})
+        chunks = [others[i : i + _QUEUES_TOGETHER] for i in range(0, len(others), _QUEUES_TOGETHER)]
+        for queues in (*chunks, [write.home.name]):
+            steps: list[Callable[..., Call[StageReply]]] = []
+            for queue in queues:
+                last_commit = -1 if last_commits is None else last_commits[queue]
+                named = others if queue == write.home.name else ()
+                steps.append(
+                    partial(
+                        commit, write, _beside(write.home, queue), ballot=ballot, facts=facts, last_commit=last_commit,
+                        queues=named,
+                    )
+                )  # fmt: skip
+            replies = yield from _name_all_winners(steps, [winners.get(queue, ()) for queue in queues])
+            fenced = [reply for reply in replies if reply.state == "fenced"]
+            floor = max(floor, *(_number_of(reply.id) for reply in fenced), 0)
+            if fenced:
                 break
-            if reply.state not in ("committed", "prepared", "done"):
-                failure = StagedWriteError(write.id, queue, reply.state)
+            for queue, reply in zip(queues, replies, strict=True):
+                if failure is None and reply.state not in ("committed", "prepared", "done"):
+                    failure = StagedWriteError(write.id, queue, reply.state)
+            if failure is not None:
                 break
-            if keys == write.home:
+            if queues == [write.home.name]:
                 return True
         if failure is not None:
             # Another driver may have committed, and deleted these rows.
@@ -456,6 +493,18 @@ def decide_write(
 def _number_of(ballot: str) -> int:
     digits = ballot.partition(":")[0]
     return int(digits) if digits.isdigit() else 0
+
+
+def _name_all_winners(
+    steps: Sequence[Callable[..., Call[StageReply]]], winners: Sequence[Sequence[Winner]]
+) -> Steps[list[StageReply]]:
+    """Name the winners of several queues."""
+    if all(len(each) <= WINNERS_A_CALL for each in winners):
+        return (yield from _all([step(each, 0, len(each)) for step, each in zip(steps, winners, strict=True)]))
+    replies: list[StageReply] = []
+    for step, each in zip(steps, winners, strict=True):
+        replies.append((yield from _name_winners(step, each)))
+    return replies
 
 
 def _name_winners(step: Callable[..., Call[StageReply]], winners: Sequence[Winner]) -> Steps[StageReply]:
@@ -512,29 +561,65 @@ def _drain_all(write: WriteId, queues: Collection[str]) -> Steps[dict[str, int] 
 
 def publish_write(write: WriteId) -> Steps[Published]:
     """Publish a committed write in all its queues."""
-    home, beside = write.home, Published(0, 0)
+    counts = yield from publish_queues(write)
+    return total(counts)
+
+
+def total(counts: Mapping[str, Published]) -> Published:
+    """Return the sum of the results of several queues."""
+    return Published(sum(each.jobs for each in counts.values()), sum(each.others for each in counts.values()))
+
+
+def publish_queues(
+    write: WriteId, counts: dict[str, Published] | None = None, *, backward: bool = False
+) -> Steps[dict[str, Published]]:
+    """Publish a committed write in all its queues; return the result of each queue published here.
+
+    Args:
+        write: the write.
+        counts: receives the results, also those before an error; shared by several processes of one write.
+        backward: begin with the last queue. Of two connections, each publishes its half.
+    """
+    home, found = write.home, {} if counts is None else counts
     while True:
-        reply, here = yield from _publish(write, home, decided=False)
+        reply, here = yield from _publish(write, home)
+        found[home.name] = here
         if reply.state != "published" or not reply.queues:
-            return here.plus(beside)
-        for queue in reply.queues:
-            beside = beside.plus((yield from _publish_beside(write, _beside(home, queue), reply.ballot)))
+            return found
+        some = reply.queues[-_QUEUES_TOGETHER:] if backward else reply.queues[:_QUEUES_TOGETHER]
+        yield from _publish_beside(write, [_beside(home, queue) for queue in some], reply.ballot, found)
 
 
-def _publish_beside(write: WriteId, keys: QueueKeys, ballot: str) -> Steps[Published]:
-    _, published = yield from _publish(write, keys, decided=True, ballot=ballot)
-    yield finish_staged_write(write, keys.name, published.jobs, published.others)
-    return published
-
-
-def _publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Steps[tuple[PublishReply, Published]]:
+def _publish(write: WriteId, keys: QueueKeys) -> Steps[tuple[PublishReply, Published]]:
     published = Published(0, 0)
     while True:
-        reply: PublishReply = yield publish(write, keys, decided, ballot)
+        reply: PublishReply = yield publish(write, keys, False)
         if reply.jobs or reply.others:
             published = Published(reply.jobs, reply.others)
         if reply.state != "committed":
             return reply, published
+
+
+def _publish_beside(
+    write: WriteId, queues: Sequence[QueueKeys], ballot: str, counts: dict[str, Published]
+) -> Steps[None]:
+    """Publish the parts of queues besides the home, and report them to the home."""
+    pending, together = list(queues), 1
+    while pending:
+        some = pending[:together]
+        replies: list[PublishReply] = yield from _all([publish(write, keys, True, ballot) for keys in some])
+        rows = 0
+        for keys, reply in zip(some, replies, strict=True):
+            before = counts.get(keys.name, Published(0, 0))
+            if reply.jobs or reply.others:
+                counts[keys.name] = Published(reply.jobs, reply.others)
+                rows += reply.jobs + reply.others - before.jobs - before.others
+            if reply.state != "committed":
+                pending.remove(keys)
+        # As many pieces as are together no longer than one large piece.
+        together = max(1, min(2 * together, len(some) * _ROWS_TOGETHER // max(rows, 1), _QUEUES_TOGETHER))
+    ended = [(keys.name, counts.get(keys.name, Published(0, 0))) for keys in queues]
+    yield from _all([finish_staged_write(write, name, *published) for name, published in ended])
 
 
 def abort_write(write: WriteId) -> Steps[Published | None]:
@@ -592,7 +677,7 @@ def _finish(keys: QueueKeys, entry: WriteEntry) -> Steps[int]:
     if home is not keys and state != "aborted":
         decision = yield open_write(write, create=False)
         if entry.state == "committed" or decision.state == "committed":
-            yield from _publish_beside(write, keys, decision.ballot)
+            yield from _publish_beside(write, [keys], decision.ballot, {})
             return 1
         state = "open" if decision.state == "open" else "aborted"
     elif state == "committed":

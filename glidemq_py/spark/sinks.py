@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
@@ -23,11 +23,21 @@ if TYPE_CHECKING:
 __all__ = ["ENDED", "Batches", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
-_TOGETHER_BYTES: Final = 192 * 1024
-_TOGETHER_ROWS: Final = 1_000
-_TOGETHER_MAX: Final = 32
-"""Requests that are sent together: about four of the default size. The server serves other clients between large ones;
-it may run small ones, which arrive in one read, without a pause."""
+
+
+class Together(NamedTuple):
+    """When requests are sent: they are sent together."""
+
+    rows: int
+    bytes: int
+    requests: int
+
+
+_ADDED: Final = Together(rows=1_000, bytes=192 * 1024, requests=32)
+"""About four requests of the default size. The server serves other clients between large ones; it may run small ones,
+which arrive in one read, without a pause."""
+_STAGED: Final = Together(rows=5_000, bytes=2 * 1024 * 1024, requests=128)
+"""A staged row costs the server a tenth of an added one."""
 _monotonic = time.monotonic
 
 Request = tuple[str, bytes]
@@ -40,6 +50,11 @@ class WriteOver(Exception):  # noqa: N818  # a signal, not an error
 
 class Sink(Protocol):
     """Receives the batches of a task."""
+
+    @property
+    def together(self) -> Together:
+        """Return how much is sent together, at least."""
+        ...
 
     @property
     def pieces(self) -> dict[str, int]:
@@ -62,6 +77,8 @@ class Sink(Protocol):
 
 
 class _Sink:
+    together = _ADDED
+
     def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts) -> None:
         self._transport = transport
         self._options = options
@@ -119,6 +136,8 @@ class OnceSink(_Sink):
 
 class StagedSink(_Sink):
     """Stages each batch; the driver commits or aborts."""
+
+    together = _STAGED
 
     def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
         super().__init__(transport, options, task)
@@ -225,7 +244,8 @@ class Batches:
         self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet)))
         self._full_bytes += batch.size
         self._full_rows += batch.count
-        if self._full_bytes >= _TOGETHER_BYTES or self._full_rows >= _TOGETHER_ROWS or len(self._full) >= _TOGETHER_MAX:
+        size = Together(self._full_rows, self._full_bytes, len(self._full))
+        if any(have >= limit for have, limit in zip(size, self._sink.together, strict=True)):
             self.flush()
 
 

@@ -208,9 +208,12 @@ def _publish(options: WriteOptions, write: WriteId, pieces: int) -> Published:
     if pieces < _MANY_PIECES:
         return run_blocking(transport, publish_write(write))
     # A second connection keeps the server busy between two pieces. Each piece is published once, by any writer.
+    counts: dict[str, Published] = {}
     with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(_publish_beside, options, write)
-        return max(run_blocking(transport, publish_write(write)), beside.result())
+        beside = pool.submit(_publish_beside, options, write, counts)
+        run_blocking(transport, staging.publish_queues(write, counts))
+        beside.result()
+    return staging.total(counts)
 
 
 def _report_repetition(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
@@ -263,12 +266,11 @@ def _abort(options: WriteOptions, write: WriteId) -> None:
         _log.warning("%s", StagedWriteError(write.id, write.home.name, "decided", _cause(error)))
 
 
-def _publish_beside(options: WriteOptions, write: WriteId) -> Published:
+def _publish_beside(options: WriteOptions, write: WriteId, counts: dict[str, Published]) -> None:
     try:
-        return run_blocking(transport_of(options.place, 1), publish_write(write))
+        run_blocking(transport_of(options.place, 1), staging.publish_queues(write, counts, backward=True))
     except GlideMQError as error:
         _log.debug("write %s: second publishing connection failed: %s", write.id, error)  # the first raises its errors
-        return Published(0, 0)
 
 
 def _log_published(options: WriteOptions, published: Published) -> None:

@@ -1,14 +1,21 @@
 """Spark against plain processes, in one run on one server: `python -m tests.bench.spark [write options ...]`.
 
 Rows are 200 bytes of JSON, from a frame that is cached in the JVM; Spark runs as `local[2]`. Every rate is a median of
-interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts. The rate of a
-save is over the time of its tasks and its commit; the rest of the save, Spark's planning, is printed beside it, as is
-the CPU time of the writers and the server, which depends less on what else the machine does. The plain process has its
-rows before its time starts; the time that Spark needs until the first task has rows is part of its rate, and a second
-ratio shows the rate without it. All bars, and whether they are met, are printed at the end.
+interleaved rounds, and every ratio the median of the rounds' ratios, because the machine's speed drifts. All bars, and
+whether they are met, are printed at the end.
+
+What is counted of a save: the time from the start of its first task to the end of its last one, plus the time of its
+commit, minus start-up. Start-up is the time that the first task to have rows waited for them: the writer has requested
+them, and Spark's JVM evaluates the frame and serializes the first Arrow batch. Everything that the writer does itself
+is counted, also before it requests rows (connect, load, open the write), and so is every later wait for rows. The plain
+process is treated alike: its clock starts once its connection is open and its rows exist. Printed beside it: start-up;
+planning (the rest of the save: Spark's plan, starting or reusing Python processes, sending them the writer); the rate
+and the ratio with start-up; and the CPU time of the writers and the server, which depends less on what else the machine
+does.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -36,17 +43,18 @@ from tests.bench.contention import Alone
 ROOT = Path(__file__).resolve().parents[2]
 BYTES = 200
 PEER_BATCH = 500
-FIRST_ROWS = "wait for the first rows"
-FROM_FIRST = ", from the first rows on"
+START_UP = "start-up (wait for the first rows)"
+WITH_START_UP = ", start-up included"
 RAW, PEER = "raw calls, one plain process", "foreachPartition, redis-py pipeline"
 SIZES = (10_000, 100_000)
 """Rows of frames that are measured besides those of the argument."""
 SHORT = 5
 """Rounds of short measurements, at least."""
 QUEUES = 500
-MEMORY = (100_000, 1_000_000, 3_000_000)
+MEMORY = (100_000, 1_000_000, 2_000_000, 3_000_000)
 GROWTH_MIB = 32
 """Growth of a process that counts as none."""
+DRIVER, WORKERS, PLANNERS = "this program", "a task's process", "a process of planning and commit"
 
 
 def session() -> Any:
@@ -89,7 +97,7 @@ class Bench:
         self.spark.dataSource.register(spark_times.TimedSource)
         print(f"start of Spark: {time.perf_counter() - began:.1f} s")
         self.frame = frame_of(self.spark, rows)
-        self.resp = RespClient.from_url(self.place.url)
+        self.resp = RespClient.from_url(self.place.url, timeout=120)
 
     def close(self) -> None:
         self.resp.close()
@@ -101,14 +109,14 @@ class Bench:
         writer.save()
 
     def timed(self, frame: Any, **options: Any) -> None:
-        """Save a frame; the time is that of tasks and commit."""
+        """Save a frame; the time is that of tasks and commit, without start-up."""
         began, used = time.perf_counter(), self.server_seconds()
         self.save(frame, "q", "glidemq_timed", **options)
         whole = time.perf_counter() - began
         found: dict[str, float] = json.loads(self.times.read_text())
-        self._seconds = found["tasks"] + found["commit"]
+        self._seconds = found["tasks"] + found["commit"] - found["wait"]
         self._beside = {
-            "commit": found["commit"], FIRST_ROWS: found["wait"], "planning and start": whole - self._seconds,
+            "commit": found["commit"], START_UP: found["wait"], "planning": whole - found["tasks"] - found["commit"],
             "CPU of Python": found["cpu"], "CPU of the server": self.server_seconds() - used,
         }  # fmt: skip
 
@@ -170,8 +178,9 @@ class Bench:
             }
             rates = self.in_turns(ways, rows, self.rounds if rows == self.rows else max(SHORT, self.rounds))
             self.ratio(rates, "append", RAW, 0.9, f"{rows:,} rows")
-            self.ratio(rates, f"append{FROM_FIRST}", RAW, None, "")
+            self.ratio(rates, f"append{WITH_START_UP}", RAW, None, "")
             self.ratio(rates, "atomic", "append", 0.85, f"{rows:,} rows")
+            self.ratio(rates, f"atomic{WITH_START_UP}", f"append{WITH_START_UP}", None, "")
 
     def peer(self) -> None:
         """Rates of `append`, `task` and foreachPartition with a pipeline, over whole saves."""
@@ -224,10 +233,10 @@ class Bench:
                 rates[name].append(rate)
                 beside[name].append(rest)
         for name, found in list(rates.items()):
-            if FIRST_ROWS in beside[name][0]:
-                waits = [each[FIRST_ROWS] for each in beside[name]]
-                rates[name + FROM_FIRST] = [
-                    rows / (rows / rate - wait) for rate, wait in zip(found, waits, strict=True)
+            if START_UP in beside[name][0]:
+                waits = [each[START_UP] for each in beside[name]]
+                rates[name + WITH_START_UP] = [
+                    rows / (rows / rate + wait) for rate, wait in zip(found, waits, strict=True)
                 ]
             text = "".join(
                 f"; {part} {statistics.median(each[part] for each in beside[name]):.3f} s" for part in beside[name][0]
@@ -310,23 +319,23 @@ class Bench:
     # -- memory -------------------------------------------------------------------------------------------------
 
     def memory(self) -> None:
-        """Memory of the JVM and its Python processes after frames of growing size."""
+        """Memory of this program, the JVM, its Python processes and the server after frames of growing size."""
         for guarantee in ("append", "atomic"):
-            python: list[float] = []
+            found: list[dict[str, float]] = []
             for rows in MEMORY:
                 self.empty()
                 frame = self.spark.range(0, rows, numPartitions=2).selectExpr("'n' as name", "repeat('x', 200) as data")
                 self.save(frame, "q", dataFormat="text", guarantee=guarantee)
-                found = processes(os.getpid())
-                largest = {
-                    kind: max((rss for name, rss in found if name.startswith(kind)), default=0) / 2**20
-                    for kind in ("python", "java")
-                }
-                python.append(largest["python"])
-                text = ", ".join(f"{kind} {rss:.0f} MiB" for kind, rss in largest.items())
-                print(f"  {guarantee} {rows:>9,} rows   largest process: {text}")
-            growth = python[-1] - python[0]
-            self.bar(f"{guarantee}: growth of the largest Python process, MiB", growth, GROWTH_MIB, least=False)
+                found.append(resident())
+                text = ", ".join(f"{kind} {size:.0f} MiB" for kind, size in found[-1].items())
+                memory = str(self.resp.execute("INFO", "memory"))
+                server = int(dict(line.split(":", 1) for line in memory.split() if ":" in line)["used_memory"])
+                print(
+                    f"  {guarantee} {rows:>9,} rows: {text}; server {server / 2**20:.0f} MiB, {server / rows:.0f} a row"
+                )
+            for kind in (DRIVER, WORKERS, PLANNERS):
+                growth = found[-1].get(kind, 0) - found[0].get(kind, 0)
+                self.bar(f"{guarantee}: growth of {kind}, MiB", growth, GROWTH_MIB, least=False)
         self.empty()
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -475,16 +484,18 @@ def fill(url: str, rows: int) -> None:
             client.execute("EVAL", code, 0, i + 1, i + 1_000, "x" * BYTES)
 
 
-def processes(parent: int) -> list[tuple[str, int]]:
-    """Name and resident bytes of all descendants."""
+def resident() -> dict[str, float]:
+    """Resident MiB of this process, of its JVM, and of the largest Python processes of tasks and of other steps."""
     import psutil
 
-    found: list[tuple[str, int]] = []
-    for child in psutil.Process(parent).children(recursive=True):
-        try:
-            found.append((child.name(), child.memory_info().rss))
-        except psutil.Error:
-            continue
+    this = psutil.Process()
+    found = {DRIVER: this.memory_info().rss / 2**20}
+    for child in this.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            name, words = child.name(), " ".join(child.cmdline())
+            kind = "the JVM" if name.startswith("java") else WORKERS if words.endswith("pyspark.worker") else PLANNERS
+            if name.startswith(("java", "python")):
+                found[kind] = max(found.get(kind, 0.0), child.memory_info().rss / 2**20)
     return found
 
 

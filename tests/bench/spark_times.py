@@ -22,33 +22,35 @@ class TimedWriter(FrameWriter):
     def write(self, iterator: Any) -> Any:
         """Write the rows of one task."""
         began, used = time.time(), time.process_time()
-        arrivals: list[float] = []
+        first: list[float] = []
 
         def rows() -> Iterator[Any]:
+            requested = time.time()
             for batch in iterator:
-                arrivals.append(time.time())
+                if not first:
+                    first.extend((requested, time.time()))
                 yield batch
 
         message = super().write(rows())
-        ended = time.time()
         # A message is pickled with its attributes.
-        message.span = (began, arrivals[0] if arrivals else ended, ended)  # type: ignore[attr-defined]
+        message.span = (began, time.time())  # type: ignore[attr-defined]
+        message.first = tuple(first)  # type: ignore[attr-defined]
         message.cpu = time.process_time() - used  # type: ignore[attr-defined]
         return message
 
     def commit(self, messages: list[Any]) -> None:
         """Commit, and write the times: seconds from the first to the last moment of the tasks, and of the commit.
 
-        ``cpu`` is the CPU time of the tasks' and the commit's processes; ``wait`` the time until the first task had
-        rows, in which Spark starts to serialize them.
+        ``cpu`` is the CPU time of the tasks' and the commit's processes; ``wait`` the time that the task which had rows
+        first waited for them, in which Spark evaluates the frame and serializes the first Arrow batch.
         """
         began, used = time.time(), time.process_time()
         super().commit(messages)
         ended = time.time()
         spans = [message.span for message in messages]
-        began_tasks = min(start for start, _, _ in spans)
-        tasks = max(end for _, _, end in spans) - began_tasks
-        wait = min(first for _, first, _ in spans) - began_tasks
+        tasks = max(end for _, end in spans) - min(start for start, _ in spans)
+        arrived, requested = min((message.first[::-1] for message in messages if message.first), default=(0.0, 0.0))
+        wait = arrived - requested
         cpu = sum(message.cpu for message in messages) + time.process_time() - used
         Path(os.environ[FILE]).write_text(
             json.dumps({"tasks": tasks, "commit": ended - began, "cpu": cpu, "wait": wait})

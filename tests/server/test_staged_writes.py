@@ -9,6 +9,7 @@ from glidemq_py import Job, Worker
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.glide_config import config_of
+from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
@@ -24,7 +25,7 @@ def leave_after(transport: ThreadTransport, steps: Steps[object], calls: int) ->
     reply = None
     for _ in range(calls):
         step = steps.send(reply)
-        assert not isinstance(step, staging.Pause)
+        assert isinstance(step, Call)
         reply = transport.call(step)
 
 
@@ -312,3 +313,52 @@ def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
     assert rows[0]["idle"] is not None
     assert rows[0]["finishedAt"] is None
     assert rows[1]["finishedAt"] >= rows[2]["finishedAt"]
+
+
+def test_two_connections_publish_many_queues_once(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    home = QueueKeys("glide", queue_name)
+    write = WriteId(id="w", home=home)
+    transports = [ThreadTransport(config_of(ConnectionOptions.from_url(core_url))) for _ in range(2)]
+    names = [f"{queue_name}-{n}" for n in range(70)]
+    transports[0].call(staging.open_write(write, create=True))
+    for name in names:
+        transports[0].call(staging.open_write(write, create=False, queue=name))
+        for attempt in ("a", "b"):
+            blob = request([["n", attempt, "{}"]] * 3, True)
+            transports[0].call(staging.stage(write, QueueKeys("glide", name), attempt, 0, blob, False))
+    winners = {name: [("a", 1), ("b", 1)] for name in names}
+    assert run_blocking(transports[0], staging.decide_write(write, winners, "facts"))
+
+    counts: dict[str, staging.Published] = {}
+    both = [staging.publish_queues(write, counts), staging.publish_queues(write, counts, backward=True)]
+    together = alternate(transports, both)
+
+    assert together > 0
+    assert {name: counts[name] for name in names} == dict.fromkeys(names, (6, 0))
+    assert {core_resp.execute("XLEN", f"glide:{{{name}}}:stream") for name in names} == {6}
+    (report,) = transports[0].call(staging.write_reports(home))
+    assert (report.jobs, report.others) == (420, 0)
+    assert core_resp.execute("ZCARD", f"glide:{{{queue_name}}}:writes") == 0
+    for transport in transports:
+        transport.close()
+
+
+def alternate(transports: list[ThreadTransport], processes: list[Steps[Any]]) -> int:
+    """Run several processes step by step in turns; return how many of their steps were several calls."""
+    together = 0
+    running: list[tuple[ThreadTransport, Steps[Any], Any]] = [
+        (transport, steps, None) for transport, steps in zip(transports, processes, strict=True)
+    ]
+    while running:
+        transport, steps, reply = running.pop(0)
+        try:
+            step = steps.send(reply)
+        except StopIteration:
+            continue
+        assert not isinstance(step, staging.Pause)
+        if isinstance(step, staging.Together):
+            together += 1
+            running.append((transport, steps, transport.call_all(step.calls)))
+        else:
+            running.append((transport, steps, transport.call(step)))
+    return together

@@ -132,7 +132,7 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
                     reply = None
                     continue
                 calls += 1
-                reply = transport.call(call)
+                reply = transport.call_all(call.calls) if isinstance(call, writes.Together) else transport.call(call)
 
         module: Any = writer
         module.run_blocking = run

@@ -210,6 +210,10 @@ class MemoryBlockingTransport(_Connection):
         """See `BlockingTransport.send_reads`."""
         return self._run_reads(commands)
 
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """See `BlockingTransport.call_all`."""
+        return [self._run(call) for call in calls]
+
     def command(self, *args: str | bytes) -> Any:
         """See `BlockingTransport.command`."""
         read = _Read(args)
