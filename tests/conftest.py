@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -40,7 +41,12 @@ LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machi
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register our plugin in a checkout that is not installed."""
+    """Register our plugin in a checkout that is not installed; let processes that tests start end at SIGINT.
+
+    A shell starts background processes with SIGINT ignored, and their children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.pluginmanager.is_registered(glidemq_fixtures):
         config.pluginmanager.register(glidemq_fixtures, "glidemq")
 

@@ -99,7 +99,7 @@ async def test_closing_a_connection_ends_its_waits() -> None:
     await asyncio.sleep(0)
     await transport.close()
     with pytest.raises(ClosedError):
-        await asyncio.wait_for(read, 5)
+        await asyncio.wait_for(read, 100)
 
 
 async def test_events_reach_other_threads() -> None:
@@ -116,7 +116,7 @@ async def test_events_reach_other_threads() -> None:
             asyncio.run(one())
 
         await asyncio.to_thread(add)
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), 100)
 
 
 async def test_script_error_names_file_and_line() -> None:

@@ -166,7 +166,7 @@ def test_server_dies_with_its_process(end: str, number: signal.Signals | None) -
             with RespClient("127.0.0.1", int(port)) as client:
                 assert client.execute("PING") == "PONG"
             owner.send_signal(number)
-        owner.wait(10)
+        owner.wait(100)
     wait_until(lambda: not alive(int(pid)))
     wait_until(lambda: not Path(directory).exists())
 

@@ -146,7 +146,7 @@ async def test_many_workers_need_six_clients(private_server: Callable[..., Serve
         for number in range(12):
             queue = await stack.enter_async_context(Queue(f"q{number}", f"{server.url}?share_clients=false"))
             await queue.add("n", number)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while (await queue.get_job_counts()).completed < 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await queue.close()

@@ -58,12 +58,12 @@ def worker_of(name: str, url: str) -> Iterator[None]:
     thread = threading.Thread(target=asyncio.run, args=(work(),))
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(100)
         yield
     finally:
         if loops:
             loops[0].call_soon_threadsafe(stops[0].set)
-        thread.join(20)
+        thread.join(100)
 
 
 # -- a queue ---------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_closing_while_threads_are_inside(url: str, queue_name: str) -> None:
         while queue.get_job_counts().waiting < 100:
             pass
         queue.close()
-        done = sum(each.result(20) for each in adding)
+        done = sum(each.result(100) for each in adding)
     with sync.Queue(queue_name, url) as other:
         assert other.count() == done
 
@@ -424,7 +424,7 @@ def test_events_by_listeners(url: str, queue_name: str) -> None:
         events.on("added", listen)
         queue.add("n")
         queue.add("n")
-        assert both.wait(10)
+        assert both.wait(100)
         events.off("added", listen)
     assert seen == ["True added 1", "True added 2"]
 
@@ -436,7 +436,7 @@ def test_another_thread_ends_an_iteration(url: str, queue_name: str) -> None:
     thread = threading.Thread(target=lambda: ended.append(len(list(events))))
     thread.start()
     events.close()
-    thread.join(10)
+    thread.join(100)
     assert ended == [0]
 
 

@@ -99,7 +99,7 @@ async def test_threads_reach_the_concurrency(url: str, queue_name: str, concurre
     together = threading.Barrier(concurrency)
 
     def handle(job: Job) -> None:
-        together.wait(20)
+        together.wait(100)
 
     async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url, concurrency=concurrency):
         jobs = await queue.add_bulk([("n", None)] * concurrency)

@@ -52,13 +52,13 @@ def running_proxy(
     server = Announced(app, server_config(app, log_level="warning", **limits))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(100)
     try:
         with client_of(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             yield client, server
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(100)
         assert not thread.is_alive()
 
 

@@ -97,7 +97,7 @@ def test_add_and_wait_returns_the_result(http: httpx.Client, base: str, queue_na
     ready, stop = threading.Event(), threading.Event()
     thread = threading.Thread(target=asyncio.run, args=(work(),))
     thread.start()
-    ready.wait(10)
+    ready.wait(100)
     try:
         found = http.post(f"{base}/jobs/wait", json={"name": "n", "data": 4, "opts": {"waitTimeout": 10_000}})
         assert (found.status_code, found.json()) == (200, {"result": {"twice": 8}})

@@ -51,7 +51,7 @@ def test_scheduler_fires(http: httpx.Client, base: str, queue_name: str, url: st
 
     async def work() -> None:
         async with Worker(queue_name, handle, url):
-            await asyncio.wait_for(done.wait(), 10)
+            await asyncio.wait_for(done.wait(), 100)
 
     body = {"schedule": {"every": YEAR_MS, "immediately": True}, "template": {"name": "n", "data": [1]}}
     assert http.put(f"{base}/once", json=body).status_code == 200

@@ -77,10 +77,10 @@ def test_listeners_share_one_connection(url: str, queue_name: str, http: httpx.C
     for thread in threads:
         thread.start()
     for _ in threads:
-        assert listening.acquire(timeout=10)
+        assert listening.acquire(timeout=100)
     http.post(f"{base}/jobs", json={"name": "n"})
     for thread in threads:
-        thread.join(10)
+        thread.join(100)
     assert found == ["1"] * 8
 
 
