@@ -4,8 +4,10 @@ import pytest
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import WakeChannel
+from glidemq_py._features.consistency.checking import FindingKind
 from glidemq_py.testing import RespClient
 from tests.lua import wire_support
+from tests.lua.check_support import assert_repairs
 from tests.lua.own_support import OwnQueue
 from tests.lua.wire_support import WireQueue
 
@@ -116,3 +118,18 @@ def test_obliterate_deletes_the_channels(own: OwnQueue) -> None:
     wait(own)
     own.obliterate(force=True)
     assert own.key_names() == set()
+
+
+def test_check_finds_channels_that_no_push_looks_for(own: OwnQueue) -> None:
+    wait(own)
+    assert_repairs(own)
+    own.redis("HDEL", "meta", "wakeChannels")
+    assert_repairs(own, (FindingKind.COUNTER, "wake-channels"))
+    own.add_job()
+    assert channels(own) == []
+
+
+def test_check_ignores_a_key_of_channels_of_a_foreign_type(own: OwnQueue) -> None:
+    own.redis("SET", "wake-channels", "foreign")
+    assert_repairs(own)
+    own.redis("DEL", "wake-channels")

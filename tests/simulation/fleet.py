@@ -16,7 +16,7 @@ from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Wor
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
-from glidemq_py._worker import background, heartbeat, opening
+from glidemq_py._worker import background, heartbeat, lanes, opening, wake_channel
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import GlideMQError, RateLimitError
 from tests.key_leaks import KeyLeaks
@@ -24,8 +24,8 @@ from tests.memory_client import MemoryClient
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
 from tests.simulation.mutations import MUTATIONS, PLANTED
-from tests.simulation.network import Network, Source
-from tests.simulation.parties import BROADCAST, SUBSCRIPTIONS, LeaseHolder, Subscribers
+from tests.simulation.network import Network, Source, subscribe
+from tests.simulation.parties import BROADCAST, IDLE_QUEUE, SUBSCRIPTIONS, LeaseHolder, Subscribers, maintain
 from tests.simulation.producer import QUEUE, ExpectedError, Producer
 from tests.simulation.scenario import Act, Scenario, Work
 from tests.simulation.server import SimulatedServer
@@ -86,6 +86,7 @@ class Fleet:
         self.started_workers = 0
         self.holders: dict[int, Party] = {}
         self.subscribers: dict[int, Party] = {}
+        self.maintainers: dict[int, Party] = {}
         self.handed = asyncio.Queue[tuple[str, str]]()
         """Tokens of leases that another holder reports, with the results."""
         self.subscriptions = Subscribers(
@@ -132,10 +133,11 @@ class Fleet:
     def start_worker(self, place: int) -> None:
         self.started_workers += 1
         party = Party(f"worker {place}.{self.started_workers}")
+        queues = [IDLE_QUEUE, QUEUE] if place < self.scenario.pooled_workers else QUEUE
 
         def create() -> Worker:
             worker = Worker(
-                QUEUE, self._handle, Source(self.network), concurrency=self.scenario.concurrency,
+                queues, self._handle, Source(self.network), concurrency=self.scenario.concurrency,
                 lock_duration=self.lock_ms, stalled_interval=self.stalled_ms, max_stalled_count=1_000_000,
             )  # fmt: skip
             worker.consumer = f"py-host-{self.started_workers}"
@@ -154,6 +156,10 @@ class Fleet:
         party = self.holders[place] = Party(f"lease holder {place}")
         holder = LeaseHolder(self.network, self._handle, self.chance, self.handed)
         self.loop.spawn(party, holder.run())
+
+    def start_maintainer(self, place: int) -> None:
+        party = self.maintainers[place] = Party(f"maintainer {place}")
+        self.loop.spawn(party, maintain(self.network, lock_ms=self.lock_ms, stalled_ms=self.stalled_ms))
 
     def start_subscriber(self, place: int) -> None:
         party = self.subscribers[place] = Party(f"subscriber {place}")
@@ -213,6 +219,8 @@ class Fleet:
         self.ledger.may_stall_out = scenario.lease_holders > 0
         for place in range(scenario.lease_holders):
             self.start_holder(place)
+        for place in range(scenario.maintainers):
+            self.start_maintainer(place)
         if scenario.subscribers:
             self.network.reliable = True
             await self.subscriptions.subscribe()
@@ -270,7 +278,7 @@ class Fleet:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
         leaks._before = frozenset()
-        leaks.allow("*:group:*", "glidemq_py:*")
+        leaks.allow("*:group:*", "*:wake-channels", "glidemq_py:*")
         verdict.problems += [f"leaked key {key}" for key in leaks.found()]
 
     # -- faults ---------------------------------------------------------------------------------------------
@@ -295,6 +303,11 @@ class Fleet:
         if not self.subscribers[act.party].dead:
             self.kill(self.subscribers[act.party])
             self.loop.call_later(5 * act.amount, self.start_subscriber, act.party)
+
+    def _kill_maintainer(self, act: Act) -> None:
+        if not self.maintainers[act.party].dead:
+            self.kill(self.maintainers[act.party])
+            self.loop.call_later(5 * act.amount, self.start_maintainer, act.party)
 
     def _revive(self, place: int) -> None:
         if self.workers[place][0].dead:
@@ -380,7 +393,8 @@ def _own_process() -> Any:
     process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
         (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
-        (libraries, "_registered", {}), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
+        (libraries, "_registered", {}), (lanes, "os", process),
+        (wake_channel, "subscribe", subscribe), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]
     for module, name, value in replaced:

@@ -33,13 +33,16 @@ from glidemq_py._core.calls import Call
 from tests.simulation.loop import PARTY, Party, SimulatedLoop
 from tests.simulation.server import SimulatedServer
 
-__all__ = ["MESSAGE_FAULTS", "MessageFault", "Network", "SimulatedTransport", "Source"]
+__all__ = ["MESSAGE_FAULTS", "MessageFault", "Network", "SimulatedTransport", "Source", "subscribe"]
 
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 _FCALL: Final = RequestType.FCall
 _READS: Final = (b"XREADGROUP", b"XREAD")
+_SUBSCRIBED_AGAIN_S: Final = 0.3
+_MESSAGES_LOST: Final = 0.1
+"""Share of the messages of channels that are lost while faults are injected."""
 _DETECTED_S: Final = 0.02
 """Time after which a lost connection is noticed, about."""
 
@@ -80,7 +83,8 @@ class Network:
         self.injected: list[MessageFault] = []
         self.trace = 0
         """Checksum of all messages so far."""
-        self.down_until = 0.0
+        self.down_until = self.subscribed_from = 0.0
+        """When the server accepts connections, and when subscriptions of channels are back after they were cut."""
         self._clients: dict[SimulatedClient, None] = {}
         self.config = glide.GlideClientConfiguration(
             addresses=[glide.NodeAddress("simulated", 6379)], request_timeout=REQUEST_TIMEOUT_MS
@@ -108,6 +112,7 @@ class Network:
     def cut_all(self, down_s: float) -> None:
         """Break all connections, and refuse new ones for some time."""
         self.down_until = self.loop.now + down_s
+        self.subscribed_from = self.down_until + _SUBSCRIBED_AGAIN_S
         for client in list(self._clients):
             client.cut(executes=False)
 
@@ -373,6 +378,38 @@ class SimulatedTransport(AsyncTransport):
         if not self._closed:
             self._closed = True
             await self._client.close()
+
+
+class _Subscription:
+    """A subscription of channels: its party receives the messages, unless they are lost."""
+
+    def __init__(self, network: Network, prefix: str, on_message: Callable[[str], None]) -> None:
+        self._network = network
+        self._prefix = prefix.encode()
+        self._on_message = on_message
+        self._context = contextvars.copy_context()
+        self._party = PARTY.get()
+        network.server._store.listeners.append(self._publish)
+
+    def _publish(self, channel: bytes) -> bool:
+        network = self._network
+        dead = self._party is not None and self._party.dead
+        if dead or network.loop.now < network.subscribed_from or not channel.startswith(self._prefix):
+            return False
+        if network.reliable or network._random() >= _MESSAGES_LOST:
+            after = network.latency()
+            network.loop.call_later(after, self._on_message, channel.decode(), context=self._context)
+        return True
+
+    async def close(self) -> None:
+        self._network.server._store.listeners.remove(self._publish)
+
+
+async def subscribe(
+    transport: SimulatedTransport, prefix: str, on_message: Callable[[str], None]
+) -> _Subscription:  # fmt: skip
+    """Subscribe to channels, as `glidemq_py._client.channels.subscribe` does."""
+    return _Subscription(transport._network, prefix, on_message)
 
 
 class Source:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py import Broadcast, BroadcastWorker, Job, Lease, Message, Queue
+from glidemq_py import Broadcast, BroadcastWorker, Job, Lease, Maintenance, Message, Queue
 from glidemq_py.errors import GlideMQConnectionError, LeaseLostError
 from tests.simulation.network import Network, Source
 from tests.simulation.producer import QUEUE
@@ -15,10 +15,12 @@ from tests.simulation.producer import QUEUE
 if TYPE_CHECKING:
     from tests.simulation.ledger import Ledger
 
-__all__ = ["BROADCAST", "SUBSCRIPTIONS", "LeaseHolder", "Subscribers"]
+__all__ = ["BROADCAST", "IDLE_QUEUE", "SUBSCRIPTIONS", "LeaseHolder", "Subscribers", "maintain"]
 
 BROADCAST: Final = "announced"
 SUBSCRIPTIONS: Final = ("first", "second")
+IDLE_QUEUE: Final = "idle"
+"""Served first by workers of several queues; it has no jobs."""
 _LEASE_MS: Final = 5_000
 
 Handler = Callable[[Job[Any, Any]], Awaitable[str]]
@@ -94,6 +96,19 @@ class LeaseHolder:
                 await asyncio.sleep(0.05 * (1 + self._chance.random()))
             except LeaseLostError:
                 return
+
+
+async def maintain(network: Network, *, lock_ms: int, stalled_ms: int) -> None:
+    """Run the maintenance tasks without a worker, until the party is killed."""
+    async with Queue[Any, Any](QUEUE, Source(network)) as queue:
+        while True:
+            maintenance = Maintenance(
+                [queue], lock_duration=lock_ms, stalled_interval=stalled_ms, max_stalled_count=1_000_000
+            )
+            try:
+                await maintenance.run()
+            except GlideMQConnectionError:
+                await asyncio.sleep(0.1)
 
 
 class Subscribers:

@@ -56,6 +56,8 @@ class Scenario:
         mutation: name of a fault built into the server functions; see `mutations`.
         lease_holders: number of parties that fetch jobs without a worker.
         subscribers: number of workers of each subscription of the broadcast; 0 = there is no broadcast.
+        pooled_workers: number of workers that serve a second queue too, and wait for wake-up channels.
+        maintainers: number of parties that run the maintenance tasks without a worker.
     """
 
     seed: int
@@ -67,6 +69,8 @@ class Scenario:
     mutation: str | None = None
     lease_holders: int = 0
     subscribers: int = 0
+    pooled_workers: int = 0
+    maintainers: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -179,5 +183,17 @@ def _with_extras(drawn: Scenario, *, faults: bool) -> Scenario:
             for _ in range(chance.choice((0, 1, 3)) if count else 0):
                 at, amount = round(chance.uniform(0, end), 4), round(chance.random(), 4)
                 acts.append(Act(at, kind, chance.randrange(count), amount))
+    later = random.Random(f"later extras {drawn.seed}")  # drawn apart, so that earlier seeds keep the other extras
+    pooled, maintainers = (
+        later.choice((0, 0, drawn.workers, later.randint(0, drawn.workers))),
+        later.choice((0, 0, 1, 2)),
+    )
+    if faults and maintainers:
+        end = (work[-1].at if work else 0.0) + 5
+        acts += [Act(round(later.uniform(0, end), 4), "kill_maintainer", later.randrange(maintainers),
+                     round(later.random(), 4)) for _ in range(later.choice((0, 1, 3)))]  # fmt: skip
     acts.sort(key=lambda act: act.at)
-    return replace(drawn, work=tuple(work), acts=tuple(acts), lease_holders=holders, subscribers=subscribers)
+    return replace(
+        drawn, work=tuple(work), acts=tuple(acts), lease_holders=holders, subscribers=subscribers,
+        pooled_workers=pooled, maintainers=maintainers,
+    )  # fmt: skip

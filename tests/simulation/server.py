@@ -112,6 +112,8 @@ class SimulatedServer(MemoryServer):
                 return self._engine.call(args[1].decode(), args[3 : 3 + count], args[3 + count :])
         if name == b"FUNCTION":
             return self._function_command(args)
+        if name == b"PUBLISH":
+            return self._store.natives[name](*args[1:])
         if name == b"INFO":
             return b"# Replication\r\nconnected_slaves:1\r\n"
         if name == b"WAIT":

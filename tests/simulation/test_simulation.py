@@ -63,8 +63,18 @@ def test_jobs_of_each_kind_end_without_faults(kind: str) -> None:
         Scenario(1, tuple(Work(0.05 * n, n, "plain", n / 40) for n in range(40)), workers=1, lease_holders=2),
         Scenario(1, tuple(Work(0.05 * n, n, "message", n / 8) for n in range(8)), workers=1, subscribers=2),
         Scenario(1, tuple(Work(0.05 * n, n, "durable", n / 8) for n in range(8)), workers=2),
+        Scenario(1, tuple(Work(0.3 * n, n, "plain", n / 40) for n in range(20)), workers=2, pooled_workers=2),
+        Scenario(
+            1,
+            tuple(Work(0.05 * n, n, "plain", n / 40) for n in range(40)),
+            (),
+            (Act(0.5, "kill_maintainer", 0, 1),),
+            workers=0,
+            lease_holders=2,
+            maintainers=2,
+        ),
     ],
-    ids=["leases", "broadcast", "durable"],
+    ids=["leases", "broadcast", "durable", "wake_channels", "maintenance"],
 )
 def test_extras_end_without_faults(scenario: Scenario) -> None:
     fleet = Fleet(scenario)

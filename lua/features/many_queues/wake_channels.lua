@@ -58,3 +58,12 @@ G.register_channel = function(q, now, channel)
     redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
   end
 end
+
+-- Return true if channels are registered, but pushes do not look for them because the field is missing.
+G.has_lost_channels = function(q)
+  local registered = G.pcall('ZCARD', q.wake_channels)
+  return type(registered) == 'number' and registered > 0 and redis.call('HEXISTS', q.meta, 'wakeChannels') == 0
+end
+
+-- Make pushes look for channels again. The value of a cluster is right on one server as well: it skips no channel.
+G.restore_channels = function(q) redis.call('HSET', q.meta, 'wakeChannels', CLUSTER) end

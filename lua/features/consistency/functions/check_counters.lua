@@ -42,6 +42,10 @@ C.find_wrong_counters = function(q, r)
     rows[#rows + 1] = G.new.wrong_counter({ name = 'list-active', actual = count, expected = actual })
   end
   local last = G.num(redis.call('GET', q.id) or '')
+  if G.has_lost_channels(q) then
+    local registered = redis.call('ZCARD', q.wake_channels)
+    rows[#rows + 1] = G.new.wrong_counter({ name = 'wake-channels', actual = 0, expected = registered })
+  end
   if r.top > last then rows[#rows + 1] = G.new.wrong_counter({ name = 'id', actual = last, expected = r.top }) end
   return rows
 end

@@ -35,7 +35,11 @@ G.export('repair_counters', { 'allow-oom' }, G.for_operators(function(q, r)
   local names = {}
   for i, row in ipairs(C.find_wrong_counters(q, r)) do
     names[i] = row[WRONG_COUNTER.name]
-    redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
+    if names[i] == 'wake-channels' then
+      G.restore_channels(q)
+    else
+      redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
+    end
   end
   return cmsgpack.pack(names)
 end))
