@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
+from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Background, Runtime
@@ -74,7 +75,8 @@ class QueueEvents(AsyncOnly):
         self._start = _checked_id(last_event_id)
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | None = None
-        self._transport: Transport | None = None
+        self._shared: Transport | None = None
+        self._transport: ReadConnection | None = None
         self._task: Background | None = None
         self._loop: object = None
         self._entered = False
@@ -122,9 +124,13 @@ class QueueEvents(AsyncOnly):
         if self._reader is not None:
             self._check_loop()
             return
-        shared = await self._open()
-        # A client passed by the caller is used for other commands too, which a blocking read must not delay.
-        self._transport = await shared.dedicated() if self._is_injected() else shared
+        opened = await self._open()
+        if shares_client(opened) or hasattr(self._connection, "fcall"):
+            # The client is used for other commands too, which a blocking read must not delay.
+            self._shared = opened
+            self._transport = await self._reader_over(opened)
+        else:
+            self._transport = opened
         reader = EventReader(self._transport, self._keys.events)
         if self._start is None:
             await reader.resolve()
@@ -132,6 +138,13 @@ class QueueEvents(AsyncOnly):
             reader.position = self._start
         self._loop = self._runtime.current_loop()
         self._reader = reader
+
+    async def _reader_over(self, shared: Transport) -> ReadConnection:
+        try:
+            return await open_reader(shared)
+        except BaseException:
+            await shared.close()
+            raise
 
     def _check_loop(self) -> None:
         """Raise EventLoopError if another event loop reads or read these events."""
@@ -146,10 +159,7 @@ class QueueEvents(AsyncOnly):
     _runtime: Runtime = ASYNC_RUNTIME
 
     async def _open(self) -> Transport:
-        return await open_transport(self._connection, shares=False)
-
-    def _is_injected(self) -> bool:
-        return hasattr(self._connection, "fcall")
+        return await open_transport(self._connection)
 
     async def __aiter__(self) -> AsyncIterator[QueueEvent]:
         if self._task is not None and not self._closed:
@@ -227,11 +237,13 @@ class QueueEvents(AsyncOnly):
     async def close(self) -> None:
         """Stop reading and close the connection. Idempotent; may be called from any event loop."""
         self._closed = True
-        if self._transport is not None:
+        for connection in (self._transport, self._shared):
+            if connection is None:
+                continue
             if self._loop is self._runtime.current_loop():
-                await self._transport.close()
+                await connection.close()
             else:
-                self._transport.abandon()
+                connection.abandon()
         task = self._task
         if task is not None and not task.is_current():
             await task.stop()

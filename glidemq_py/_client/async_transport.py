@@ -9,7 +9,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glide_shared.exceptions import ClosingError, GlideError
@@ -74,6 +74,8 @@ class AsyncTransport:
         self._closed = False
         self._answered = 0
         """Number of calls that had a reply."""
+        self.server: Hashable | None = None
+        """Identifies the server if the client is shared by all transports of the loop to it."""
         self._source: AsyncTransport | None = None
         self._release: Callable[[], AsyncTransport | None] | None = None
         self._connect_thread: Callable[[AsyncTransport], BlockingTransport] = AsyncTransport.own_thread
@@ -347,6 +349,11 @@ class AsyncTransport:
             sharing._connect_thread = for_thread
         source._sharing.add(sharing)
         return sharing
+
+    @property
+    def client_owner(self) -> AsyncTransport:
+        """The transport that owns the client."""
+        return self._source or self
 
     @property
     def is_closed(self) -> bool:

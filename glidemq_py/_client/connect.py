@@ -139,14 +139,14 @@ async def _import(module: str) -> None:
         _imported.add(module)
 
 
-async def open_transport(connection: Connection, *, check: bool = True, shares: bool = True) -> Transport:
+async def open_transport(connection: Connection, *, check: bool = True) -> Transport:
     """Return a transport of the running loop. The first one of a process imports GLIDE, in a thread.
+
+    All transports of the loop with the same options share one client, unless these disable it.
 
     Args:
         connection: the user's option.
         check: check the server's configuration.
-        shares: share one client of the loop among all transports with the same options, unless these disable it.
-            False for a transport whose reads block.
 
     Raises:
         GlideMQConnectionError: if the server cannot be reached now.
@@ -159,7 +159,7 @@ async def open_transport(connection: Connection, *, check: bool = True, shares: 
     # Starting the embedded server blocks, so it runs in a thread.
     starts = connection is None or isinstance(connection, str)
     found = await asyncio.to_thread(resolve, connection) if starts else resolve(connection)
-    if shares and isinstance(found, ConnectionOptions) and found.share_clients:
+    if isinstance(found, ConnectionOptions) and found.share_clients:
         shared: AsyncTransport = await cast("Any", sys.modules[_SHARED]).connect_shared(found, check=check)
         return shared
     transport: AsyncTransport = await cast("Any", sys.modules[_ASYNC]).AsyncTransport.connect(found, check=check)

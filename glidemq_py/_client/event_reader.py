@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.blocking_reads import ReadConnection
 from glidemq_py._core.logs import get_logger
 
 __all__ = ["QUEUE_EVENTS", "EventReader", "QueueEvent"]
@@ -55,9 +55,9 @@ class QueueEvent:
 
 
 class EventReader:
-    """Reads an events stream from a position on; needs a dedicated connection, because reads block."""
+    """Reads an events stream from a position on; needs a connection for blocking reads (`open_reader`)."""
 
-    def __init__(self, transport: Transport, key: str) -> None:
+    def __init__(self, transport: ReadConnection, key: str) -> None:
         self._transport = transport
         self._key = key
         self.position = ""

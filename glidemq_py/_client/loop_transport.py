@@ -253,24 +253,25 @@ class LoopTransport:
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
-        return await (await self._here()).call(call)
+        return await (await self.here()).call(call)
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
-        return await (await self._here()).command(*args)
+        return await (await self.here()).command(*args)
 
     async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
-        return await (await self._here()).send_reads(key, commands)
+        return await (await self.here()).send_reads(key, commands)
 
-    async def _here(self) -> Transport:
+    async def here(self) -> Transport:
+        """Return the transport of the running loop."""
         transport = (await self.connected()).transport
         assert transport is not None
         return transport
 
     async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
         """See `Transport.call_after`."""
-        return await (await self._here()).call_after(read, call, block)
+        return await (await self.here()).call_after(read, call, block)
 
     @property
     def is_cluster(self) -> bool:
@@ -279,16 +280,16 @@ class LoopTransport:
 
     async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return await (await self._here()).call_before(call, waits, block)
+        return await (await self.here()).call_before(call, waits, block)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
-        async for keys in (await self._here()).scan(pattern):
+        async for keys in (await self.here()).scan(pattern):
             yield keys
 
     async def dedicated(self) -> Transport:
         """See `Transport.dedicated`; the connection belongs to the running loop only."""
-        return await (await self._here()).dedicated()
+        return await (await self.here()).dedicated()
 
     def for_thread(self) -> BlockingTransport:
         """See `Transport.for_thread`."""

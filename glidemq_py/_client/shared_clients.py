@@ -72,7 +72,9 @@ async def connect_shared(options: ConnectionOptions, *, check: bool) -> AsyncTra
         async with client.opening:
             if client.transport is None:
                 client.transport = await AsyncTransport.connect(options, check=check)
-        return client.transport.shared(release, lambda source: connect_thread(options, source))
+        sharing = client.transport.shared(release, lambda source: connect_thread(options, source))
+        sharing.server = options
+        return sharing
     except BaseException:
         unused = release()
         if unused is not None:

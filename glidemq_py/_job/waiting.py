@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, Signal
@@ -81,7 +82,7 @@ class ResultWaiter:
         self._waiting: dict[str, set[Signal]] = {}
         self._reader: Background | None = None
         self._ready: Signal | None = None
-        self._dedicated: Transport | None = None
+        self._dedicated: ReadConnection | None = None
         self._closed = False
         call_in_child(self)
 
@@ -170,7 +171,7 @@ class ResultWaiter:
                 self._dedicated = None
 
     async def _follow(self, ready: Signal) -> None:
-        self._dedicated = await self._transport.dedicated()
+        self._dedicated = await open_reader(self._transport)
         reader = EventReader(self._dedicated, self._keys.events)
         await reader.resolve()
         ready.set()

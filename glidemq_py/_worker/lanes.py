@@ -8,17 +8,15 @@ has jobs, schedulers or other work.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
-from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.blocking_reads import WORKER_READS, reserve_read
+from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
@@ -328,50 +326,39 @@ class Lanes:
         await asyncio.gather(*(lane.close(force) for lane in self.lanes))
 
 
-BLOCKING_READS: Final = 3
-"""Number of workers of one name per event loop and server that wait in a blocking read on a connection of their own.
-Further ones wait for wake-up channels, as workers of several queues do."""
-
-_reads: WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[Hashable]] = WeakKeyDictionary()
-
-
 async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:
-    """Open a worker of one or several queues; see `open_parts`."""
+    """Open a worker of one or several queues; see `open_parts`.
+
+    The first workers of one name wait in a blocking read on a connection of their own. Further ones of the process wait
+    for wake-up channels, as workers of several queues do.
+    """
     if opening.several:
         return await open_lanes(opening, stack)
-    server = _shared_server(opening)
+    server = await _shared_server(opening)
     if server is None:
         return await open_parts(opening, stack)
-    reads = _reads.setdefault(asyncio.get_running_loop(), Counter())
-    if reads[server] >= BLOCKING_READS:
+    reservation = reserve_read(server, WORKER_READS)
+    if reservation is None:
         only = ServedQueue(opening.keys, opening.queue_options, 1)
         return await open_lanes(replace(opening, several=(only,)), stack)
-    reads[server] += 1
-
-    def release() -> None:
-        reads[server] -= 1
-
     try:
         parts = await open_parts(opening, stack)
     except BaseException:
-        release()
+        reservation.release()
         raise
-    stack.callback(release)
+    stack.callback(reservation.release)
     return parts
 
 
-def _shared_server(opening: WorkerComponents) -> Hashable | None:
+async def _shared_server(opening: WorkerComponents) -> Hashable | None:
     """Return what identifies the server if the worker shares its clients and may wait for channels; else None."""
     if opening.source is not None or opening.sandbox is not None or opening.options.batch is not None:
         return None
     connection = opening.connection
-    if connection is None:
-        connection = os.environ.get(URL_VARIABLE) or "embedded"
-    if isinstance(connection, str) and connection != "embedded":
-        connection = ConnectionOptions.from_url(connection)
-    if isinstance(connection, ConnectionOptions) and not connection.share_clients:
+    if not opening.in_background or not (connection is None or isinstance(connection, (str, ConnectionOptions))):
         return None
-    return connection if opening.in_background and isinstance(connection, (str, ConnectionOptions)) else None
+    found = await asyncio.to_thread(resolve, connection)  # it may start the embedded server
+    return found if isinstance(found, ConnectionOptions) and found.share_clients else None
 
 
 async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
@@ -46,7 +47,7 @@ class EventHub:
         self._news: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
-        self._dedicated: Transport | None = None
+        self._dedicated: ReadConnection | None = None
 
     async def follow(self, last_id: str | None) -> AsyncIterator[QueueEvent]:
         """Yield the events after ``last_id``, or new events if it is None, until the hub is closed."""
@@ -101,7 +102,7 @@ class EventHub:
 
     async def _watch(self, transport: Transport, key: str) -> None:
         try:
-            self._dedicated = await transport.dedicated()
+            self._dedicated = await open_reader(transport)
             reader = EventReader(self._dedicated, key)
             await reader.resolve()
             self._ready.set()

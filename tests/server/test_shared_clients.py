@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, Worker
-from glidemq_py._client import shared_clients
+from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, QueueEvents, Worker
+from glidemq_py._client import blocking_reads, shared_clients
 from glidemq_py.errors import ClosedError
 from glidemq_py.testing import ServerProcess
 
@@ -136,6 +136,66 @@ async def test_shared_client_reconnects_for_all(restartable_server: Callable[...
         await asyncio.to_thread(server.restart, kill=True)
         await asyncio.gather(a.add("n"), b.add("n"))
         assert [(await each.get_job_counts()).waiting for each in (a, b)] == [2, 2]
+
+
+async def test_readers_of_many_queues_need_six_clients(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    names = [f"q{number}" for number in range(20)]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(Worker("q0", echo, server.url))
+        await stack.enter_async_context(Worker(names[1:], echo, server.url))
+        queues = [await stack.enter_async_context(Queue(name, server.url)) for name in names]
+        completed: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
+        for name in names:
+            events = QueueEvents(name, server.url)
+            events.on("completed", lambda _, name=name: completed[name].set())
+            await stack.enter_async_context(events)
+        assert await asyncio.gather(*(queue.add_and_wait("n", queue.name) for queue in queues)) == names
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(each.wait() for each in completed.values()))
+        fetches = [asyncio.create_task(queue.fetch(1, wait=5_000)) for queue in queues]
+        await asyncio.sleep(0)
+        assert await asyncio.gather(*(queue.count() for queue in queues)) == [0] * len(queues)
+        assert clients_of(server) <= 6
+        for fetch in fetches:
+            fetch.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+
+
+async def test_reader_gets_a_connection_again_after_another_has_closed(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(QueueEvents(f"q{number}", server.url)) for number in range(4)]
+        assert [isinstance(each._transport, blocking_reads._PolledReads) for each in several] == [False] * 3 + [True]
+        await several[0].close()
+        other = await stack.enter_async_context(QueueEvents("q", server.url))
+        assert not isinstance(other._transport, blocking_reads._PolledReads)
+    assert not blocking_reads._reserved
+
+
+async def test_closing_ends_polled_iteration(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with AsyncExitStack() as stack:
+        for number in range(3):
+            await stack.enter_async_context(QueueEvents(f"q{number}", server.url))
+        events = QueueEvents("q", server.url)
+        queue = await stack.enter_async_context(Queue("q", server.url))
+
+        async def first() -> str:
+            async for event in events:
+                return event.event
+            return "ended"
+
+        await events.wait_until_ready()
+        reading = asyncio.create_task(first())
+        await queue.add("n")
+        assert await reading == "added"
+        events = QueueEvents("q", server.url)
+        await events.wait_until_ready()
+        reading = asyncio.create_task(first())
+        await asyncio.sleep(0)
+        await events.close()
+        assert await asyncio.wait_for(reading, 20) == "ended"
 
 
 async def test_many_workers_need_six_clients(private_server: Callable[..., ServerProcess]):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
@@ -66,7 +67,7 @@ class WakeUps:
         self._keys = keys
         self._runtime = runtime
         self._turn = runtime.lock()
-        self._reading: Transport | None = None
+        self._reading: ReadConnection | None = None
         self._closed = False
 
     async def wait(self, seconds: float) -> None:
@@ -86,7 +87,7 @@ class WakeUps:
     async def _read(self, block: int) -> None:
         self._check_open()
         if self._reading is None:
-            opened = await uncancelled(self._runtime, self._shared.dedicated(), self._unused)
+            opened = await uncancelled(self._runtime, open_reader(self._shared), self._unused)
             try:
                 self._check_open()  # it may have been closed meanwhile
             except ClosedError:
@@ -111,7 +112,7 @@ class WakeUps:
         if self._closed:
             raise ClosedError(f"queue {self._keys.name!r} is closed")
 
-    def _unused(self, opened: Transport) -> None:
+    def _unused(self, opened: ReadConnection) -> None:
         """Close a connection whose fetch was cancelled before it was open."""
         _keep(asyncio.ensure_future(opened.close()))
 

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from glidemq_py._client.blocking_reads import ReadConnection, open_reader
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import Background, Signal
-from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
@@ -86,7 +86,7 @@ class ChunkWatch:
         self._watches: set[_Watch] = set()
         self._wanted = link.runtime.signal()
         self._reader: Background | None = None
-        self._dedicated: Transport | None = None
+        self._dedicated: ReadConnection | None = None
         self._closed = False
 
     async def wait(self, job_id: str, position: str, seconds: float) -> None:
@@ -105,7 +105,7 @@ class ChunkWatch:
 
     async def _read(self) -> None:
         try:
-            self._dedicated = await self._link.transport.dedicated()
+            self._dedicated = await open_reader(self._link.transport)
             await self._follow(self._dedicated)
         except GlideMQError as error:
             if not self._closed:
@@ -115,7 +115,7 @@ class ChunkWatch:
                 await self._dedicated.close()
                 self._dedicated = None
 
-    async def _follow(self, transport: Transport) -> None:
+    async def _follow(self, transport: ReadConnection) -> None:
         keys = self._link.keys
         found = await transport.command("XREVRANGE", keys.events, "+", "-", "COUNT", "1")
         events = next(iter(found)).decode() if found else "0-0"

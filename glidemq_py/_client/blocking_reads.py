@@ -1,0 +1,304 @@
+"""Connections for blocking reads: a few per process and server; further readers poll over the client that they share.
+
+A blocking read needs a connection of its own, so readers of many queues would need many. One blocking read over many
+streams is no way out: its cost grows with the number of streams at every wake-up, one that is blocked cannot get
+another stream, and in a cluster the streams are in different slots. So the first readers have a connection each, and
+the others are polled together: one command reads all their streams, at intervals that grow while nothing arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Protocol, cast
+from weakref import WeakKeyDictionary
+
+from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.loop_transport import LoopTransport
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.forks import new_lock
+from glidemq_py.errors import ClosedError, GlideMQError
+
+__all__ = [
+    "BLOCKING_READS",
+    "WORKER_READS",
+    "ReadConnection",
+    "Reservation",
+    "open_reader",
+    "reserve_read",
+    "shares_client",
+]
+
+BLOCKING_READS: Final = 3
+"""Number of connections for blocking reads per process and server. With the clients for calls, heartbeats and wake-up
+channels, that makes six."""
+WORKER_READS: Final = 2
+"""How many of them workers may have."""
+_SHORTEST_S: Final = 0.01
+_LONGEST_S: Final = 0.1
+_GROWTH: Final = 1.3
+_STREAM_S: Final = 0.0002
+"""Share of an interval per stream, so that a thousand streams are read five times a second at most."""
+_STREAMS_PER_READ: Final = 500
+
+
+class ReadConnection(Protocol):
+    """A connection for the reads of one reader, one after the other."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`."""
+        ...
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        ...
+
+    async def close(self) -> None:
+        """See `Transport.close`; a read that waits raises `ClosedError`."""
+        ...
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        ...
+
+
+_reserved: Counter[Hashable] = Counter()
+_lock = new_lock()
+
+
+class Reservation:
+    """One of the connections of a process and server; it is given back by `release`, or with the object."""
+
+    def __init__(self, server: Hashable) -> None:
+        self._end = weakref.finalize(self, _give_back, server)
+
+    def release(self) -> None:
+        """Give it back. Idempotent."""
+        self._end()
+
+
+def _give_back(server: Hashable) -> None:
+    with _lock:
+        _reserved[server] -= 1
+        if _reserved[server] <= 0:
+            del _reserved[server]
+
+
+def reserve_read(server: Hashable, most: int = BLOCKING_READS) -> Reservation | None:
+    """Reserve a connection for blocking reads from a server; None if ``most`` are reserved."""
+    with _lock:
+        if _reserved[server] >= most:
+            return None
+        _reserved[server] += 1
+    return Reservation(server)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reserved.clear)
+
+
+def shares_client(transport: Transport) -> bool:
+    """Return whether other transports of the loop use the same client."""
+    return is_glide_transport(transport) and transport.server is not None
+
+
+async def open_reader(transport: Transport) -> ReadConnection:
+    """Return a connection for blocking reads.
+
+    Args:
+        transport: The reader's transport. If it shares its client, the reader may get a connection that polls over it.
+
+    Raises:
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    if isinstance(transport, LoopTransport):
+        transport = await transport.here()
+    server = transport.server if is_glide_transport(transport) else None
+    if server is None:
+        return await transport.dedicated()
+    reservation = reserve_read(server)
+    if reservation is None:
+        return _PolledReads(transport)
+    try:
+        return _ReservedConnection(await transport.dedicated(), reservation)
+    except BaseException:
+        reservation.release()
+        raise
+
+
+class _ReservedConnection:
+    """A connection of one reader."""
+
+    def __init__(self, transport: Transport, reservation: Reservation) -> None:
+        self._transport = transport
+        self._reservation = reservation
+        self.command = transport.command
+
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`."""
+        return self._transport.is_cluster
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._reservation.release()
+        await self._transport.close()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        self._reservation.release()
+        self._transport.abandon()
+
+
+class _Read:
+    """A read of one stream that waits for entries."""
+
+    __slots__ = ("deadline", "done", "stream")
+
+    def __init__(self, stream: tuple[str, str], deadline: float) -> None:
+        self.stream = stream
+        self.deadline = deadline
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class _Poller:
+    """Polls for the reads of all readers over one client."""
+
+    def __init__(self) -> None:
+        self._reads: set[_Read] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._pause = _SHORTEST_S
+
+    async def read(self, transport: Transport, count: str, stream: tuple[str, str], block: float) -> Any:
+        """Return the reply of XREAD for one stream, as soon as it has entries, or None after ``block`` seconds."""
+        read = _Read(stream, time.monotonic() + block)
+        self._reads.add(read)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._poll(transport, count), name="glidemq-polled-reads")
+        try:
+            return await read.done
+        finally:
+            self._reads.discard(read)
+
+    async def _poll(self, transport: Transport, count: str) -> None:
+        while self._reads:
+            reads = list(self._reads)
+            try:
+                found = await _read_streams(transport, count, [read.stream for read in reads])
+            except GlideMQError as error:
+                for read in reads:
+                    _end(read, error=error)
+                continue
+            now = time.monotonic()
+            for read in reads:
+                entries = found.get(read.stream[0].encode("utf-8", "surrogateescape"))
+                if entries:
+                    _end(read, reply={read.stream[0].encode("utf-8", "surrogateescape"): entries})
+                elif now >= read.deadline:
+                    _end(read)
+            self._pause = _SHORTEST_S if found else min(self._pause * _GROWTH, _LONGEST_S)
+            await asyncio.sleep(max(self._pause, len(reads) * _STREAM_S))
+        self._pause = _SHORTEST_S
+
+
+def _end(read: _Read, *, reply: Any = None, error: Exception | None = None) -> None:
+    if read.done.done():
+        return
+    if error is None:
+        read.done.set_result(reply)
+    else:
+        read.done.set_exception(error)
+
+
+async def _read_streams(transport: Transport, count: str, streams: Sequence[tuple[str, str]]) -> dict[bytes, Any]:
+    """Return the entries behind the position of each stream. Reads of one stream start at the lowest position."""
+    if transport.is_cluster:
+        replies = await asyncio.gather(*(_read_some(transport, count, [stream]) for stream in streams))
+        return {name: entries for reply in replies for name, entries in reply.items()}
+    found: dict[bytes, Any] = {}
+    for start in range(0, len(streams), _STREAMS_PER_READ):
+        found.update(await _read_some(transport, count, streams[start : start + _STREAMS_PER_READ]))
+    return found
+
+
+async def _read_some(transport: Transport, count: str, streams: Sequence[tuple[str, str]]) -> dict[bytes, Any]:
+    names, positions = zip(*streams, strict=True)
+    reply = await transport.command("XREAD", "COUNT", count, "STREAMS", *names, *positions)
+    return cast("dict[bytes, Any]", reply or {})
+
+
+_pollers: WeakKeyDictionary[Any, _Poller] = WeakKeyDictionary()
+
+
+class _PolledReads:
+    """Polls over a shared client in place of blocking reads."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._ended: set[asyncio.Future[Any]] = set()
+        self._closed = False
+        client = transport.client_owner if is_glide_transport(transport) else transport
+        self._poller = _pollers.setdefault(client, _Poller())
+
+    @property
+    def is_cluster(self) -> bool:
+        """See `Transport.is_cluster`."""
+        return self._transport.is_cluster
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`. A blocking read of streams polls."""
+        if self._closed:
+            raise ClosedError("the connection was closed")
+        if "BLOCK" not in args:
+            return await self._transport.command(*args)
+        at = args.index("BLOCK")
+        block = int(args[at + 1]) / 1000
+        plain = args[:at] + args[at + 2 :]
+        if args[0] == "XREAD" and len(args) == _ONE_STREAM:
+            key, position = str(args[-2]), str(args[-1])
+            work = self._poller.read(self._transport, str(args[2]), (key, position), block)
+        else:
+            work = self._repeat(plain, block)
+        waiting = asyncio.ensure_future(work)
+        self._waiting.add(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            waiting.cancel()
+            task = asyncio.current_task()
+            if waiting in self._ended and not (task and task.cancelling()):
+                raise ClosedError("the connection was closed") from None
+            raise
+        finally:
+            self._waiting.discard(waiting)
+
+    async def _repeat(self, command: Sequence[str | bytes], block: float) -> Any:
+        pause, deadline = _SHORTEST_S, time.monotonic() + block
+        while True:
+            reply = await self._transport.command(*command)
+            left = deadline - time.monotonic()
+            if reply or left <= 0:
+                return reply
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * _GROWTH, _LONGEST_S)
+
+    async def close(self) -> None:
+        """See `ReadConnection.close`. The shared client stays open."""
+        self._closed = True
+        self._ended |= self._waiting
+        for each in tuple(self._waiting):
+            each.cancel()
+
+    def abandon(self) -> None:
+        """See `Transport.abandon`."""
+        self._closed = True
+
+
+_ONE_STREAM: Final = 8
+"""Arguments of ``XREAD COUNT n BLOCK ms STREAMS key position``."""
