@@ -28,6 +28,7 @@ __all__ = [
     "WORKER_READS",
     "ReadConnection",
     "Reservation",
+    "claim_read",
     "open_reader",
     "reserve_read",
     "shares_client",
@@ -98,6 +99,17 @@ def reserve_read(server: Hashable, most: int = BLOCKING_READS) -> Reservation | 
     return Reservation(server)
 
 
+def claim_read(server: Hashable) -> Reservation:
+    """Reserve a connection for other blocking commands. If all are reserved, a reader is polled from now on."""
+    with _lock:
+        _reserved[server] += 1
+        if _reserved[server] > BLOCKING_READS:
+            reader = next((each for each in _readers if each.server == server and not each.is_polled), None)
+            if reader is not None:
+                reader.is_polled = True
+    return Reservation(server)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reserved.clear)
 
@@ -125,24 +137,37 @@ async def open_reader(transport: Transport) -> ReadConnection:
     if reservation is None:
         return _PolledReads(transport)
     try:
-        return _ReservedConnection(await transport.dedicated(), reservation)
+        return _ReservedConnection(transport, await transport.dedicated(), reservation, server)
     except BaseException:
         reservation.release()
         raise
 
 
 class _ReservedConnection:
-    """A connection of one reader."""
+    """A connection of one reader, until another use has claimed it."""
 
-    def __init__(self, transport: Transport, reservation: Reservation) -> None:
-        self._transport = transport
+    def __init__(self, shared: Transport, transport: Transport, reservation: Reservation, server: Hashable) -> None:
+        self._shared = shared
+        self._transport: Transport | _PolledReads = transport
         self._reservation = reservation
-        self.command = transport.command
+        self.server = server
+        self.is_polled = False
+        """True if it shall be given up."""
+        with _lock:
+            _readers.add(self)
 
     @property
     def is_cluster(self) -> bool:
         """See `Transport.is_cluster`."""
         return self._transport.is_cluster
+
+    async def command(self, *args: str | bytes) -> Any:
+        """See `Transport.command`."""
+        if self.is_polled and not isinstance(self._transport, _PolledReads):
+            transport, self._transport = self._transport, _PolledReads(self._shared)
+            self._reservation.release()
+            await transport.close()
+        return await self._transport.command(*args)
 
     async def close(self) -> None:
         """See `Transport.close`."""
@@ -153,6 +178,9 @@ class _ReservedConnection:
         """See `Transport.abandon`."""
         self._reservation.release()
         self._transport.abandon()
+
+
+_readers: weakref.WeakSet[_ReservedConnection] = weakref.WeakSet()
 
 
 class _Read:

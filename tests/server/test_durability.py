@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from glidemq_py import (
     GlideMQValidationError,
     Producer,
     Queue,
+    QueueEvents,
     UnsupportedOptionError,
     sync,
 )
+from glidemq_py._client import blocking_reads
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._features.durability import adding, confirming
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
@@ -449,3 +452,58 @@ async def test_invalid_options(value: object, message: str):
     with pytest.raises(GlideMQValidationError, match=message) as error:
         Queue("emails", durable=value)  # type: ignore[arg-type]
     assert error.value.option.startswith("durable")
+
+
+async def test_adds_of_many_queues_share_one_connection_and_one_wait(server: ServerProcess, queue_name: str):
+    async with AsyncExitStack() as stack:
+        queues = [
+            await stack.enter_async_context(Queue(f"{queue_name}-{number}", server.url, durable=True))
+            for number in range(20)
+        ]
+        for _ in range(2):
+            jobs = await asyncio.gather(*(queue.add("n", number) for queue in queues for number in range(3)))
+            assert [job.outcome for job in jobs] == ["added"] * 60
+        with server.client() as resp:
+            assert waits_of(resp) <= 10
+            assert len(str(resp.execute("CLIENT", "LIST")).splitlines()) <= 3  # calls, waits, this one
+        await queues[0].close()
+        await queues[1].add("n", 1)
+        server.restart(kill=True)
+        assert [(await queue.get_job_counts()).waiting for queue in queues[1:]] == [7] + [6] * 18
+    assert not blocking_reads._reserved
+
+
+async def test_lost_add_of_one_queue_fails_alone(
+    server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with (
+        Queue(queue_name, server.url, durable=True) as lossy,
+        Queue(f"{queue_name}-other", server.url, durable=True) as other,
+    ):
+        await asyncio.gather(lossy.add("n"), other.add("n"))
+        confirm = confirming.Confirmer.confirm
+
+        async def lose(self: confirming.Confirmer, mark: confirming.Mark) -> None:
+            if self._meta == lossy._keys.meta:
+                with server.client() as resp:
+                    assert resp.execute("DEL", f"{lossy._keys.stem}durable:{mark.text}") == 1
+            await confirm(self, mark)
+
+        monkeypatch.setattr(confirming.Confirmer, "confirm", lose)
+        failed, added = await asyncio.gather(lossy.add("n"), other.add("n"), return_exceptions=True)
+        assert isinstance(failed, DurabilityError)
+        assert not isinstance(added, BaseException)
+
+
+async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProcess, queue_name: str):
+    async with AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(QueueEvents(f"q{number}", server.url)) for number in range(3)]
+        queue = await stack.enter_async_context(Queue(queue_name, server.url))
+        await queue.add("n", durable=True)
+        polled = next(each for each in several if each._transport is not None and each._transport.is_polled)  # type: ignore[union-attr]
+        async with Queue(polled.name, server.url) as watched:
+            await watched.add("n")
+            assert [event.event for event in await polled._read() or await polled._read()] == ["added"]
+        assert isinstance(polled._transport._transport, blocking_reads._PolledReads)  # type: ignore[union-attr]
+        with server.client() as resp:
+            assert len(str(resp.execute("CLIENT", "LIST")).splitlines()) <= 5  # calls, 2 readers, waits, this one

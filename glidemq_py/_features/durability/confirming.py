@@ -12,8 +12,11 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
+from glidemq_py._client.blocking_reads import Reservation, claim_read
+from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
@@ -28,6 +31,9 @@ from glidemq_py.errors import (
     ServerNotReadyError,
     UnsupportedOptionError,
 )
+
+if TYPE_CHECKING:
+    from glidemq_py._client.async_transport import AsyncTransport
 
 __all__ = ["MARK_S", "Confirmer", "Mark", "confirm_durable"]
 
@@ -79,9 +85,10 @@ class Mark(NamedTuple):
 class _Pending:
     """An add that waits for its confirmation."""
 
-    __slots__ = ("deadline", "failure", "is_done", "mark")
+    __slots__ = ("deadline", "failure", "is_done", "mark", "meta")
 
-    def __init__(self, mark: str, deadline: float) -> None:
+    def __init__(self, meta: str, mark: str, deadline: float) -> None:
+        self.meta = meta
         self.mark = mark
         self.deadline = deadline
         self.is_done = False
@@ -95,8 +102,52 @@ def _is_aof_off(error: GlideMQError) -> bool:
     return "appendonly" in str(error)
 
 
+class _Line:
+    """A connection for waits. The confirmers of all queues that share a client share it, except in a cluster."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.turn = runtime.lock()
+        self.waiting: list[_Pending] = []
+        self.transport: Transport | None = None
+        self.users = 0
+        self.replicas = 0
+        """Replicas that the current wait requires."""
+        self.short_waits = 0
+        """Number of short waits in sequence."""
+        self.reservation: Reservation | None = None
+
+    def note_wait(self, seconds: float) -> None:
+        """Record the length of a wait."""
+        self.short_waits = self.short_waits + 1 if seconds < _SHORT_S else 0
+
+    async def release(self) -> None:
+        """Count one user less; close the connection with the last one."""
+        self.users -= 1
+        if self.users <= 0 and self.transport is not None:
+            transport, self.transport = self.transport, None
+            if self.reservation is not None:
+                self.reservation.release()
+            await transport.close()
+
+
+_lines: WeakKeyDictionary[Any, dict[Durability, _Line]] = WeakKeyDictionary()
+
+
+def _line_of(transport: Transport, durability: Durability, runtime: Runtime) -> _Line:
+    if not is_glide_transport(transport) or transport.server is None or transport.is_cluster:
+        return _Line(runtime)
+    lines = _lines.setdefault(transport.client_owner, {})
+    line = lines.get(durability)
+    if line is None or not line.users:
+        line = lines[durability] = _Line(runtime)
+    return line
+
+
 class Confirmer:
-    """Confirms the adds of one queue over one connection, for the tasks of an event loop or for threads.
+    """Confirms the adds of one queue, for the tasks of an event loop or for threads.
+
+    Confirmers over one client share a connection, and one wait confirms the adds of all their queues. In a cluster each
+    has its own, since queues are at different nodes.
 
     Args:
         transport: the queue's connection; the waits have another one to the same server.
@@ -114,13 +165,8 @@ class Confirmer:
         """What to wait for, in this order."""
         if durability.replicas:
             self._kinds.append("replicas")
-        self._turn = runtime.lock()
-        self._waiting: list[_Pending] = []
-        self._dedicated: Transport | None = None
-        self._replicas = 0
-        """Replicas that the current wait requires."""
-        self._short_waits = 0
-        """Number of short waits in sequence."""
+        self._line = _line_of(transport, durability, runtime)
+        self._line.users += 1
         self._closed = False
 
     async def ready(self) -> None:
@@ -130,26 +176,29 @@ class Confirmer:
             UnsupportedOptionError: if the server has no append-only file, or no replica for ``replicas="all"``.
             GlideMQConnectionError: if the server cannot be reached.
         """
-        if self._dedicated is None:
-            async with self._turn:
+        if self._line.transport is None:
+            async with self._line.turn:
                 await self._connect()
 
     async def _connect(self) -> None:
-        if self._dedicated is not None:
+        line = self._line
+        if line.transport is not None:
             return
         if self._closed:
             raise ClosedError("the connection was closed")
+        if is_glide_transport(self._transport) and self._transport.server is not None and line.reservation is None:
+            line.reservation = claim_read(self._transport.server)
         opened = await self._transport.dedicated()
         try:
             for kind in self._kinds:
-                for reply in (await self._send(opened, [], 1, kind))[1]:
+                for reply in (await self._send(opened, {self._meta: []}, 1, kind))[2]:
                     if isinstance(reply, GlideMQError):
                         is_off = _is_aof_off(reply)
                         raise UnsupportedOptionError("durable", self._durability, _NO_AOF) if is_off else reply
         except BaseException:
             await opened.close()
             raise
-        self._dedicated = opened
+        line.transport = opened
 
     async def add(self, call: Call[AddReply]) -> AddReply:
         """Run an `add_marked`; confirm it in the same pipeline if waits are short.
@@ -160,8 +209,8 @@ class Confirmer:
         Returns:
             The reply; its results have None instead of a mark if the add is confirmed.
         """
-        opened = self._dedicated
-        if opened is None or opened.is_cluster or self._short_waits < _SHORT_WAITS:
+        line, opened = self._line, self._line.transport
+        if opened is None or opened.is_cluster or line.short_waits < _SHORT_WAITS or line.users > 1:
             return await self._transport.call(call)
         block = self._durability.timeout
         try:
@@ -170,16 +219,13 @@ class Confirmer:
             reply, replies = await opened.call_before(call, waits, block)
         except (ServerNotReadyError, UnsupportedOptionError):
             return await self._transport.call(call)
-        self._note_wait(time.monotonic() - began)
+        line.note_wait(time.monotonic() - began)
         is_confirmed, until = not self._shortfall("", replies, self._kinds), began + block / 1000
         marked: Any = [
             (None if is_confirmed else mark._replace(deadline=until), result)
             for mark, result in cast("Any", reply.results)
         ]
         return AddReply(reply.now, marked)
-
-    def _note_wait(self, seconds: float) -> None:
-        self._short_waits = self._short_waits + 1 if seconds < _SHORT_S else 0
 
     async def confirm(self, mark: Mark) -> None:
         """Wait until the add with this mark is durable.
@@ -198,16 +244,17 @@ class Confirmer:
             Per mark why it is not confirmed; "" if it is.
         """
         deadline = time.monotonic() + self._durability.timeout / 1000
-        group = [_Pending(mark.text, deadline if mark.deadline is None else mark.deadline) for mark in marks]
-        self._waiting += group
+        group = [_Pending(self._meta, mark.text, mark.deadline or deadline) for mark in marks]
+        line = self._line
+        line.waiting += group
         try:
             while not all(pending.is_done for pending in group):
-                async with self._turn:  # the first of the waiting adds confirms all of them
+                async with line.turn:  # the first of the waiting adds confirms all of them
                     if not all(pending.is_done for pending in group):
                         await self._confirm_waiting()
         finally:
             for pending in group:
-                self._waiting.remove(pending)
+                line.waiting.remove(pending)
         return [pending.failure for pending in group]
 
     async def renew(self, marks: Sequence[Mark]) -> None:
@@ -218,9 +265,12 @@ class Confirmer:
                 await self._transport.call(confirm_durable(self._meta, texts, MARK_S, False))
 
     async def _confirm_waiting(self) -> None:
-        group = [pending for pending in self._waiting if not pending.is_done][:_MAX_MARKS]
+        group = [pending for pending in self._line.waiting if not pending.is_done][:_MAX_MARKS]
         left = min(pending.deadline for pending in group) - time.monotonic()
-        failure, missing = await self._try([pending.mark for pending in group], max(1, round(left * 1000)))
+        marks: dict[str, list[str]] = {}
+        for pending in group:
+            marks.setdefault(pending.meta, []).append(pending.mark)
+        failure, missing = await self._try(marks, max(1, round(left * 1000)))
         now = time.monotonic()
         for pending in group:
             if pending.mark in missing:
@@ -232,20 +282,25 @@ class Confirmer:
         if failure and not all(pending.is_done for pending in group):
             await self._runtime.sleep(_PAUSE_S)
 
-    async def _try(self, marks: list[str], block: int) -> tuple[str, set[str]]:
-        """Return why the adds are not confirmed ("" = they are), and the marks that the server does not have."""
+    async def _try(self, marks: dict[str, list[str]], block: int) -> tuple[str, set[str]]:
+        """Return why the adds are not confirmed ("" = they are), and the marks that the server does not have.
+
+        marks: per queue, given by its declared key.
+        """
         try:
             await self._connect()
-            assert self._dedicated is not None
+            transport = self._line.transport
+            assert transport is not None
             began, missing, shortfall = time.monotonic(), set[str](), ""
             for kind in self._kinds:
                 left = block - round((time.monotonic() - began) * 1000)
-                reply, waits = await self._send(self._dedicated, marks, max(1, left), kind)
-                missing.update(mark for mark, found in zip(marks, reply.found, strict=True) if not found)
-                shortfall = shortfall or self._shortfall(reply.node, waits, (kind,))
-            self._note_wait(time.monotonic() - began)
+                node, lost, waits = await self._send(transport, marks, max(1, left), kind)
+                missing |= lost
+                shortfall = shortfall or self._shortfall(node, waits, (kind,))
+            self._line.note_wait(time.monotonic() - began)
         except ClosedError:
-            await self.close()
+            for pending in self._line.waiting:
+                pending.end(_CLOSED)
             return _CLOSED, set()
         except (GlideMQConnectionError, UnsupportedOptionError) as error:
             return f"not confirmed ({error})", set()
@@ -263,16 +318,31 @@ class Confirmer:
             primary, _ = next(replies)
             if not primary:
                 return "not written to the disk of the primary"
-        if "replicas" in kinds and (reached := next(replies)) < self._replicas:
-            return f"received by {reached} of {self._replicas} replicas"
+        if "replicas" in kinds and (reached := next(replies)) < self._line.replicas:
+            return f"received by {reached} of {self._line.replicas} replicas"
         return ""
 
     async def _send(
-        self, transport: Transport, marks: list[str], block: int, kind: _Kind
-    ) -> tuple[ConfirmReply, list[Any]]:
+        self, transport: Transport, marks: dict[str, list[str]], block: int, kind: _Kind
+    ) -> tuple[str, set[str], list[Any]]:
+        """Check the marks of each queue, and wait behind all the checks in the same pipeline.
+
+        Returns:
+            The node of a cluster, the missing marks, and the replies to the waits.
+        """
         waits = await self._waits(transport, block, (kind,))
         keep = (self._durability.timeout + block) // 1000 + 1
-        return await transport.call_before(confirm_durable(self._meta, marks, keep, transport.is_cluster), waits, block)
+        cluster = transport.is_cluster
+        first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
+        # Several queues only share an `AsyncTransport`.
+        commands = [_command_of(cast("AsyncTransport", transport), call) for call in others]
+        reply, replies = await transport.call_before(first, [*commands, *waits], block)
+        missing = _missing(next(iter(marks.values())), reply)
+        for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
+            if isinstance(found, GlideMQError):
+                raise found
+            missing |= _missing(of_queue, call.read(found))
+        return reply.node, missing, replies[len(others) :]
 
     async def _waits(self, transport: Transport, block: int, kinds: Sequence[_Kind]) -> list[list[str]]:
         """Return the commands behind a call; each waits for ``block`` ms at most."""
@@ -282,8 +352,8 @@ class Confirmer:
             waits.append(["WAITAOF", "1", "0", str(block)])
         if "replicas" in kinds:
             wanted = durability.replicas
-            self._replicas = await self._count_replicas(transport) if wanted == "all" else wanted
-            waits.append(["WAIT", str(self._replicas), str(block)])
+            self._line.replicas = await self._count_replicas(transport) if wanted == "all" else wanted
+            waits.append(["WAIT", str(self._line.replicas), str(block)])
         return waits
 
     async def _count_replicas(self, transport: Transport) -> int:
@@ -298,9 +368,21 @@ class Confirmer:
         return count
 
     async def close(self) -> None:
-        """Close the connection; adds that still wait fail. Idempotent."""
+        """End the waits of this queue; its adds that still wait fail. Idempotent."""
+        if self._closed:
+            return
         self._closed = True
-        for pending in self._waiting:
-            pending.end(_CLOSED)
-        if self._dedicated is not None:
-            await self._dedicated.close()
+        for pending in self._line.waiting:
+            if pending.meta == self._meta:
+                pending.end(_CLOSED)
+        await self._line.release()
+
+
+def _command_of(transport: AsyncTransport, call: Call[Any]) -> list[Any]:
+    """Return a function call as a command."""
+    name = transport.library.function(call.function)
+    return ["FCALL", name, str(len(call.keys)), *call.keys, *call.args]
+
+
+def _missing(marks: Sequence[str], reply: ConfirmReply) -> set[str]:
+    return {mark for mark, found in zip(marks, reply.found, strict=True) if not found}
