@@ -189,7 +189,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("add", "rows quiet", args="mark", reply="now results"),
     _call("add_once", "write batch sequence number keep", args="jobs", reply="status jobs others"),
     _call("confirm_durable", "marks keep cluster", reply="found node"),
-    _call("flow_add", "token number rows deps ready quiet budget flow", reply="now ids refused"),
+    _call("flow_add", "token number rows deps ready quiet budget flow mark", reply="now ids refused"),
     _call("flow_reserve", "count ids orderings", reply="ids taken costly"),
     _call("flow_stage", "token commit steps"),
     _call("flow_done", args="token"),

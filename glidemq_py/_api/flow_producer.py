@@ -6,6 +6,7 @@ It delegates to the modules of `glidemq_py._features.flows`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 from glidemq_py._client.connect import Connection, check_connection, open_transport
@@ -27,6 +28,9 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._features.budgets.options import Budget, parse_budget
+from glidemq_py._features.durability.adding import FlowWait
+from glidemq_py._features.durability.confirming import Confirmer
+from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
@@ -38,6 +42,7 @@ from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
+    DurabilityError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
@@ -66,6 +71,7 @@ class FlowProducer(AsyncOnly):
         compression: "gzip" stores job data compressed; "none" (the default) does not.
         serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
+        durable: As for `Queue`: adds return when all jobs of the flow survive the given failures.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -80,10 +86,12 @@ class FlowProducer(AsyncOnly):
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> None:
         if connection is not None:
             check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
+        self._durable = parse_durable(durable)
         self._connection = connection
         self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
         self._links: dict[str, QueueLink] = {}
@@ -145,7 +153,11 @@ class FlowProducer(AsyncOnly):
     # -- adding -------------------------------------------------------------------------------------------
 
     async def add(
-        self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None
+        self,
+        flow: FlowJob | Mapping[str, Any],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
     ) -> JobNode:
         """Add a tree of jobs. Each job runs after its children have ended.
 
@@ -153,6 +165,7 @@ class FlowProducer(AsyncOnly):
             flow: The root: a `FlowJob`, or a mapping of its fields.
             budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
                 job can run.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The node of the root; its ``children`` are the nodes of the other jobs.
@@ -165,20 +178,30 @@ class FlowProducer(AsyncOnly):
                 call and may have been added; workers of the root's queue complete any other flow if the server
                 accepted it.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``.
+            DurabilityError: If the server did not confirm a ``durable`` flow in time. The flow may exist.
         """
         root = FlowJob.parse(flow, "flow")
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
-        return await self._add_tree(transport, plan_tree(root, self._link), limits)
+        plan = plan_tree(root, self._link)
+        wait = await self._durable_wait(durable, [plan])
+        node = await self._add_tree(transport, plan, limits, wait)
+        await wait.confirm(node.job.id)
+        return node
 
     async def add_bulk(
-        self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+        self,
+        flows: Iterable[FlowJob | Mapping[str, Any]],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
     ) -> list[JobNode]:
         """Add several trees, one after the other. All are validated before the first is sent.
 
         Args:
             flows: The roots: `FlowJob` objects or mappings of their fields.
             budget: Limit for each tree; every tree has a budget of its own.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The root node of each tree.
@@ -193,23 +216,33 @@ class FlowProducer(AsyncOnly):
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
+        wait = await self._durable_wait(durable, plans)
         results: list[JobNode | GlideMQError] = []
         for plan in plans:
             try:
-                results.append(await self._add_tree(transport, plan, limits))
+                results.append(await self._add_tree(transport, plan, limits, wait))
             except GlideMQConnectionError as error:
                 skipped = GlideMQConnectionError("not sent: an earlier tree failed")
                 results += [error, *[skipped] * (len(plans) - len(results) - 1)]
                 break
             except GlideMQError as error:
                 results.append(error)
+        try:
+            await wait.confirm()
+        except DurabilityError as error:
+            reason = error.reason
+            results = [DurabilityError(reason, each.job.id) if isinstance(each, JobNode) else each for each in results]
         roots_added = [result for result in results if isinstance(result, JobNode)]
         if len(roots_added) < len(plans):
             raise BulkAddError(results)
         return roots_added
 
     async def add_dag(
-        self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+        self,
+        nodes: Iterable[DagNode | Mapping[str, Any]],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
     ) -> dict[str, Job[Any, Any]]:
         """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
 
@@ -218,6 +251,7 @@ class FlowProducer(AsyncOnly):
         Args:
             nodes: `DagNode` objects, or mappings of their fields.
             budget: Limit for the usage of all jobs together; see `Budget`.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The jobs by name.
@@ -232,19 +266,44 @@ class FlowProducer(AsyncOnly):
         transport = await self._connected()
         plan = plan_dag(checked, self._link)
         details = {names.FLOW_NODES: len(plan)}
-        now = await self._add(transport, plan, limits, "add_dag", details)
+        wait = await self._durable_wait(durable, [plan])
+        now = await self._add(transport, plan, limits, wait, "add_dag", details)
+        await wait.confirm()
         return {node.job.name: node.job for node in _nodes(plan, now)}
 
-    async def _add_tree(self, transport: Transport, plan: list[Planned], limits: Budget | None) -> JobNode:
+    async def _durable_wait(self, durable: DurableInput, plans: list[list[Planned]]) -> FlowWait:
+        """Return the wait for flows; it has no queues unless they are durable."""
+        durability = self._durable if durable is None else parse_durable(durable)
+        if durability is None:
+            return FlowWait({})
+        connection = await self._transport.connected()
+        confirmers: dict[str, Confirmer] = {}
+        for meta in dict.fromkeys(job.link.keys.meta for plan in plans for job in plan):
+            confirmers[meta] = connection.part((meta, durability), partial(self._confirmer, meta, durability))
+            await confirmers[meta].ready()
+        return FlowWait(confirmers)
+
+    def _confirmer(self, meta: str, durability: Durability, transport: Transport) -> Confirmer:
+        return Confirmer(transport, meta, self._runtime, durability)
+
+    async def _add_tree(
+        self, transport: Transport, plan: list[Planned], limits: Budget | None, wait: FlowWait
+    ) -> JobNode:
         children = sum(job.parents == [0] for job in plan)
         details = {names.FLOW_NAME: plan[0].name, names.FLOW_CHILDREN: children}
-        return _nodes(plan, await self._add(transport, plan, limits, "add_flow", details))[0]
+        return _nodes(plan, await self._add(transport, plan, limits, wait, "add_flow", details))[0]
 
     async def _add(
-        self, transport: Transport, plan: list[Planned], limits: Budget | None, operation: str, details: dict[str, Any]
+        self,
+        transport: Transport,
+        plan: list[Planned],
+        limits: Budget | None,
+        wait: FlowWait,
+        operation: str,
+        details: dict[str, Any],
     ) -> int:
         def send() -> Awaitable[int]:
-            return add_planned(transport, plan, not self.options.events, limits, self._flow_id)
+            return add_planned(transport, plan, not self.options.events, limits, self._flow_id, wait.marker)
 
         if not TELEMETRY.on:
             return await send()

@@ -158,9 +158,10 @@ def flow_add(
     quiet: object,
     budget: object,
     flow: object,
+    mark: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``flow_add``."""
-    return (pack((token, number, rows, deps, ready, quiet, budget, flow)),)
+    return (pack((token, number, rows, deps, ready, quiet, budget, flow, mark)),)
 
 
 def flow_reserve(*, count: object, ids: object, orderings: object) -> tuple[bytes]:

@@ -137,7 +137,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "add_request": ("rows", "quiet"),
     "add_once_request": ("write", "batch", "sequence", "number", "keep"),
     "confirm_durable_request": ("marks", "keep", "cluster"),
-    "flow_add_request": ("token", "number", "rows", "deps", "ready", "quiet", "budget", "flow"),
+    "flow_add_request": ("token", "number", "rows", "deps", "ready", "quiet", "budget", "flow", "mark"),
     "flow_reserve_request": ("count", "ids", "orderings"),
     "flow_stage_request": ("token", "commit", "steps"),
     "flows_due_request": ("age", "count"),

@@ -13,6 +13,7 @@ from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.budgets.options import Budget
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.flows.definition import DagNode, FlowJob
 from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._job.blocking import BlockingJob as Job
@@ -36,6 +37,7 @@ class FlowProducer(BlockingOnly):
         compression: "gzip" stores job data compressed; "none" (the default) does not.
         serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
+        durable: As for `Queue`: adds return when all jobs of the flow survive the given failures.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -50,9 +52,15 @@ class FlowProducer(BlockingOnly):
         compression: Compression = "none",
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
+        durable: DurableInput = None,
     ) -> None:
         self._core = FlowCore(
-            cast("Any", connection), prefix=prefix, compression=compression, serializer=serializer, events=events
+            cast("Any", connection),
+            prefix=prefix,
+            compression=compression,
+            serializer=serializer,
+            events=events,
+            durable=durable,
         )
 
     def connect(self) -> None:
@@ -75,13 +83,20 @@ class FlowProducer(BlockingOnly):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, flow: FlowJob | Mapping[str, Any], *, budget: Budget | Mapping[str, Any] | None = None) -> JobNode:
+    def add(
+        self,
+        flow: FlowJob | Mapping[str, Any],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
+    ) -> JobNode:
         """Add a tree of jobs. Each job runs after its children have ended.
 
         Args:
             flow: The root: a `FlowJob`, or a mapping of its fields.
             budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
                 job can run.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The node of the root; its ``children`` are the nodes of the other jobs.
@@ -94,17 +109,23 @@ class FlowProducer(BlockingOnly):
                 call and may have been added; workers of the root's queue complete any other flow if the server
                 accepted it.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``.
+            DurabilityError: If the server did not confirm a ``durable`` flow in time. The flow may exist.
         """
-        return run_immediately(self._core.add(flow, budget=budget))
+        return run_immediately(self._core.add(flow, budget=budget, durable=durable))
 
     def add_bulk(
-        self, flows: Iterable[FlowJob | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+        self,
+        flows: Iterable[FlowJob | Mapping[str, Any]],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
     ) -> list[JobNode]:
         """Add several trees, one after the other. All are validated before the first is sent.
 
         Args:
             flows: The roots: `FlowJob` objects or mappings of their fields.
             budget: Limit for each tree; every tree has a budget of its own.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The root node of each tree.
@@ -115,10 +136,14 @@ class FlowProducer(BlockingOnly):
                 lost connection the remaining trees are not sent.
             GlideMQValidationError: If a flow is invalid. Nothing was added.
         """
-        return run_immediately(self._core.add_bulk(flows, budget=budget))
+        return run_immediately(self._core.add_bulk(flows, budget=budget, durable=durable))
 
     def add_dag(
-        self, nodes: Iterable[DagNode | Mapping[str, Any]], *, budget: Budget | Mapping[str, Any] | None = None
+        self,
+        nodes: Iterable[DagNode | Mapping[str, Any]],
+        *,
+        budget: Budget | Mapping[str, Any] | None = None,
+        durable: DurableInput = None,
     ) -> dict[str, Job[Any, Any]]:
         """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
 
@@ -127,6 +152,7 @@ class FlowProducer(BlockingOnly):
         Args:
             nodes: `DagNode` objects, or mappings of their fields.
             budget: Limit for the usage of all jobs together; see `Budget`.
+            durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
             The jobs by name.
@@ -134,7 +160,7 @@ class FlowProducer(BlockingOnly):
         Raises:
             CycleError: If the graph has a cycle. Nothing was sent.
         """
-        return twins_by_name(run_immediately(self._core.add_dag(nodes, budget=budget)))
+        return twins_by_name(run_immediately(self._core.add_dag(nodes, budget=budget, durable=durable)))
 
     def get_flow(self, queue: str, job_id: str, *, depth: int = 10000, max_jobs: int = 100000) -> JobNode | None:
         """Return a job with its children and their current states; None if the job does not exist.

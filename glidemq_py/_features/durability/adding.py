@@ -13,7 +13,7 @@ from glidemq_py._core.calls.adding import Added, Adder, AddReply, Row
 from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
 from glidemq_py.errors import BulkAddError, DurabilityError
 
-__all__ = ["ConfirmingTransport", "DurableAdds", "MarkedChunks", "add_marked"]
+__all__ = ["ConfirmingTransport", "DurableAdds", "FlowWait", "MarkedChunks", "add_marked"]
 
 
 _RENEW_S = MARK_S * 0.4
@@ -92,6 +92,37 @@ class DurableAdds:
         """Wait until all pending adds have been sent, then close the connection of the waits."""
         await self._adder.close()
         await self.confirmer.close()
+
+
+class FlowWait:
+    """The marks of flows, and the wait until all of them are durable.
+
+    Args:
+        confirmers: confirmer of each queue of the flows, by its declared key; none if the flows are not durable.
+    """
+
+    def __init__(self, confirmers: dict[str, Confirmer]) -> None:
+        self._confirmers = confirmers
+        self._text = _new_mark()
+        self._marks: dict[str, list[Mark]] = {}
+        self.marker = self._next_mark if confirmers else None
+        """Returns the mark of the next call for a queue; None if the flows are not durable."""
+
+    def _next_mark(self, meta: str) -> str:
+        marks = self._marks.setdefault(meta, [])
+        marks.append(Mark(f"{self._text}-{len(marks)}"))
+        return marks[-1].text
+
+    async def confirm(self, job_id: str | None = None) -> None:
+        """Wait until all calls are durable.
+
+        Raises:
+            DurabilityError: if one is not within the timeout of its queue, or the server has lost it.
+        """
+        for meta, marks in self._marks.items():
+            for failure in await self._confirmers[meta].confirm_all(marks):
+                if failure:
+                    raise DurabilityError(failure, job_id)
 
 
 class MarkedChunks:

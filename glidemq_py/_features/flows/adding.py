@@ -25,7 +25,7 @@ from glidemq_py._features.budgets.options import Budget
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
-from glidemq_py._features.flows.plan import CHARS, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -103,7 +103,12 @@ _IDS_PER_CALL: Final = 1_000
 
 
 async def add_planned(
-    transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None
+    transport: Transport,
+    plan: Sequence[Planned],
+    quiet: bool,
+    budget: Budget | None,
+    flow_id: str | None = None,
+    next_mark: NextMark | None = None,
 ) -> int:
     """Add the jobs of a plan and set their ids.
 
@@ -113,6 +118,7 @@ async def add_planned(
         quiet: do not publish `added` events.
         budget: the shared budget of the jobs, if any.
         flow_id: stored in every job, if given.
+        next_mark: returns the mark of each call, if the flow is durable.
 
     Returns:
         The server's time, epoch ms.
@@ -126,8 +132,10 @@ async def add_planned(
     _check_ids(plan)
     if not is_small(plan):
         await _reserve(transport, plan)
-        return await _by_steps(transport, plan, quiet, budget, flow_id)
-    reply = await transport.call(flows.flow_add(plan[0].link.keys.meta, whole_request(plan, quiet, budget, flow_id)))
+        return await _by_steps(transport, plan, quiet, budget, flow_id, next_mark)
+    meta = plan[0].link.keys.meta
+    mark = None if next_mark is None else next_mark(meta)
+    reply = await transport.call(flows.flow_add(meta, whole_request(plan, quiet, budget, flow_id, mark)))
     if not isinstance(reply.refused, bool):
         number, reason = reply.refused
         raise _rejected(plan[number - 1], reason)
@@ -181,11 +189,16 @@ async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
 
 
 async def _by_steps(
-    transport: Transport, plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None
+    transport: Transport,
+    plan: Sequence[Planned],
+    quiet: bool,
+    budget: Budget | None,
+    flow_id: str | None,
+    next_mark: NextMark | None,
 ) -> int:
     root = plan[0].link.keys
     token = secrets.token_hex(12)
-    steps = list(steps_of(plan, token, quiet, budget, flow_id))
+    steps = list(steps_of(plan, token, quiet, budget, flow_id, next_mark))
     pieces = list(_pieces(steps))
     for i, piece in enumerate(pieces):
         flat = [part for step in piece for part in (step.meta, step.request)]

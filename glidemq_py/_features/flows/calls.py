@@ -237,11 +237,12 @@ def flow_request(
     quiet: bool,
     budget: tuple[str, Sequence[str] | bool] | None,
     flow_id: str | None = None,
+    mark: str | None = None,
 ) -> bytes:
     """Return the packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
     (packed,) = requests.flow_add(
         token=token, number=number, rows=rows, deps=deps, ready=ready, quiet=quiet, budget=budget or False,
-        flow=flow_id or False,
+        flow=flow_id or False, mark=mark or False,
     )  # fmt: skip
     return packed
 

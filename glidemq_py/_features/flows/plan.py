@@ -124,6 +124,10 @@ def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
     ]
 
 
+NextMark = Callable[[str], str]
+"""Returns the mark of the next call for a queue, given its declared key, if the flow is durable."""
+
+
 def is_small(plan: Sequence[Planned]) -> bool:
     """Return True if one call can add the plan."""
     return (
@@ -135,15 +139,22 @@ def _flow_row(job: Planned, parents: list[object]) -> Row:
     return [*job.row[:_ID], job.id, *job.row[_ID + 1 :], [int(job.inner), int(job.multi), parents]]
 
 
-def whole_request(plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None) -> bytes:
+def whole_request(
+    plan: Sequence[Planned], quiet: bool, budget: Budget | None, flow_id: str | None = None, mark: str | None = None
+) -> bytes:
     """Return the argument of the call that adds a whole small flow."""
     rows = [_flow_row(job, [i + 1 for i in job.parents]) for job in plan]
     charged = None if budget is None else ("", budget.to_fields())
-    return flow_request("", 0, rows, (), (), quiet, charged, flow_id)
+    return flow_request("", 0, rows, (), (), quiet, charged, flow_id, mark)
 
 
 def steps_of(
-    plan: Sequence[Planned], token: str, quiet: bool, budget: Budget | None, flow_id: str | None = None
+    plan: Sequence[Planned],
+    token: str,
+    quiet: bool,
+    budget: Budget | None,
+    flow_id: str | None = None,
+    next_mark: NextMark | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that add a flow whose jobs all have ids."""
     root, number = plan[0], 0
@@ -156,7 +167,8 @@ def steps_of(
         if budget is not None and jobs:
             charged = (root.id, budget.to_fields()) if number == 1 else (key, False)
         rows = [_flow_row(job, _refs(plan, job)) for job in jobs]
-        request = flow_request(token, number, rows, deps, ready, quiet, charged, flow_id)
+        mark = None if next_mark is None else next_mark(meta)
+        request = flow_request(token, number, rows, deps, ready, quiet, charged, flow_id, mark)
         return Step(meta, request, tuple(job.id for job in jobs))
 
     inner = _by_queue(plan, True)

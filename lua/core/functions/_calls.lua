@@ -18,6 +18,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       token = r[1], number = r[2], rows = r[3], deps = r[4], ready = r[5], quiet = r[6], budget = r[7], flow = r[8],
+      mark = r[9],
     }
   end,
   flow_reserve = function(args)

@@ -1,5 +1,6 @@
 -- flow_add: add jobs of a flow, parents before their children, in one step.
--- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow}   -> packed {now, ids, rejected}
+-- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow, mark}
+-- -> packed {now, ids, rejected}
 --   row: as in `add`, with a 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi =
 --   it is written as a job that may have several parents; parent: number of a row of this call, or {id, queue name}
 --   token '': the whole flow is in this call. If a custom id exists or a cost is too high, nothing is written; rejected
@@ -12,6 +13,7 @@
 --   budget, whose key every job gets: false, {id of the root or '' = the first row, flat fields} to create it, or {key,
 --   false}
 --   flow: id of the record of the whole flow, which every job gets; false for none
+--   mark: absent or false, or evidence of this step for a durable add, see features/durability/durability.lua
 -- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: the rows and members given.
 local A = G.adding
 
@@ -206,5 +208,6 @@ G.export('flow_add', {}, function(q, r)
     redis.call('SET', mark, G.int(number), 'PX', MARK_MS)
     G.record_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
   end
+  if r.mark then G.mark_durable(q, r.mark) end
   return G.replies.flow_add({ now = now, ids = token == '' and f.ids or {}, refused = false })
 end)

@@ -1,0 +1,101 @@
+"""Durable flows: an add returns only when all jobs of the flow survive the failures that the option names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from glidemq_py import BulkAddError, DurabilityError, FlowJob, FlowProducer, Queue, UnsupportedOptionError, sync
+from glidemq_py._features.durability.adding import FlowWait
+from glidemq_py.testing import ServerProcess
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def server(private_server: Start) -> ServerProcess:
+    return private_server(appendonly="yes", appendfsync="everysec")
+
+
+def tree(*queues: str, children: int = 3) -> FlowJob:
+    """Return a root in the first queue with children in all of them."""
+    below = [FlowJob("child", queue, number) for queue in queues for number in range(children)]
+    return FlowJob("root", queues[0], None, None, below)
+
+
+async def waits_of(server: ServerProcess) -> int:
+    with server.client() as resp:
+        stats = resp.info("commandstats").get("cmdstat_waitaof", "calls=0")
+        return int(stats.split(",")[0].removeprefix("calls="))
+
+
+@pytest.mark.parametrize("queues", [["a"], ["a", "b"]], ids=["one call", "steps"])
+async def test_durable_flow_survives_a_killed_server(server: ServerProcess, queues: list[str]) -> None:
+    async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
+        node = await producer.add(tree(*queues))
+        assert await waits_of(server) >= 2 * len(queues)
+        server.restart(kill=True)
+        assert await node.job.get_state() == "waiting-children"
+        assert (await queue.get_job_counts()).waiting == 3
+        before = await waits_of(server)
+        await producer.add(tree(*queues), durable=False)
+        assert await waits_of(server) == before
+
+
+async def test_durable_dag_and_large_flow(server: ServerProcess) -> None:
+    async with FlowProducer(server.url) as producer, Queue("a", server.url) as queue:
+        nodes = [{"name": "first", "queue": "a"}, {"name": "second", "queue": "a", "deps": ["first"]}]
+        assert set(await producer.add_dag(nodes, durable=True)) == {"first", "second"}
+        await producer.add(tree("a", children=600), durable=True)
+        server.restart(kill=True)
+        assert (await queue.get_job_counts()).waiting == 601
+
+
+@pytest.mark.parametrize("queues", [["a"], ["a", "b"]], ids=["one call", "steps"])
+async def test_lost_call_of_a_flow_is_reported(
+    server: ServerProcess, queues: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm = FlowWait.confirm
+
+    async def lose_one(self: FlowWait, job_id: str | None = None) -> None:
+        with server.client() as resp:
+            keys = resp.keys(f"glide:{{{queues[-1]}}}:durable:*")
+            assert keys
+            resp.execute("DEL", *keys)
+        await confirm(self, job_id)
+
+    async with FlowProducer(server.url, durable=True) as producer:
+        await producer.add(tree(*queues))
+        monkeypatch.setattr(FlowWait, "confirm", lose_one)
+        with pytest.raises(DurabilityError, match="lost") as failed:
+            await producer.add(tree(*queues))
+        assert failed.value.job_id is not None
+        with pytest.raises(BulkAddError) as several:
+            await producer.add_bulk([tree(*queues), tree(*queues)])
+        assert [type(each) for each in several.value.results] == [DurabilityError] * 2
+        assert several.value.unconfirmed == 2
+
+
+async def test_one_wait_per_queue_confirms_a_bulk_of_flows(server: ServerProcess) -> None:
+    async with FlowProducer(server.url, durable=True) as producer:
+        assert len(await producer.add_bulk(tree("a") for _ in range(40))) == 40
+        assert await waits_of(server) <= 4
+
+
+async def test_durable_flow_without_append_only_file_is_rejected(private_server: Start) -> None:
+    server = private_server()
+    async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
+        with pytest.raises(UnsupportedOptionError, match="durable"):
+            await producer.add(tree("a"))
+        assert await queue.count() == 0
+
+
+async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
+    def add() -> str:
+        with sync.FlowProducer(server.url, durable=True) as producer:
+            return producer.add(tree("a", "b")).job.id
+
+    assert await asyncio.to_thread(add)
+    assert await waits_of(server) >= 4
