@@ -113,26 +113,30 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
             raise RuntimeError("commit crashed")
         calls = 0
 
-        def run(transport, steps):
+        def one(transport, call):
             nonlocal calls
+            if when != "after" and calls >= int(when):
+                if self.faults.get("how") is None:
+                    raise RuntimeError("commit crashed")
+                if not list(Path(str(folder)).glob("killed-*")):
+                    note(folder, "killed")
+                    kill(folder, self.faults["how"])
+            calls += 1
+            return transport.call(call)
+
+        def run(transport, steps):
             reply = None
             while True:
                 try:
-                    call = steps.send(reply)
+                    step = steps.send(reply)
                 except StopIteration as end:
                     return end.value
-                if when != "after" and calls >= int(when):
-                    if self.faults.get("how") is None:
-                        raise RuntimeError("commit crashed")
-                    if not list(Path(str(folder)).glob("killed-*")):
-                        note(folder, "killed")
-                        kill(folder, self.faults["how"])
-                if isinstance(call, writes.Pause):
-                    writes.pause(call.seconds)
-                    reply = None
-                    continue
-                calls += 1
-                reply = transport.call_all(call.calls) if isinstance(call, writes.Together) else transport.call(call)
+                if isinstance(step, writes.Pause):
+                    reply = writes.pause(step.seconds)
+                elif isinstance(step, writes.Together):
+                    reply = [one(transport, call) for call in step.calls]  # a writer may die when a part of them ran
+                else:
+                    reply = one(transport, step)
 
         module: Any = writer
         module.run_blocking = run
