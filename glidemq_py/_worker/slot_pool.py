@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
@@ -102,11 +103,13 @@ class SlotPool:
             return
         able = (each for each in self.ready if each is not caller and each.may_call)
         if self.weighted:
-            chosen = nsmallest(
+            first = nsmallest(
                 min(self.free, _PUMPED_AT_ONCE), able, key=lambda each: (each.virtual_time, each.position)
             )
+            chosen = [each for each in first if each.would_call]
         else:
-            chosen = nsmallest(1, able, key=lambda each: each.position)
+            in_order = sorted(able, key=lambda each: each.position)
+            chosen = list(islice((each for each in in_order if each.would_call), 1))
         for engine in chosen:
             self.ready[engine]()
 
@@ -191,6 +194,14 @@ class PooledEngine(FetchEngine):
     def may_call(self) -> bool:
         """True if this queue can fetch now, and another call of it may be in flight."""
         return self.may_request and self.calls_in_flight < self.max_calls
+
+    @property
+    def would_call(self) -> bool:
+        """True if `next_call` returns a call. Two queues that make none would pump each other forever."""
+        wanted, finished = self._pool.grant(self), len(self.finished)
+        if self.calls_in_flight == 0:
+            return wanted > 0 or finished > 0 or self._promote
+        return max(wanted, finished) >= self._second_at
 
     def next_call(self, now: float) -> Call | None:
         """See `FetchEngine.next_call`; within the slots that the pool grants."""

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 __all__ = ["PARTY", "DeadlockError", "Party", "SimulatedLoop"]
 
+STEPS_AT_ONCE: Final = 100_000
+"""Rounds of the loop without progress of time, after which the program counts as spinning."""
 START_S: Final = 1_000.0
 """Virtual time at the start. Not 0, which some code reads as "never"."""
 
@@ -121,6 +123,8 @@ class SimulatedLoop(BaseEventLoop):
         self._tasks: set[_Task] = set()
         self._many_tasks = 100
         self._number = 0
+        self._rounds = 0
+        """Rounds since the time has advanced."""
         self.set_task_factory(self._new_task)  # type: ignore[arg-type]
         self.set_exception_handler(self._on_error)
 
@@ -188,8 +192,12 @@ class SimulatedLoop(BaseEventLoop):
             if not scheduled:
                 raise DeadlockError("every task waits, and no timer is set")
             now = self.now = max(self.now, scheduled[0][0])
+            self._rounds = 0
             while scheduled and scheduled[0][0] <= now:
                 ready.append(heapq.heappop(scheduled)[2])
+        self._rounds += 1
+        if self._rounds > STEPS_AT_ONCE:
+            raise DeadlockError(f"the program spins: {ready[0].callback!r}")
         for _ in range(len(ready)):
             step = ready.popleft()
             if step.is_cancelled:

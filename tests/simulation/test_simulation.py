@@ -31,6 +31,11 @@ FOUND: list[tuple[int, int, str]] = [
 ]
 """Seeds that have found a fault, before there were extras: seed, jobs, and what it was."""
 
+FOUND_WITH_EXTRAS: list[tuple[int, int, str]] = [
+    (22, 300, "two queues of a worker pumped each other without end while a call of each was in flight"),
+]
+"""The same, with leases, a broadcast, wake-up channels and maintenance."""
+
 
 def check(totals: Totals, options: Mapping[str, Any], problems: list[str]) -> None:
     commands = "\n".join(totals.replay(seed, options) for seed in totals.failed)
@@ -115,6 +120,12 @@ def test_durable_adds_survive_failovers_that_lose_others() -> None:
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND)
 def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
     verdict = run_seed(seed, {"jobs": jobs, "extras": False})
+    assert verdict.problems == [], fault
+
+
+@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_EXTRAS)
+def test_seed_that_found_a_fault_with_extras(seed: int, jobs: int, fault: str) -> None:
+    verdict = run_seed(seed, {"jobs": jobs})
     assert verdict.problems == [], fault
 
 
