@@ -89,9 +89,9 @@ def lint(session: "nox.Session") -> None:
     """Run ruff, import-linter, bandit and luacheck (if installed), and report too long files."""
     session.install("-q", "-e", ".", *_group("lint"))
     _report_long_files(session)
-    _luacheck(session)
     bandit = ["bandit", "-q", "-r", "-c", "pyproject.toml", "glidemq_py", "tools", "pyspark_glidemq.py"]
-    _run_all(session, ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"], bandit)
+    ruff = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
+    _run_all(session, *_luacheck(session), *ruff, ["lint-imports"], bandit)
 
 
 def types(session: "nox.Session") -> None:
@@ -103,7 +103,7 @@ def types(session: "nox.Session") -> None:
 
 def lua(session: "nox.Session") -> None:
     """Run luacheck (if installed) and the tests of the Lua functions."""
-    _luacheck(session)
+    _run_all(session, *_luacheck(session))
     session.install("-q", "-e", ".[embedded,speed,test]")
     session.run("python", "-m", "pytest", "tests/lua", *session.posargs)
 
@@ -247,18 +247,19 @@ def _run_all(session: "nox.Session", *commands: list[str]) -> None:
     failed: list[str] = []
     for command in commands:
         try:
-            session.run(*command)
+            session.run(*command, external=command[0] == "luacheck")
         except CommandFailed:
             failed.append(" ".join(command))
     if failed:
         session.error(f"failed: {', '.join(failed)}")
 
 
-def _luacheck(session: "nox.Session") -> None:
+def _luacheck(session: "nox.Session") -> list[list[str]]:
+    """Return the command that checks the Lua files, if it is installed."""
     if shutil.which("luacheck") is None:
         session.log("luacheck is not installed (Debian: lua-check): skipped")
-        return
-    session.run("luacheck", "-q", "lua", external=True)
+        return []
+    return [["luacheck", "-q", "lua"]]
 
 
 def _report_long_files(session: "nox.Session") -> None:
