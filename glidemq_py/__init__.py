@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.queue_api import LeaseReport
     from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
+    from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
@@ -168,6 +169,7 @@ else:
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.retention": ("KeepJobs",),
+            "glidemq_py._features.middleware.middleware": ("ContextHeaders", "Middleware", "NewJob"),
             "glidemq_py._features.retries": ("Backoff",),
             "glidemq_py._features.schedulers.entry": ("JobScheduler",),
             "glidemq_py._features.schedulers.options": ("Schedule",),
@@ -217,6 +219,7 @@ __all__ = [
     "ColumnError",
     "ConnectionOptions",
     "ConnectionRejectedError",
+    "ContextHeaders",
     "ContextManagerError",
     "CycleError",
     "DagNode",
@@ -276,7 +279,9 @@ __all__ = [
     "Message",
     "Metrics",
     "MetricsPoint",
+    "Middleware",
     "MissingAwaitError",
+    "NewJob",
     "NoHandlerError",
     "Ordering",
     "PayloadTooLargeError",

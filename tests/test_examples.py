@@ -55,6 +55,13 @@ EXPECTED = {
         r"bert: create, update, invoice; next is number 4",
         r"carla: create, update, invoice; next is number 4",
     ],
+    "encryption": [r"not readable without the key", r"result: \{'receipt': '1111-250'\}"],
+    "middleware": [
+        r"rejected: tenant blocked may not add 'render'",
+        r"tenant acme, request r-1: invoice 17",
+        r"tenant globex, request r-2: sent invoice 18",
+        r"measured: acme, globex",
+    ],
     "many_queues": [
         r"strict order: emails, emails, emails, images, images, images",
         r"of the first 100 jobs: critical 60, default 30, bulk 10",

@@ -41,6 +41,7 @@ __all__ = [
     "AddTransport",
     "BulkAdd",
     "added_job",
+    "spec_of",
 ]
 
 MAX_ROWS = 256
@@ -198,7 +199,7 @@ CHUNK_ROWS = 250
 CHUNK_CHARS = 512 * 1024
 
 
-def _spec(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:
+def spec_of(job: object, position: int, defaults: JobOptions) -> tuple[str, Any, JobOptions]:
     """Return name, data and options of one job of a bulk.
 
     Raises:
@@ -260,7 +261,7 @@ class BulkAdd:
             if type(name) is str and name in known:
                 options = defaults
             else:
-                name, value, options = _spec(job, i, defaults)
+                name, value, options = spec_of(job, i, defaults)
                 known.add(name)
                 if options.parent is not None:
                     self._have_parents = True

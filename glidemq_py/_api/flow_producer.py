@@ -36,6 +36,8 @@ from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
+from glidemq_py._features.middleware.around import add_within
+from glidemq_py._features.middleware.middleware import Middleware, NewJob
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import LoopWaiter
@@ -72,6 +74,7 @@ class FlowProducer(AsyncOnly):
         serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
         durable: As for `Queue`: adds return when all jobs of the flow survive the given failures.
+        middleware: As for `Queue`; a flow is one add.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -87,10 +90,13 @@ class FlowProducer(AsyncOnly):
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         durable: DurableInput = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         if connection is not None:
             check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
-        self.options = QueueOptions(prefix=prefix, compression=compression, serializer=serializer, events=events)
+        self.options = QueueOptions(
+            prefix=prefix, compression=compression, serializer=serializer, events=events, middleware=middleware
+        )
         self._durable = parse_durable(durable)
         self._connection = connection
         self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
@@ -294,6 +300,27 @@ class FlowProducer(AsyncOnly):
         return _nodes(plan, await self._add(transport, plan, limits, wait, "add_flow", details))[0]
 
     async def _add(
+        self,
+        transport: Transport,
+        plan: list[Planned],
+        limits: Budget | None,
+        wait: FlowWait,
+        operation: str,
+        details: dict[str, Any],
+    ) -> int:
+        middleware = self.options.middleware
+        if not middleware:
+            return await self._send(transport, plan, limits, wait, operation, details)
+        new = [NewJob(job.link.keys.name, job.name, job.data, job.options) for job in plan]
+
+        async def send() -> int:
+            for planned, job in zip(plan, new, strict=True):
+                planned.change(job.data, job.with_headers(planned.options))
+            return await self._send(transport, plan, limits, wait, operation, details)
+
+        return await add_within(middleware, new, send, blocking=self._runtime is BLOCKING_RUNTIME)
+
+    async def _send(
         self,
         transport: Transport,
         plan: list[Planned],

@@ -6,20 +6,20 @@ It adds and reads jobs. The other methods are functions of their features, which
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 
 from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
-from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job
+from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, Adder, Row, add, encode_row
-from glidemq_py._core.checks import check_bool, check_int
+from glidemq_py._core.calls.adding import AddCall, Adder, add, encode_row
+from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
@@ -48,6 +48,8 @@ from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
+from glidemq_py._features.middleware.around import add_within
+from glidemq_py._features.middleware.middleware import Middleware, NewJob
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
@@ -98,6 +100,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
         durable: True if adds return only when the job is in the append-only file on the server's disk; or a
             `Durability`, also for replicas.
+        middleware: Instances of `Middleware` around every add, the outermost first.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -116,6 +119,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         events: bool = True,
         dead_letter_queue: DeadLetterInput = None,
         durable: DurableInput = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         self.name = validate_queue_name(name)
         if connection is not None:
@@ -123,8 +127,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self.options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
             events=events, dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name), durable=durable,
+            middleware=middleware,
         )  # fmt: skip
         self._durable = self.options.durable
+        self._middleware = self.options.middleware
         self._keys = QueueKeys(prefix, name)
         self._defaults = self.options.default_job_options
         self._connection = connection
@@ -303,26 +309,29 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         job_options = self._options(cast("Mapping[str, Any]", options)) if options else self._defaults
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
-        row = encode_row(link, name, data, job_options)
         durability = self._durable if durable is None else parse_durable(durable)
-        if job_options.parent is not None:
-            return await self._add_child(link, name, data, job_options, row, durability)
-        if durability is None:
-            adder = self._adder
-            if adder is None or adder.loop is not self._current_loop():
-                adder = await self._adder_here()
-        else:
-            adder = await self._durable_adds(durability)
-        if TELEMETRY.on:
-            now, result = await observed_add(adder.add, self.name, row, job_options)
-        else:
-            now, result = await adder.add(row)
+        adder = self._adder
+        if self._middleware:
+            job = NewJob(self.name, name, data, job_options)
+
+            async def add_one() -> Job[Any, Any]:
+                return await self._add_specially(link, name, job.data, job.with_headers(job_options), durability)
+
+            return await add_within(self._middleware, (job,), add_one, blocking=self._runtime is BLOCKING_RUNTIME)
+        if (
+            adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
+            or adder.loop is not self._current_loop()
+        ):  # fmt: skip
+            return await self._add_specially(link, name, data, job_options, durability)
+        row = encode_row(link, name, data, job_options)
+        now, result = await adder.add(row)
         return added_job(link, name, data, job_options, now, result)
 
-    async def _add_child(
-        self, link: QueueLink, name: str, data: Any, options: JobOptions, row: Row, durability: Durability | None
+    async def _add_specially(
+        self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
-        parents = remote_parents(link, (options,))
+        row = encode_row(link, name, data, options)
+        parents = () if options.parent is None else remote_parents(link, (options,))
         await check_remote_parents(link, parents)
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
         if TELEMETRY.on:
@@ -358,6 +367,25 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         link = await self._connected()
         durability = self._durable if durable is None else parse_durable(durable)
+        if not self._middleware:
+            return await self._add_all(link, jobs, durability)
+        given = list(check_iterable("jobs", jobs, "jobs"))
+        new = [NewJob(self.name, *spec_of(job, i, self._defaults)) for i, job in enumerate(given)]
+        if not new:
+            return []
+
+        async def add_all() -> list[Job[Any, Any]]:
+            own = (JobSpec.parse(each).options for each in given)
+            specs = [
+                JobSpec(job.name, job.data, job.with_headers(options)) for job, options in zip(new, own, strict=True)
+            ]
+            return await self._add_all(link, specs, durability)
+
+        return await add_within(self._middleware, new, add_all, blocking=self._runtime is BLOCKING_RUNTIME)
+
+    async def _add_all(
+        self, link: QueueLink, jobs: Iterable[Any], durability: Durability | None
+    ) -> list[Job[Any, Any]]:
         if durability is not None:
             return await self._add_bulk_durably(link, jobs, durability)
         return await self._run_bulk(BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Never, Protocol, Self, Unpack, cast
 
 from typing_extensions import TypeVar
@@ -31,6 +31,7 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._features.durability.options import DurableInput
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError
 
@@ -63,6 +64,7 @@ class Producer(AsyncOnly, Generic[DataT]):
         serializer: Serializer of data: "json" (the default), "msgpack", or a `Serializer` object.
         events: If False, no `added` events are written.
         durable: As for `Queue`.
+        middleware: As for `Queue`.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -80,10 +82,11 @@ class Producer(AsyncOnly, Generic[DataT]):
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         durable: DurableInput = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         self._queue: Queue[DataT, Any] = self._queue_type(
             name, connection, prefix=prefix, default_job_options=default_job_options, compression=compression,
-            serializer=serializer, events=events, durable=durable,
+            serializer=serializer, events=events, durable=durable, middleware=middleware,
         )  # fmt: skip
         self.name = self._queue.name
         self._closed = False
@@ -199,7 +202,8 @@ P = TypeVar("P", bound=_Closable)
 def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[object, ...]:
     """Return the cache key of a producer. It is hashable and must not be logged: it may contain a password.
 
-    Different spellings of the same connection are equal. Client and serializer objects are compared by identity.
+    Different spellings of the same connection are equal. Client, serializer and middleware objects are compared by
+    identity.
     """
     where: object = connection
     if connection is None:
@@ -213,7 +217,7 @@ def fingerprint(name: str, connection: object, options: QueueOptions) -> tuple[o
         serializer = id(serializer)
     return (
         name, where, options.prefix, options.default_job_options, options.compression, serializer, options.events,
-        options.durable,
+        options.durable, tuple(map(id, options.middleware)),
     )  # fmt: skip
 
 
@@ -243,7 +247,7 @@ class ProducerCache(Generic[P]):
                 producer = self._make(
                     name, connection, prefix=options.prefix, default_job_options=options.default_job_options,
                     compression=options.compression, serializer=options.serializer, events=options.events,
-                    durable=options.durable,
+                    durable=options.durable, middleware=options.middleware,
                 )  # fmt: skip
                 found = self._producers[(id(owner), *key)] = producer, owner
             return found[0]
@@ -294,11 +298,12 @@ class ServerlessPool:
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         durable: DurableInput = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> Producer[Any]:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
-        The arguments are those of `Producer`. Client and serializer objects are compared by identity: create them once,
-        not per call.
+        The arguments are those of `Producer`. Client, serializer and middleware objects are compared by identity:
+        create them once, not per call.
 
         Raises:
             GlideMQValidationError: If an option is invalid.
@@ -306,7 +311,7 @@ class ServerlessPool:
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events, durable=durable,
+            events=events, durable=durable, middleware=middleware,
         )  # fmt: skip
         return self._cache.get(asyncio.get_running_loop(), name, connection, options)
 

@@ -27,6 +27,7 @@ from glidemq_py._features.deduplication import Deduplication, DeduplicationInput
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import TokenBucket, check_tokens
+from glidemq_py._features.middleware.headers import Headers, parse_headers
 from glidemq_py._features.ordering_groups import Ordering, OrderingInput
 from glidemq_py._features.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
 from glidemq_py._features.retries import Backoff
@@ -80,6 +81,7 @@ class JobOptionsDict(TypedDict, total=False):
     fallbacks: FallbacksInput | None
     parent: ParentInput | None
     on_failure: FailurePolicy | None
+    headers: Mapping[str, str] | None
 
 
 def _job_id(_: str, value: object) -> str:
@@ -123,6 +125,8 @@ class JobOptions(CheckedOptions):
         on_failure: effect on the parents if this job does not complete (it fails, expires, is revoked or removed):
             "fail_parent" (the default) fails them too, "ignore" lets them continue without its result, "remove"
             removes this job from their children.
+        headers: texts beside the data, such as a tenant or a request id: a mapping of names to strings, at most 100 and
+            16,384 characters in all. Handlers read `Job.headers`; a `Middleware` may add some.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -149,6 +153,7 @@ class JobOptions(CheckedOptions):
     fallbacks: tuple[Fallback, ...] | None = option(parse_fallbacks, wire="fallbacks", encode=_fallbacks_to_wire)
     parent: JobRef | None = option(parse_parent, wire="parent", encode=_parent_to_wire)
     on_failure: str | None = option(partial(check_choice, choices=FAILURE_POLICIES), wire="onFailure")
+    headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:

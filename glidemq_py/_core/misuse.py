@@ -71,7 +71,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         ),
         "on_success": "use Worker.on('completed', ...) or QueueEvents.on('completed', ...)",
         **dict.fromkeys(("args", "kwargs"), "pass the data as the second argument: add(name, data)"),
-        **dict.fromkeys(("meta", "headers", "description"), "make it part of the data, or use Job.update_progress"),
+        **dict.fromkeys(("meta", "description", "metadata"), "use 'headers', or make it part of the data"),
         **dict.fromkeys(("serializer", "compression", "connection"), "it is an option of Queue"),
         "fail_parent_on_failure": "use on_failure='fail_parent'",
         **dict.fromkeys(("ignore_dependency_on_failure", "continue_parent_on_failure"), "use on_failure='ignore'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_callable, check_choice
@@ -14,6 +14,9 @@ from glidemq_py._core.names import validate_job_name, validate_prefix
 from glidemq_py._features.dead_letters.options import DeadLetterInput, DeadLetterOptions, parse_dead_letter_queue
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._features.middleware.middleware import Middleware
 
 DEFAULT_PREFIX: Final = "glide"
 
@@ -70,6 +73,12 @@ def _durable(_: str, value: DurableInput) -> Durability | None:
     return parse_durable(value)
 
 
+def _middleware(option: str, value: object) -> tuple[Middleware, ...]:
+    from glidemq_py._features.middleware.middleware import parse_middleware  # it imports the options of jobs
+
+    return parse_middleware(option, value)
+
+
 @dataclass(frozen=True, init=False)
 class QueueOptions(CheckedOptions):
     """Options of a `Queue`.
@@ -83,6 +92,7 @@ class QueueOptions(CheckedOptions):
         dead_letter_queue: queue that receives an entry for each failed job. None keeps the stored setting of the queue,
             False removes it.
         durable: what must have an added job before its add returns; None does not wait.
+        middleware: code around every add, the outermost first.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -95,6 +105,7 @@ class QueueOptions(CheckedOptions):
     events: bool = option(check_bool, True)
     dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)
     durable: Durability | None = option(_durable)
+    middleware: tuple[Middleware, ...] = option(_middleware, (), optional=True)
 
 
 def _job_name(_: str, value: str) -> str:

@@ -234,6 +234,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         wait_for(self._job, self._job.report_tokens(tokens))
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
+        return self._job.headers
+
+    @property
     def fallbacks(self) -> tuple[Fallback, ...]:
         """The chain of fallbacks that the job was added with."""
         return self._job.fallbacks

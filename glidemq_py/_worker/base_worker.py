@@ -377,6 +377,6 @@ class BaseWorker(AsyncOnly):
             options = self._queue_options
             self._queue = Queue(
                 self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
-                compression=options.compression,
+                compression=options.compression, middleware=options.middleware,
             )  # fmt: skip
         return self._queue

@@ -15,6 +15,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.middleware.around import batch_within
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
 from glidemq_py._worker.handlers import Handler, HandlerThreads, Route
@@ -73,6 +75,7 @@ class BatchRunner(AttemptRunner):
         listeners: See `AttemptRunner`.
         concurrency: Maximum number of batches at the same time.
         name: See `AttemptRunner`.
+        middleware: Entered around each batch, the outermost first.
     """
 
     def __init__(
@@ -86,9 +89,11 @@ class BatchRunner(AttemptRunner):
         listeners: Listeners,
         concurrency: int,
         name: str,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
-        self._route = route
+        handler = batch_within(middleware, route.handler, route.in_thread) if middleware else route.handler
+        self._route = Route(handler, route.in_thread)
         self._options = options
         self._threads = HandlerThreads(concurrency, self._invoke, self._batch_ended, f"glidemq-{name}")
         self._gathered: list[Run] = []

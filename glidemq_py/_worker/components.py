@@ -266,10 +266,11 @@ def make_runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLo
         return BatchRunner(
             route=opening.routes.only, options=options.batch, outcomes=outcomes, sink=fetching,
             running=fetching.engine.running, listeners=listeners, concurrency=options.concurrency, name=name,
+            middleware=opening.queue_options.middleware,
         )  # fmt: skip
     return Runner(
         routes=opening.routes, outcomes=outcomes, sink=fetching, running=fetching.engine.running,
-        listeners=listeners, concurrency=options.concurrency, name=name,
+        listeners=listeners, concurrency=options.concurrency, name=name, middleware=opening.queue_options.middleware,
     )  # fmt: skip
 
 

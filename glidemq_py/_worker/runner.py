@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from glidemq_py._core.calls.working import AttemptStatus, Finished
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.middleware.around import handler_within
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.suspend.worker import Continuations
 from glidemq_py._job.current import running_job
 from glidemq_py._job.run import Run
@@ -223,6 +226,7 @@ class Runner(AttemptRunner):
         listeners: Get the worker events.
         concurrency: Maximum number of handlers at the same time.
         name: Name of the queue, for threads and logs.
+        middleware: Entered around each run, the outermost first.
     """
 
     def __init__(
@@ -235,10 +239,12 @@ class Runner(AttemptRunner):
         listeners: Listeners,
         concurrency: int,
         name: str,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
         self._routes = routes
         self._only = routes.only
+        self._middleware = middleware
         self._continuations = Continuations()
         self._threads = HandlerThreads(concurrency, _invoke, self._ended, f"glidemq-{name}")
 
@@ -252,7 +258,10 @@ class Runner(AttemptRunner):
         if route is None:
             self._ended(run, None, NoHandlerError(f"this worker has no handler for jobs named {run.job.name!r}"))
             return
-        run.handler = route.handler if not TELEMETRY.on else observed_handler(route.handler, route.in_thread)
+        handler = route.handler
+        if self._middleware:
+            handler = handler_within(self._middleware, handler, route.in_thread)
+        run.handler = handler if not TELEMETRY.on else observed_handler(handler, route.in_thread)
         if run.options.timeout is not None:
             start_timeout(run, self._loop, self._cancel_attempt)
         if route.in_thread:

@@ -16,6 +16,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
 from glidemq_py._features.many_queues.options import parse_queues
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
@@ -87,6 +88,8 @@ class Worker(BaseWorker, Generic[ContextT]):
         events: False disables the queue events of this worker's jobs.
         metrics: False excludes this worker's jobs from the queue's metrics.
         log_failures: Log jobs that fail, stall or expire.
+        middleware: Instances of `Middleware` around every run, the outermost first, in this process; and around the
+            adds of tasks.
 
     `WorkerOptions` has the ranges and defaults.
 
@@ -121,6 +124,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         events: bool = True,
         metrics: bool = True,
         log_failures: bool | FailureLogOptions | FailureLogDict = True,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
@@ -134,7 +138,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         dead_letters = parse_dead_letter_queue(dead_letter_queue, *selection.names)
         queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
-            dead_letter_queue=dead_letters,
+            dead_letter_queue=dead_letters, middleware=middleware,
         )  # fmt: skip
         super().__init__(queue_name, handler, connection, options, queue_options, sandbox, lifespan)
         self._tasks = TaskRegistry(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glidemq_py._api.producer import ProducerCache
@@ -11,6 +11,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._features.durability.options import DurableInput
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer import Producer
 
@@ -39,18 +40,19 @@ class ServerlessPool:
         serializer: Serializer | SerializerName | None = None,
         events: bool = True,
         durable: DurableInput = None,
+        middleware: Sequence[Middleware] | None = None,
     ) -> Producer[Any]:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
-        The arguments are those of `Producer`. Client and serializer objects are compared by identity: create them once,
-        not per call.
+        The arguments are those of `Producer`. Client, serializer and middleware objects are compared by identity:
+        create them once, not per call.
 
         Raises:
             GlideMQValidationError: If an option is invalid.
         """
         options = QueueOptions(
             prefix=prefix, default_job_options=default_job_options, compression=compression, serializer=serializer,
-            events=events, durable=durable,
+            events=events, durable=durable, middleware=middleware,
         )  # fmt: skip
         return self._cache.get(None, name, connection, options)
 

@@ -205,6 +205,7 @@ DECODERS = dict(
         ),
         reply("_features.backup.calls:unpack_bytes"),
         one("_features.fallbacks:read_fallbacks", VALUES),
+        one("_features.middleware.headers:read_headers", VALUES),
         one("_features.suspend.job_api:parse_signals_field", JSON | st.none()),
         one(
             "_features.suspend.job_api:parse_signals",
@@ -358,6 +359,8 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.fallbacks:_parse",
         "_features.flows.definition:FlowJob.parse",
         "_features.many_queues.options:parse_queues",
+        "_features.middleware.headers:parse_headers",
+        "_features.middleware.middleware:parse_middleware",
         "_features.flows.definition:DagNode.parse",
         "_features.flows.parent_option:parse_parent",
         "_features.ordering_groups:Ordering.parse",

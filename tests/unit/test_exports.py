@@ -14,6 +14,7 @@ EXPORTED = {
     "Broadcast", "BroadcastWorker", "Message", "Subscription", "Delivery", "match_subject", "compile_subject_matcher",
     "set_tracer", "is_tracing_enabled", "is_cluster_client",
     # options and values
+    "ContextHeaders", "Middleware", "NewJob",
     "Address", "Backoff", "Budget", "ConnectionOptions", "IamCredentials", "JobOptions", "KeepJobs", "Serializer",
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",

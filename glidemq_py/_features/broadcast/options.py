@@ -137,6 +137,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "cost": "messages have no ordering group",
     "parent": "a message finishes once per subscription",
     "on_failure": "messages have no parent",
+    "headers": "make them part of the data",
     "fallbacks": "the current fallback would differ between subscriptions",
     "remove_on_complete": _KEPT,
     "remove_on_fail": _KEPT,

@@ -53,6 +53,11 @@ class Planned:
     multi: bool
     id: str
 
+    def change(self, data: Any, options: JobOptions) -> None:
+        """Replace data and options, and encode the row again. Raises GlideMQValidationError."""
+        if data is not self.data or options is not self.options:
+            self.data, self.options, self.row = data, options, _row(self.link, self.name, data, options)
+
     @property
     def size(self) -> int:
         """Length of the encoded data, in characters."""
@@ -76,11 +81,15 @@ class Step:
 LinkOf = Callable[[str], QueueLink]
 
 
+def _row(link: QueueLink, name: str, data: Any, options: JobOptions) -> Row:
+    row = encode_row(link, name, data, options)
+    return [*row, *[False] * (_WIDTH - len(row))]
+
+
 def _planned(link: QueueLink, job: FlowMember, parents: list[int], inner: bool, multi: bool) -> Planned:
-    row = encode_row(link, job.name, job.data, job.options)
-    row += [False] * (_WIDTH - len(row))
     return Planned(
-        link=link, name=job.name, data=job.data, options=job.options, row=row, parents=parents, inner=inner,
+        link=link, name=job.name, data=job.data, options=job.options,
+        row=_row(link, job.name, job.data, job.options), parents=parents, inner=inner,
         multi=multi, id=job.options.job_id or "",
     )  # fmt: skip
 

@@ -1,0 +1,96 @@
+"""Enter the context managers of middleware around adds and handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, TypeVar
+
+from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["add_within", "batch_within", "handler_within"]
+
+T = TypeVar("T")
+Stack = TypeVar("Stack", ExitStack, AsyncExitStack)
+
+
+async def add_within(
+    middleware: Sequence[Middleware], jobs: Sequence[NewJob], add: Callable[[], Awaitable[T]], *, blocking: bool
+) -> T:
+    """Call ``add`` within the middleware and return its result.
+
+    Args:
+        middleware: The outermost first.
+        jobs: The jobs; ``add`` reads them after all middleware was entered.
+        add: Encodes and adds the jobs.
+        blocking: True if the caller has no event loop.
+
+    Raises:
+        GlideMQError: If a middleware suppresses an error, or is asynchronous and the caller is blocking.
+    """
+    async with AsyncExitStack() as stack:
+        for each in middleware:
+            found = each.add(jobs[0]) if len(jobs) == 1 else each.add_bulk(jobs)
+            await _enter(stack, each, found, "the blocking API" if blocking else "")
+        return await add()
+    raise GlideMQError("a middleware suppressed the error of an add; the job may not have been added")
+
+
+def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
+    """Return the handler of a job within the middleware; a plain function with ``in_thread``, else a coroutine."""
+    return _within(middleware, handler, in_thread, lambda each, job: each.run(job))
+
+
+def batch_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
+    """Return the handler of a batch within the middleware."""
+    return _within(middleware, handler, in_thread, lambda each, jobs: each.run_batch(jobs))
+
+
+def _within(
+    middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool,
+    context_of: Callable[[Middleware, Any], Entered | list[Entered]],
+) -> Callable[[Any], Any]:  # fmt: skip
+    if in_thread:
+
+        def run_here(given: Any) -> Any:
+            with ExitStack() as stack:
+                for each in middleware:
+                    for context in _listed(context_of(each, given)):
+                        if not hasattr(context, "__enter__"):
+                            raise _not_here(each, "a handler that is a plain function")
+                        stack.enter_context(context)
+                return handler(given)
+
+        return run_here
+
+    async def run(given: Any) -> Any:
+        async with AsyncExitStack() as stack:
+            for each in middleware:
+                await _enter(stack, each, context_of(each, given), "")
+            return await handler(given)
+
+    return run
+
+
+async def _enter(stack: AsyncExitStack, owner: Middleware, found: Entered | list[Entered], blocking_for: str) -> None:
+    for context in _listed(found):
+        if hasattr(context, "__enter__"):
+            stack.enter_context(context)
+        elif blocking_for or not hasattr(context, "__aenter__"):
+            raise _not_here(owner, blocking_for)
+        else:
+            await stack.enter_async_context(context)
+
+
+def _listed(found: Entered | list[Entered]) -> list[Any]:
+    if found is None:
+        return []
+    return [each for each in found if each is not None] if isinstance(found, list) else [found]
+
+
+def _not_here(owner: Middleware, blocking_for: str) -> GlideMQError:
+    name = type(owner).__name__
+    if blocking_for:
+        return GlideMQError(f"{name} returned an asynchronous context manager, which {blocking_for} cannot enter")
+    return GlideMQError(f"a method of {name} must return a context manager or None (is @contextmanager missing?)")

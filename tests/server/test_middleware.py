@@ -1,0 +1,428 @@
+"""Middleware around adds and runs, and the headers of jobs."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    BulkAddError,
+    ContextHeaders,
+    FlowProducer,
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    Middleware,
+    NewJob,
+    Producer,
+    Queue,
+    ServerlessPool,
+    Worker,
+    sync,
+)
+
+tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
+request_id: ContextVar[str] = ContextVar("request_id")
+
+
+class Recorder(Middleware):
+    """Records what it is around, and how it ended."""
+
+    def __init__(self, name: str = "", log: list[str] | None = None) -> None:
+        self.name = name
+        self.log: list[str] = [] if log is None else log
+
+    @contextmanager
+    def add(self, job: NewJob) -> Generator[None]:
+        yield from self._around(f"add {job.name}")
+
+    @contextmanager
+    def run(self, job: Job) -> Generator[None]:
+        yield from self._around(f"run {job.name}")
+
+    def _around(self, what: str) -> Generator[None]:
+        self.log.append(f"{self.name}{what}")
+        try:
+            yield
+        except BaseException as error:
+            self.log.append(f"{self.name}{what}: {type(error).__name__}")
+            raise
+        self.log.append(f"{self.name}{what} ended")
+
+
+async def ended(url: str, name: str, handler: Any, count: int = 1, **options: Any) -> None:
+    """Run a worker until so many jobs have ended."""
+    done, left = asyncio.Event(), count
+
+    def one(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            done.set()
+
+    worker = Worker(name, handler, url, log_failures=False, **options)
+    worker.on("completed", one)
+    worker.on("failed", one)
+    async with asyncio.timeout(20), worker:
+        await done.wait()
+
+
+# -- headers ------------------------------------------------------------------------------------------------
+
+
+async def test_headers_reach_the_handler(url: str, queue_name: str):
+    seen: list[dict[str, str]] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(dict(job.headers))
+
+    async with Queue(queue_name, url, default_job_options={"headers": {"team": "a"}}) as queue:
+        job = await queue.add("one", headers={"request": "7"})
+        assert job.headers == {"request": "7"}
+        await queue.add("two")
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert stored.opts["headers"] == {"request": "7"}
+    await ended(url, queue_name, handle, 2)
+    assert seen == [{"request": "7"}, {"team": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("x", "option 'headers' = 'x': must be a mapping of names to texts"),
+        ({1: "x"}, "option 'headers' = 1: names must be non-empty strings"),
+        ({"": "x"}, "names must be non-empty strings"),
+        ({"a": 1}, "option 'headers.a' = 1: must be a string, not int"),
+        ({"a": None}, "option 'headers.a' = None: must be a string, not NoneType"),
+        ({str(n): "" for n in range(101)}, "at most 100 headers"),
+        ({"a": "x" * 16_384}, "at most 16,384 characters"),
+        ({"a": "\ud800"}, "must be text that UTF-8 can encode"),
+    ],
+)
+async def test_invalid_headers_are_rejected(url: str, queue_name: str, value: Any, message: str):
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match=message):
+            await queue.add("one", headers=value)
+        assert (await queue.get_job_counts()).total == 0
+
+
+async def test_foreign_headers_are_read_as_far_as_they_are_texts(url: str, queue_name: str, resp: Any):
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("one")
+        for stored, expected in (('{"a": "x", "b": 1}', {"a": "x"}), ('"x"', {}), ("null", {})):
+            resp.execute("HSET", queue._keys.job(job.id), "opts", f'{{"headers": {stored}}}')
+            found = await queue.get_job(job.id)
+            assert found is not None
+            assert found.headers == expected
+
+
+# -- adding -------------------------------------------------------------------------------------------------
+
+
+class Stamp(Middleware):
+    """Changes data and headers."""
+
+    def add(self, job: NewJob) -> None:
+        job.headers["queue"] = job.queue
+        job.headers.setdefault("priority", str(job.options.priority or 0))
+        job.data = {"body": job.data}
+
+
+async def test_middleware_changes_data_and_headers_of_every_way_to_add(url: str, queue_name: str):
+    stamp = [Stamp()]
+    expected = {"queue": queue_name, "priority": "0"}
+
+    async def check(queue: Queue, job_id: str, data: Any, headers: dict[str, str] = expected) -> None:
+        job = await queue.get_job(job_id)
+        assert job is not None
+        assert (job.data, job.headers) == ({"body": data}, headers)
+
+    options: dict[str, Any] = {"middleware": stamp, "default_job_options": {"backoff": 5}}
+    async with Queue(queue_name, url, **options) as queue:
+        one = await queue.add("a", 1)
+        assert (one.data, one.headers) == ({"body": 1}, expected)
+        await check(queue, one.id, 1)
+        two, three = await queue.add_bulk([("a", 2), ("a", 3, {"priority": 4, "headers": {"own": "x"}})])
+        await check(queue, two.id, 2)
+        await check(queue, three.id, 3, {"own": "x", "queue": queue_name, "priority": "4"})
+        assert three.priority == 4
+        assert await queue.add_bulk([]) == []
+        child = await queue.add("child", 4, parent=one)
+        await check(queue, child.id, 4)
+        async with Producer(queue_name, url, middleware=stamp) as producer:
+            await check(queue, str(await producer.add("a", 5)), 5)
+        async with FlowProducer(url, middleware=stamp) as flows:
+            children = [{"name": "leaf", "queue": queue_name, "data": 7}]
+            root = await flows.add({"name": "root", "queue": queue_name, "data": 6, "children": children})
+            assert root.job.data == {"body": 6}
+            await check(queue, root.job.id, 6)
+            await check(queue, root.children[0].job.id, 7)
+            nodes = await flows.add_dag([{"name": "n", "queue": queue_name, "data": 8}])
+            await check(queue, nodes["n"].id, 8)
+        pool = ServerlessPool()
+        producer = pool.get_producer(queue_name, url, middleware=stamp)
+        assert pool.get_producer(queue_name, url, middleware=stamp) is producer
+        assert pool.get_producer(queue_name, url) is not producer
+        await check(queue, str(await producer.add("a", 9)), 9)
+        await pool.close_all()
+
+
+def test_blocking_queues_have_middleware(url: str, queue_name: str):
+    recorder = Recorder()
+    with sync.Queue(queue_name, url, middleware=[Stamp(), recorder]) as queue:
+        job = queue.add("a", 1)
+        found = queue.get_job(job.id)
+        assert found is not None
+        assert (found.data, found.headers["queue"]) == ({"body": 1}, queue_name)
+        queue.add_bulk([("b", 1), ("c", 2)])
+    assert recorder.log == ["add a", "add a ended", "add b", "add c", "add c ended", "add b ended"]
+
+
+async def test_the_first_middleware_is_the_outermost(url: str, queue_name: str):
+    log: list[str] = []
+    async with Queue(queue_name, url, middleware=[Recorder("1 ", log), Recorder("2 ", log)]) as queue:
+        await queue.add("a")
+    assert log == ["1 add a", "2 add a", "2 add a ended", "1 add a ended"]
+
+
+async def test_middleware_sees_and_raises_errors_of_adds(url: str, queue_name: str):
+    recorder = Recorder()
+
+    class Refuse(Middleware):
+        def add(self, job: NewJob) -> None:
+            if job.data == "refuse":
+                raise PermissionError("not allowed")
+
+    async with Queue(queue_name, url, middleware=[recorder, Refuse()]) as queue:
+        with pytest.raises(PermissionError, match="not allowed"):
+            await queue.add("a", "refuse")
+        with pytest.raises(PermissionError):
+            await queue.add_bulk([("b", 1), ("c", "refuse")])
+        with pytest.raises(GlideMQValidationError, match=r"option 'jobs\[1\].delay'"):
+            await queue.add_bulk([("b", 1), ("c", 2, {"delay": -1})])
+        with pytest.raises(GlideMQValidationError, match=r"option 'jobs\[0\].data'"):
+            await queue.add_bulk([("d", object())])
+        with pytest.raises(BulkAddError):
+            await queue.add_bulk([("e", 1, {"ordering": {"key": "k", "token_bucket": {"capacity": 1, "refill_rate": 1}},
+                                            "cost": 5})])  # fmt: skip
+        assert (await queue.get_job_counts()).total == 0
+    assert [each for each in recorder.log if "Error" in each] == [
+        "add a: PermissionError", "add c: PermissionError", "add b: PermissionError",
+        "add d: SerializationError", "add e: BulkAddError",
+    ]  # fmt: skip
+
+
+async def test_an_asynchronous_context_manager_is_entered_by_coroutines_only(url: str, queue_name: str):
+    log: list[str] = []
+
+    class Pooled(Middleware):
+        @asynccontextmanager
+        async def add(self, job: NewJob) -> AsyncGenerator[None]:
+            await asyncio.sleep(0)
+            log.append("add")
+            yield
+            log.append("added")
+
+        @asynccontextmanager
+        async def run(self, job: Job) -> AsyncGenerator[None]:
+            await asyncio.sleep(0)
+            log.append("run")
+            yield
+            log.append("ran")
+
+    async def handle(job: Job) -> None:
+        log.append("handler")
+
+    def plain(job: Job) -> None: ...
+
+    async with Queue(queue_name, url, middleware=[Pooled()]) as queue:
+        await queue.add("a")
+        await ended(url, queue_name, handle, middleware=[Pooled()])
+        assert log == ["add", "added", "run", "handler", "ran"]
+        job = await queue.add("b")
+        await ended(url, queue_name, plain, middleware=[Pooled()])
+        failed = await queue.get_job(job.id)
+        assert failed is not None
+        assert failed.failed_reason == (
+            "Pooled returned an asynchronous context manager, which a handler that is a plain function cannot enter"
+        )
+    with (
+        sync.Queue(queue_name, url, middleware=[Pooled()]) as blocking,
+        pytest.raises(GlideMQError, match=r"Pooled returned an .* which the blocking API cannot enter"),
+    ):
+        blocking.add("a")
+
+
+class Broken(Middleware):
+    """Its methods return values that are no context managers."""
+
+    def add(self, job: NewJob) -> Any:
+        return 5
+
+    run = add  # type: ignore[assignment]
+
+
+async def test_a_forgotten_decorator_is_named(url: str, queue_name: str):
+    message = r"a method of Broken must return a context manager or None \(is @contextmanager missing\?\)"
+    async with Queue(queue_name, url, middleware=[Broken()]) as queue:
+        with pytest.raises(GlideMQError, match=message):
+            await queue.add("a")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Stamp(), r"must be a list: \[...\]"),
+        (5, "must be a list of Middleware instances"),
+        ([Stamp], r"option 'middleware\[0\]' = .*: must be an instance: Stamp\(\)"),
+        ([Stamp(), len], r"option 'middleware\[1\]' = .*: must be an instance of a subclass of Middleware"),
+    ],
+)
+@pytest.mark.parametrize("owner", [Queue, Producer, Worker])
+def test_invalid_middleware_is_rejected(owner: Any, value: Any, message: str):
+    arguments = {"handler": print} if owner is Worker else {}
+    with pytest.raises(GlideMQValidationError, match=message):
+        owner("emails", middleware=value, **arguments)
+
+
+async def test_a_suppressed_error_of_an_add_is_not_silent(url: str, queue_name: str):
+    class Hush(Middleware):
+        @contextmanager
+        def add(self, job: NewJob) -> Generator[None]:
+            with suppress(GlideMQError):
+                yield
+
+    async with Queue(queue_name, url, middleware=[Hush()]) as queue:
+        with pytest.raises(GlideMQError, match="a middleware suppressed the error of an add"):
+            await queue.add("a", object())
+
+
+# -- running ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_middleware_is_around_handlers(url: str, queue_name: str, plain: bool):
+    recorder = Recorder()
+
+    async def handle(job: Job) -> None:
+        recorder.log.append("handler")
+        if job.name == "bad":
+            raise ValueError("no")
+
+    def handle_here(job: Job) -> None:
+        recorder.log.append("handler")
+        if job.name == "bad":
+            raise ValueError("no")
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("good",), ("bad",)])
+        await ended(url, queue_name, handle_here if plain else handle, 2, middleware=[recorder])
+    assert recorder.log == ["run good", "handler", "run good ended", "run bad", "handler", "run bad: ValueError"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_context_variables_go_from_the_add_to_the_handler_and_on(url: str, queue_name: str, plain: bool):
+    carried = ContextHeaders({"tenant": tenant, "request-id": request_id})
+    seen: list[tuple[str, str | None, str | None]] = []
+    worker: Worker
+
+    def note(job: Job) -> None:
+        seen.append((job.name, tenant.get(), request_id.get(None)))
+
+    async def handle(job: Job) -> None:
+        note(job)
+        if job.name == "first":
+            await follow.add()
+
+    async with Queue(queue_name, url, middleware=[carried]) as queue:
+        token = tenant.set("seven")
+        await queue.add("first")
+        tenant.reset(token)
+        await queue.add("bare")
+        await queue.add("given", headers={"tenant": "eight", "other": "x"})
+        done, left = asyncio.Event(), 3 if plain else 4
+        worker = Worker(queue_name, note if plain else handle, url, middleware=[carried], log_failures=False)
+
+        @worker.task("follow")
+        async def follow() -> None:
+            seen.append(("follow", tenant.get(), request_id.get(None)))
+
+        def count(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done.set()
+
+        worker.on("completed", count)
+        async with asyncio.timeout(20), worker:
+            await done.wait()
+    expected = {("first", "seven", None), ("bare", None, None), ("given", "eight", None)}
+    assert set(seen) == (expected if plain else expected | {("follow", "seven", None)})
+    assert tenant.get() is None
+
+
+async def test_an_error_before_a_run_fails_the_attempt(url: str, queue_name: str):
+    class Refuse(Middleware):
+        def run(self, job: Job) -> None:
+            raise PermissionError(f"tenant of {job.name} is blocked")
+
+    calls: list[str] = []
+
+    async def handle(job: Job) -> None:
+        calls.append(job.name)
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a")
+        await ended(url, queue_name, handle, middleware=[Refuse()])
+        found = await queue.get_job(job.id)
+        assert found is not None
+        assert found.failed_reason == "tenant of a is blocked"
+    assert calls == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_batches(url: str, queue_name: str, own: bool):
+    recorder = Recorder()
+
+    class Whole(Recorder):
+        @contextmanager
+        def run_batch(self, jobs: Sequence[Job]) -> Generator[None]:
+            yield from self._around(f"batch of {len(jobs)}")
+
+    async def handle(jobs: list[Job]) -> list[None]:
+        return [None] * len(jobs)
+
+    recorder = Whole() if own else Recorder()
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("a",), ("b",)])
+        await ended(url, queue_name, handle, 2, batch={"size": 2}, middleware=[recorder])
+    each = ["run a", "run b", "run b ended", "run a ended"]
+    assert recorder.log == (["batch of 2", "batch of 2 ended"] if own else each)
+
+
+async def test_several_queues(url: str, queue_name: str):
+    recorder = Recorder()
+
+    async def handle(job: Job) -> None: ...
+
+    names = [f"{queue_name}-{n}" for n in range(2)]
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add(name)
+    done, left = asyncio.Event(), 2
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            done.set()
+
+    worker = Worker(names, handle, url, middleware=[recorder])
+    worker.on("completed", count)
+    async with asyncio.timeout(20), worker:
+        await done.wait()
+    assert set(recorder.log) == {f"run {name}{end}" for name in names for end in ("", " ended")}
