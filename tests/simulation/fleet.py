@@ -16,7 +16,7 @@ from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Wor
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
-from glidemq_py._worker import background, heartbeat, lanes, opening, wake_channel
+from glidemq_py._worker import background, heartbeat, opening, wake_channel
 from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import GlideMQError, RateLimitError
 from tests.key_leaks import KeyLeaks
@@ -393,7 +393,7 @@ def _own_process() -> Any:
     process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
         (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
-        (libraries, "_registered", {}), (lanes, "os", process),
+        (libraries, "_registered", {}),
         (wake_channel, "subscribe", subscribe), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]
