@@ -69,6 +69,7 @@ class ReadConnection(Protocol):
 
 
 _reserved: Counter[Hashable] = Counter()
+_reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
 _lock = new_lock()
 
 
@@ -77,10 +78,17 @@ class Reservation:
 
     def __init__(self, server: Hashable) -> None:
         self._end = weakref.finalize(self, _give_back, server)
+        self._loop = asyncio._get_running_loop()
+        _reservations.add(self)
 
     def release(self) -> None:
         """Give it back. Idempotent."""
         self._end()
+
+    @property
+    def is_left(self) -> bool:
+        """True if its event loop was closed: connections end with their loop."""
+        return self._loop is not None and self._loop.is_closed()
 
 
 def _give_back(server: Hashable) -> None:
@@ -92,6 +100,8 @@ def _give_back(server: Hashable) -> None:
 
 def reserve_read(server: Hashable, most: int = BLOCKING_READS) -> Reservation | None:
     """Reserve a connection for blocking reads from a server; None if ``most`` are reserved."""
+    for each in [each for each in list(_reservations) if each.is_left]:
+        each.release()
     with _lock:
         if _reserved[server] >= most:
             return None
