@@ -109,12 +109,11 @@ class SchedulerRules:
         keeps = before is not None and (before.every, before.pattern) == (every, pattern)
         times: dict[str, Any] = {"pattern": pattern} if pattern else {"every": every}
         options: dict[str, Any] = {**times, "limit": limit, "misfire": misfire, "immediately": immediately}
+        rejected: str | None = None
         try:
             found = run(schedulers.upsert_job_scheduler(self._link(), name, **options))
         except GlideMQValidationError as error:
             rejected = error.option
-        else:
-            rejected = None
         reached = keeps and before is not None and limit is not None and before.runs >= limit
         assert rejected == ("limit" if reached else None)
         if reached:

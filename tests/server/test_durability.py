@@ -490,9 +490,9 @@ async def test_lost_add_of_one_queue_fails_alone(
             await confirm(self, mark)
 
         monkeypatch.setattr(confirming.Confirmer, "confirm", lose)
-        failed, added = await asyncio.gather(lossy.add("n"), other.add("n"), return_exceptions=True)
-        assert isinstance(failed, DurabilityError)
-        assert not isinstance(added, BaseException)
+        outcomes: list[object] = list(await asyncio.gather(lossy.add("n"), other.add("n"), return_exceptions=True))
+        assert isinstance(outcomes[0], DurabilityError)
+        assert not isinstance(outcomes[1], BaseException)
 
 
 async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProcess, queue_name: str):
@@ -500,7 +500,7 @@ async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProces
         several = [await stack.enter_async_context(QueueEvents(f"q{number}", server.url)) for number in range(3)]
         queue = await stack.enter_async_context(Queue(queue_name, server.url))
         await queue.add("n", durable=True)
-        polled = next(each for each in several if each._transport is not None and each._transport.is_polled)  # type: ignore[union-attr]
+        polled = next(each for each in several if getattr(each._transport, "is_polled", False))
         async with Queue(polled.name, server.url) as watched:
             await watched.add("n")
             assert [event.event for event in await polled._read() or await polled._read()] == ["added"]

@@ -138,6 +138,10 @@ async def test_shared_client_reconnects_for_all(restartable_server: Callable[...
         assert [(await each.get_job_counts()).waiting for each in (a, b)] == [2, 2]
 
 
+def _setter(event: asyncio.Event) -> Callable[[object], None]:
+    return lambda _: event.set()
+
+
 async def test_readers_of_many_queues_need_six_clients(private_server: Callable[..., ServerProcess]):
     server = private_server()
     names = [f"q{number}" for number in range(20)]
@@ -148,7 +152,7 @@ async def test_readers_of_many_queues_need_six_clients(private_server: Callable[
         completed: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
         for name in names:
             events = QueueEvents(name, server.url)
-            events.on("completed", lambda _, name=name: completed[name].set())
+            events.on("completed", _setter(completed[name]))
             await stack.enter_async_context(events)
         assert await asyncio.gather(*(queue.add_and_wait("n", queue.name) for queue in queues)) == names
         async with asyncio.timeout(20):

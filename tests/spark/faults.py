@@ -132,7 +132,8 @@ class Faulty(_Writer if TYPE_CHECKING else object):  # type: ignore[misc]
                 except StopIteration as end:
                     return end.value
                 if isinstance(step, writes.Pause):
-                    reply = writes.pause(step.seconds)
+                    writes.pause(step.seconds)
+                    reply = None
                 elif isinstance(step, writes.Together):
                     reply = [one(transport, call) for call in step.calls]  # a writer may die when a part of them ran
                 else:

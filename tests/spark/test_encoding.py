@@ -18,7 +18,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
-from glidemq_py.spark.sinks import Batches
+from glidemq_py.spark.sinks import Batches, Together
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
@@ -33,6 +33,7 @@ class Sent:
 
     pieces: dict[str, int]
     counts: dict[str, tuple[int, int]]
+    together = Together(rows=1_000, bytes=192 * 1024, requests=32)
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []

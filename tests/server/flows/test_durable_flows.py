@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,10 @@ async def test_durable_flow_survives_a_killed_server(server: ServerProcess, queu
 
 async def test_durable_dag_and_large_flow(server: ServerProcess) -> None:
     async with FlowProducer(server.url) as producer, Queue("a", server.url) as queue:
-        nodes = [{"name": "first", "queue": "a"}, {"name": "second", "queue": "a", "deps": ["first"]}]
+        nodes: list[dict[str, Any]] = [
+            {"name": "first", "queue": "a"},
+            {"name": "second", "queue": "a", "deps": ["first"]},
+        ]
         assert set(await producer.add_dag(nodes, durable=True)) == {"first", "second"}
         await producer.add(tree("a", children=600), durable=True)
         server.restart(kill=True)
