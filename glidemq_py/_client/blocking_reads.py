@@ -196,10 +196,13 @@ _readers: weakref.WeakSet[_ReservedConnection] = weakref.WeakSet()
 class _Read:
     """A read of one stream that waits for entries."""
 
-    __slots__ = ("deadline", "done", "stream")
+    __slots__ = ("count", "deadline", "done", "position", "stream", "transport")
 
-    def __init__(self, stream: tuple[str, str], deadline: float) -> None:
+    def __init__(self, transport: Transport, count: str, stream: str, position: str, deadline: float) -> None:
+        self.transport = transport
+        self.count = count
         self.stream = stream
+        self.position = position
         self.deadline = deadline
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -208,40 +211,53 @@ class _Poller:
     """Polls for the reads of all readers over one client."""
 
     def __init__(self) -> None:
-        self._reads: set[_Read] = set()
+        self._reads: dict[_Read, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._pause = _SHORTEST_S
 
-    async def read(self, transport: Transport, count: str, stream: tuple[str, str], block: float) -> Any:
+    async def read(self, transport: Transport, count: str, stream: str, position: str, block: float) -> Any:
         """Return the reply of XREAD for one stream, as soon as it has entries, or None after ``block`` seconds."""
-        read = _Read(stream, time.monotonic() + block)
-        self._reads.add(read)
+        read = _Read(transport, count, stream, position, time.monotonic() + block)
+        self._reads[read] = None
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._poll(transport, count), name="glidemq-polled-reads")
+            self._task = asyncio.create_task(self._poll(), name="glidemq-polled-reads")
         try:
             return await read.done
         finally:
-            self._reads.discard(read)
+            self._reads.pop(read, None)
 
-    async def _poll(self, transport: Transport, count: str) -> None:
+    async def _poll(self) -> None:
         while self._reads:
             reads = list(self._reads)
-            try:
-                found = await _read_streams(transport, count, [read.stream for read in reads])
-            except GlideMQError as error:
-                for read in reads:
-                    _end(read, error=error)
-                continue
+            found = await self._read(reads)
             now = time.monotonic()
             for read in reads:
-                entries = found.get(read.stream[0].encode("utf-8", "surrogateescape"))
-                if entries:
-                    _end(read, reply={read.stream[0].encode("utf-8", "surrogateescape"): entries})
+                if read in found:
+                    _end(read, reply={read.stream.encode("utf-8", "surrogateescape"): found[read]})
                 elif now >= read.deadline:
                     _end(read)
+            for read in reads:
+                if read.done.done():
+                    self._reads.pop(read, None)
             self._pause = _SHORTEST_S if found else min(self._pause * _GROWTH, _LONGEST_S)
             await asyncio.sleep(max(self._pause, len(reads) * _STREAM_S))
         self._pause = _SHORTEST_S
+
+    async def _read(self, reads: Sequence[_Read]) -> dict[_Read, Any]:
+        """Return the entries of each read that has any. Errors end the reads."""
+        transport = reads[0].transport  # all transports of this poller use the same client
+        try:
+            replies = await asyncio.gather(
+                *(_read_some(transport, command) for command in _commands(reads, cluster=transport.is_cluster))
+            )
+        except GlideMQError as error:
+            # A transport may be closed while others go on.
+            closed = isinstance(error, ClosedError)
+            for read in reads:
+                if not closed or read.transport is transport:
+                    _end(read, error=error)
+            return {}
+        return {read: entries for reply in replies for read, entries in reply.items()}
 
 
 def _end(read: _Read, *, reply: Any = None, error: Exception | None = None) -> None:
@@ -253,21 +269,33 @@ def _end(read: _Read, *, reply: Any = None, error: Exception | None = None) -> N
         read.done.set_exception(error)
 
 
-async def _read_streams(transport: Transport, count: str, streams: Sequence[tuple[str, str]]) -> dict[bytes, Any]:
-    """Return the entries behind the position of each stream. Reads of one stream start at the lowest position."""
-    if transport.is_cluster:
-        replies = await asyncio.gather(*(_read_some(transport, count, [stream]) for stream in streams))
-        return {name: entries for reply in replies for name, entries in reply.items()}
-    found: dict[bytes, Any] = {}
-    for start in range(0, len(streams), _STREAMS_PER_READ):
-        found.update(await _read_some(transport, count, streams[start : start + _STREAMS_PER_READ]))
-    return found
+def _commands(reads: Sequence[_Read], *, cluster: bool) -> list[dict[str, _Read]]:
+    """Return the reads of each command by their streams.
+
+    A command has one position per stream and one count, and in a cluster one stream.
+    """
+    commands = list[dict[str, _Read]]()
+    of_count: dict[str, list[dict[str, _Read]]] = {}
+    most = 1 if cluster else _STREAMS_PER_READ
+    for read in reads:
+        begun = of_count.setdefault(read.count, [])
+        fitting = next((each for each in begun if len(each) < most and read.stream not in each), None)
+        if fitting is None:
+            fitting = dict[str, _Read]()
+            begun.append(fitting)
+            commands.append(fitting)
+        fitting[read.stream] = read
+        if len(fitting) == most:
+            begun.remove(fitting)
+    return commands
 
 
-async def _read_some(transport: Transport, count: str, streams: Sequence[tuple[str, str]]) -> dict[bytes, Any]:
-    names, positions = zip(*streams, strict=True)
-    reply = await transport.command("XREAD", "COUNT", count, "STREAMS", *names, *positions)
-    return cast("dict[bytes, Any]", reply or {})
+async def _read_some(transport: Transport, reads: dict[str, _Read]) -> dict[_Read, Any]:
+    count = next(iter(reads.values())).count
+    positions = [read.position for read in reads.values()]
+    reply = await transport.command("XREAD", "COUNT", count, "STREAMS", *reads, *positions)
+    found = cast("dict[bytes, Any]", reply or {})
+    return {reads[name.decode("utf-8", "surrogateescape")]: entries for name, entries in found.items() if entries}
 
 
 _pollers: WeakKeyDictionary[Any, _Poller] = WeakKeyDictionary()
@@ -299,8 +327,7 @@ class _PolledReads:
         block = int(args[at + 1]) / 1000
         plain = args[:at] + args[at + 2 :]
         if args[0] == "XREAD" and len(args) == _ONE_STREAM:
-            key, position = str(args[-2]), str(args[-1])
-            work = self._poller.read(self._transport, str(args[2]), (key, position), block)
+            work = self._poller.read(self._transport, str(args[2]), str(args[-2]), str(args[-1]), block)
         else:
             work = self._repeat(plain, block)
         waiting = asyncio.ensure_future(work)
