@@ -17,7 +17,7 @@ async def main() -> None:
             print(f"after a crash: {(await queue.get_job_counts()).waiting} jobs wait")
 
             try:
-                await queue.add("charge", job_id="charge-100", durable=Durability(replicas=1, timeout=200))
+                await queue.add("charge", job_id="charge-100", durable=Durability(disk=False, replicas=1, timeout=200))
             except DurabilityError as error:
                 print(error.reason)
             again = await queue.add("charge", job_id="charge-100")
