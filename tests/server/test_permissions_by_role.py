@@ -92,7 +92,13 @@ class Server:
         user, queue = f"{role}{self._users}", f"q{self._users}"
         self._client.execute("ACL", "SETUSER", user, "reset", "on", ">SECRET", *RULES[role])
         async with AsyncExitStack() as stack:
-            place = Place(queue, as_user(self._url, user), self._url, lambda: bool(self.denied(user)), stack)
+            place = Place(
+                queue,
+                as_user(self._url, user),
+                f"{self._url}?share_clients=false",
+                lambda: bool(self.denied(user)),
+                stack,
+            )
             error: Exception | None = None
             try:
                 await asyncio.wait_for(CALLS[name](await place.open()), 120)

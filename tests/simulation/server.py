@@ -73,7 +73,7 @@ class SimulatedServer(MemoryServer):
         """Called with the fields of every entry of the queue's events stream, and with an event `activated` (with
         `fence`) when a job becomes active."""
         if not native:
-            for name in self._store.natives:
+            for name in self._store.natives.keys() - {b"PUBLISH"}:  # fakeredis does not know the subscribers
                 self._engine.use(name, _no_native)
         for name, tap in ((b"XADD", self._tap_xadd), (b"HSET", self._tap_hset)):
             if native:
