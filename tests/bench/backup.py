@@ -1,7 +1,8 @@
 """The cost of a backup for the server and for its other clients: ``python -m tests.bench.backup [scale]``.
 
 Cost: CPU time of the server, from INFO, around an unthrottled backup. Others: the p99 of calls of another process,
-without a backup and during one with the default throttle.
+alone, during a backup of this server with the default throttle, and during one of another server. The last one is the
+baseline: the client of the backup also competes for the processors of this machine.
 """
 
 from __future__ import annotations
@@ -60,32 +61,36 @@ async def cost(queue: Queue, client: RespClient, folder: str) -> float:
     return (cpu_seconds(client) - before) * 1_000_000 / info.jobs
 
 
-async def others(queue: Queue, port: int, folder: str) -> tuple[float, float, float]:
-    """Return the p99 of another client without a backup and during one, ms, and the jobs per second of the backup."""
-    quiet = p99_of(await asyncio.to_thread(start_probe, port, 5))
+async def others(queue: Queue, port: int, folder: str) -> tuple[float, float]:
+    """Return the p99 of a client of the server at ``port`` during a backup, ms, and the backup's jobs per second."""
     probe = await asyncio.to_thread(start_probe, port, 5)
     began = time.perf_counter()
     info = await queue.backup(folder)
     taken = time.perf_counter() - began
-    busy = await asyncio.to_thread(p99_of, probe)
-    return quiet, busy, info.jobs / taken
+    return await asyncio.to_thread(p99_of, probe), info.jobs / taken
 
 
 async def main(scale: float = 1.0) -> None:
     """Measure both."""
     with (
         ServerProcess(server_binary("valkey-9.1")) as server,
+        ServerProcess(server_binary("valkey-9.1")) as idle,
         RespClient(server.host, server.port) as client,
+        RespClient(idle.host, idle.port) as idle_client,
         tempfile.TemporaryDirectory() as folder,
     ):
         async with Queue("bench", server.url) as queue:
             for _ in range(10):
                 await queue.add_bulk([("bench", DATA)] * int(10_000 * scale))
-            client.execute("HSET", "other", "field", "value")
+            for each in (client, idle_client):
+                each.execute("HSET", "other", "field", "value")
             costs = [await cost(queue, client, folder) for _ in range(3)]
             print(f"server CPU per job {min(costs):.1f} to {max(costs):.1f} us (bar {COST_BAR_US})", flush=True)
-            quiet, busy, rate = await others(queue, server.port, folder)
-            print(f"throttled: {rate:,.0f} jobs/s; p99 of others {quiet:.2f} -> {busy:.2f} ms ({busy / quiet:.2f} x)")
+            quiet = p99_of(await asyncio.to_thread(start_probe, server.port, 5))
+            elsewhere, _ = await others(queue, idle.port, folder)
+            busy, rate = await others(queue, server.port, folder)
+            print(f"throttled: {rate:,.0f} jobs/s; p99 of others {quiet:.2f} ms alone, {busy:.2f} ms during a backup")
+            print(f"p99 while another server is backed up {elsewhere:.2f} ms: {busy / elsewhere:.2f} x (bar {P99_BAR})")
 
 
 if __name__ == "__main__":

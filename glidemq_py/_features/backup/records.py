@@ -24,7 +24,7 @@ MOST_RECORDS: Final = 20
 PIPELINE_BYTES: Final = 256 * 1024
 """Size of the records of a pipeline, about."""
 IDS_PER_CALL: Final = 10
-SIZES: Final = 200
+SIZES: Final = 40
 _SCHEDULED: Final = (b"delayed", b"prioritized")
 _OVERHEAD: Final = 1.6
 """CPU time of reading commands and writing replies, in proportion to that of the commands."""
