@@ -222,9 +222,9 @@ class FlowProducer(AsyncOnly):
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
-        wait = await self._durable_wait(durable, plans)
+        waits = [await self._durable_wait(durable, [plan]) for plan in plans]
         results: list[JobNode | GlideMQError] = []
-        for plan in plans:
+        for plan, wait in zip(plans, waits, strict=True):
             try:
                 results.append(await self._add_tree(transport, plan, limits, wait))
             except GlideMQConnectionError as error:
@@ -233,11 +233,12 @@ class FlowProducer(AsyncOnly):
                 break
             except GlideMQError as error:
                 results.append(error)
-        try:
-            await wait.confirm()
-        except DurabilityError as error:
-            reason = error.reason
-            results = [DurabilityError(reason, each.job.id) if isinstance(each, JobNode) else each for each in results]
+        # Only of trees that were added: a rejected one left no marks.
+        nodes = [(i, each) for i, each in enumerate(results) if isinstance(each, JobNode)]
+        failures = await FlowWait.confirm_all([waits[i] for i, _ in nodes])
+        for (i, node), failure in zip(nodes, failures, strict=True):
+            if failure:
+                results[i] = DurabilityError(failure, node.job.id)
         roots_added = [result for result in results if isinstance(result, JobNode)]
         if len(roots_added) < len(plans):
             raise BulkAddError(results)

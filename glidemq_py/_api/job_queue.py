@@ -317,7 +317,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             async def add_one() -> Job[Any, Any]:
                 return await self._add_specially(link, name, job.data, job.with_headers(job_options), durability)
 
-            return await add_within(self._middleware, (job,), add_one, blocking=self._runtime is BLOCKING_RUNTIME)
+            return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
         if (
             adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
             or adder.loop is not self._current_loop()

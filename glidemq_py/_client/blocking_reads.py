@@ -1,7 +1,7 @@
 """Connections for blocking reads: a few per process and server; further readers poll over the client that they share.
 
 A blocking read needs a connection of its own, so readers of many queues would need many. One blocking read over many
-streams is no way out: its cost grows with the number of streams at every wake-up, one that is blocked cannot get
+streams would not help: its cost grows with the number of streams at every wake-up, one that is blocked cannot get
 another stream, and in a cluster the streams are in different slots. So the first readers have a connection each, and
 the others are polled together: one command reads all their streams, at intervals that grow while nothing arrives.
 """
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.forks import new_lock
+from glidemq_py._core.forks import new_rlock
 from glidemq_py.errors import ClosedError, GlideMQError
 
 __all__ = [
@@ -70,20 +70,26 @@ class ReadConnection(Protocol):
 
 _reserved: Counter[Hashable] = Counter()
 _reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
-_lock = new_lock()
+_lock = new_rlock()
+"""Reentrant: garbage collection inside may end a reservation."""
 
 
 class Reservation:
-    """One of the connections of a process and server; it is given back by `release`, or with the object."""
+    """One of the connections of a process and server, until `release` or the end of the object."""
 
     def __init__(self, server: Hashable) -> None:
         self._end = weakref.finalize(self, _give_back, server)
         self._loop = asyncio._get_running_loop()
-        _reservations.add(self)
+        with _lock:
+            _reservations.add(self)
 
     def release(self) -> None:
         """Give it back. Idempotent."""
         self._end()
+
+    def detach(self) -> None:
+        """Make `release` do nothing: in a forked child, the reservation is the parent's."""
+        self._end.detach()
 
     @property
     def is_left(self) -> bool:
@@ -100,9 +106,9 @@ def _give_back(server: Hashable) -> None:
 
 def reserve_read(server: Hashable, most: int = BLOCKING_READS) -> Reservation | None:
     """Reserve a connection for blocking reads from a server; None if ``most`` are reserved."""
-    for each in [each for each in list(_reservations) if each.is_left]:
-        each.release()
     with _lock:
+        for each in [each for each in list(_reservations) if each.is_left]:
+            each.release()
         if _reserved[server] >= most:
             return None
         _reserved[server] += 1
@@ -120,8 +126,14 @@ def claim_read(server: Hashable) -> Reservation:
     return Reservation(server)
 
 
+def _forget_parent() -> None:
+    for each in list(_reservations):
+        each.detach()
+    _reserved.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reserved.clear)
+    os.register_at_fork(after_in_child=_forget_parent)
 
 
 def shares_client(transport: Transport) -> bool:
@@ -162,7 +174,7 @@ class _ReservedConnection:
         self._reservation = reservation
         self.server = server
         self.is_polled = False
-        """True if it shall be given up."""
+        """True if it must switch to polling."""
         with _lock:
             _readers.add(self)
 
@@ -227,6 +239,15 @@ class _Poller:
             self._reads.pop(read, None)
 
     async def _poll(self) -> None:
+        try:
+            await self._poll_all()
+        except BaseException as error:
+            for read in list(self._reads):
+                _end(read, error=ClosedError(f"polling ended: {type(error).__name__}: {error}"))
+            self._reads.clear()
+            raise
+
+    async def _poll_all(self) -> None:
         while self._reads:
             reads = list(self._reads)
             found = await self._read(reads)

@@ -181,3 +181,9 @@ def test_expired_lease_gets_the_policy_of_the_queue_in_a_fetch(q: OwnQueue) -> N
     q.advance(60_000)
     assert leasing(q)[1] == []
     assert q.job(job_id)["state"] == "failed"
+
+
+def test_a_key_of_another_type_does_not_stop_heartbeats(q: OwnQueue) -> None:
+    q.redis("SET", "stalled-policies", "text")
+    register(q, "5|")
+    assert q.redis("HKEYS", "stalled-policies") == ["py-1"]

@@ -426,3 +426,42 @@ async def test_several_queues(url: str, queue_name: str):
     async with asyncio.timeout(20), worker:
         await done.wait()
     assert set(recorder.log) == {f"run {name}{end}" for name in names for end in ("", " ended")}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_job_without_the_header_has_no_value_of_the_code_that_started_the_worker(
+    url: str, queue_name: str, plain: bool
+):
+    seen: list[str | None] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(tenant.get())
+
+    def handle_here(job: Job) -> None:
+        seen.append(tenant.get())
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("bare")
+    token = tenant.set("of the worker")
+    await ended(url, queue_name, handle_here if plain else handle, middleware=[ContextHeaders({"tenant": tenant})])
+    tenant.reset(token)
+    assert seen == [None]
+
+
+def test_variables_are_a_mapping():
+    variables: Any = [tenant]
+    with pytest.raises(GlideMQValidationError, match=r"option .variables. = .*: must be a mapping of names"):
+        ContextHeaders(variables)
+
+
+async def test_a_bulk_of_one_job_is_a_bulk(url: str, queue_name: str):
+    calls: list[int] = []
+
+    class Count(Middleware):
+        def add_bulk(self, jobs: Sequence[NewJob]) -> None:
+            calls.append(len(jobs))
+
+    async with Queue(queue_name, url, middleware=[Count()]) as queue:
+        await queue.add_bulk([("a",)])
+        await queue.add("b")
+    assert calls == [1]

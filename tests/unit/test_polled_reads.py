@@ -100,3 +100,23 @@ async def test_a_cancelled_read_is_not_read_again(monkeypatch: pytest.MonkeyPatc
     cancelled.cancel()
     assert await ids(poller, transport, "t", "0-0") is None
     assert all("s" not in each[4:] for each in transport.sent[1:])
+
+
+async def test_an_unexpected_error_ends_all_reads_instead_of_leaving_them():
+    poller, transport = _Poller(), FakeTransport({})
+    transport.error = RuntimeError("unexpected")
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(*(ids(poller, transport, name, "0-0") for name in "st"), return_exceptions=True), 10
+    )
+    assert [str(each) for each in outcomes] == ["polling ended: RuntimeError: unexpected"] * 2
+    assert poller._task is not None
+    with pytest.raises(RuntimeError, match="unexpected"):
+        await poller._task
+
+
+def test_a_reservation_may_end_inside_the_lock():
+    with blocking_reads._lock:
+        reservation = blocking_reads.reserve_read("server")
+        assert reservation is not None
+        reservation.release()
+    assert "server" not in blocking_reads._reserved

@@ -26,6 +26,8 @@ PIPELINE_BYTES: Final = 256 * 1024
 IDS_PER_CALL: Final = 10
 SIZES: Final = 40
 _SCHEDULED: Final = (b"delayed", b"prioritized")
+_MOST_US: Final = 500
+"""Most time of one command, microseconds: a record of 1 MiB."""
 _OVERHEAD: Final = 1.6
 """CPU time of reading commands and writing replies, in proportion to that of the commands."""
 
@@ -75,7 +77,9 @@ class RecordReader:
             if isinstance(reply, GlideMQError) and "WRONGTYPE" not in str(reply):
                 raise reply
         began, *found, ended = replies
-        await self._used(max(0, _microseconds(ended) - _microseconds(began)) * _OVERHEAD)
+        # Not more than the commands can take: the clock may step, and others may have stopped the server in between.
+        elapsed = min(max(0, _microseconds(ended) - _microseconds(began)), _MOST_US * len(found))
+        await self._used(elapsed * _OVERHEAD)
         return found
 
     async def _small(self, ids: Sequence[str]) -> list[str]:

@@ -119,10 +119,24 @@ class FlowWait:
         Raises:
             DurabilityError: if one is not within the timeout of its queue, or the server has lost it.
         """
-        for meta, marks in self._marks.items():
-            for failure in await self._confirmers[meta].confirm_all(marks):
-                if failure:
-                    raise DurabilityError(failure, job_id)
+        (failure,) = await self.confirm_all([self])
+        if failure:
+            raise DurabilityError(failure, job_id)
+
+    @staticmethod
+    async def confirm_all(waits: Sequence[FlowWait]) -> list[str]:
+        """Wait until all calls of several flows are durable. Return per flow why it is not; "" if it is."""
+        failures = [""] * len(waits)
+        of_queue: dict[str, list[tuple[int, Mark]]] = {}
+        for i, wait in enumerate(waits):
+            for meta, marks in wait._marks.items():
+                of_queue.setdefault(meta, []).extend((i, mark) for mark in marks)
+        for meta, numbered in of_queue.items():
+            confirmer = waits[numbered[0][0]]._confirmers[meta]
+            outcomes = await confirmer.confirm_all([mark for _, mark in numbered])
+            for (i, _), failure in zip(numbered, outcomes, strict=True):
+                failures[i] = failures[i] or failure
+        return failures
 
 
 class MarkedChunks:

@@ -123,11 +123,12 @@ class _Line:
     async def release(self) -> None:
         """Count one user less; close the connection with the last one."""
         self.users -= 1
-        if self.users <= 0 and self.transport is not None:
-            transport, self.transport = self.transport, None
+        if self.users <= 0:
             if self.reservation is not None:
                 self.reservation.release()
-            await transport.close()
+            if self.transport is not None:
+                transport, self.transport = self.transport, None
+                await transport.close()
 
 
 _lines: WeakKeyDictionary[Any, dict[Durability, _Line]] = WeakKeyDictionary()

@@ -16,13 +16,17 @@ Stack = TypeVar("Stack", ExitStack, AsyncExitStack)
 
 
 async def add_within(
-    middleware: Sequence[Middleware], jobs: Sequence[NewJob], add: Callable[[], Awaitable[T]], *, blocking: bool
+    middleware: Sequence[Middleware],
+    jobs: Sequence[NewJob] | NewJob,
+    add: Callable[[], Awaitable[T]],
+    *,
+    blocking: bool,
 ) -> T:
     """Call ``add`` within the middleware and return its result.
 
     Args:
         middleware: The outermost first.
-        jobs: The jobs; ``add`` reads them after all middleware was entered.
+        jobs: The job of an add, or the jobs of a bulk or flow; ``add`` reads them after all middleware was entered.
         add: Encodes and adds the jobs.
         blocking: True if the caller has no event loop.
 
@@ -31,7 +35,7 @@ async def add_within(
     """
     async with AsyncExitStack() as stack:
         for each in middleware:
-            found = each.add(jobs[0]) if len(jobs) == 1 else each.add_bulk(jobs)
+            found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
             await _enter(stack, each, found, "the blocking API" if blocking else "")
         return await add()
     raise GlideMQError("a middleware suppressed the error of an add; the job may not have been added")

@@ -71,11 +71,11 @@ class Middleware:
         """Return a context manager around the run of a job by a worker, or None."""
 
     def add_bulk(self, jobs: Sequence[NewJob]) -> Entered | list[Entered]:
-        """Return what is around the add of many jobs or of a flow; by default the context manager of each job."""
+        """Return the context managers for adding several jobs or a flow; by default that of each job."""
         return [self.add(job) for job in jobs]
 
     def run_batch(self, jobs: Sequence[Job[Any, Any, Any]]) -> Entered | list[Entered]:
-        """Return what is around the run of a batch; by default the context manager of each job, in their order.
+        """Return the context managers for running a batch; by default that of each job, in their order.
 
         A context variable then has the value of the last job of the batch.
         """
@@ -85,17 +85,20 @@ class Middleware:
 class ContextHeaders(Middleware):
     """Carry context variables, such as a tenant or a request id, from the code that adds a job to its handler.
 
-    An add stores the value of each variable as a header of the job; the run sets the variable to it. Jobs that the
-    handler adds get the same values. A header given with the job is kept, and a variable without a value is not stored.
+    An add stores the value of each variable as a header of the job; the run sets the variable to it, or to None if the
+    job has no such header. Jobs that the handler adds get the same values. A header given with the job is kept, and a
+    variable without a value, or with None, is not stored.
 
     Args:
         variables: context variables of texts, by the names of their headers.
 
     Raises:
-        GlideMQValidationError: If a name is not a text or a value is not a ContextVar.
+        GlideMQValidationError: If it is not a mapping, a name is not a text, or a value is not a ContextVar.
     """
 
     def __init__(self, variables: Mapping[str, ContextVar[Any]]) -> None:
+        if not isinstance(variables, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError("variables", variables, "must be a mapping of names to context variables")
         given = cast("dict[object, object]", dict(variables))
         for name, variable in given.items():
             if not isinstance(name, str) or not name:
@@ -115,9 +118,7 @@ class ContextHeaders(Middleware):
     def run(self, job: Job[Any, Any, Any]) -> Generator[None]:
         """Set the variables to the headers while the handler runs."""
         headers = job.headers
-        tokens = [
-            (variable, variable.set(headers[name])) for name, variable in self._variables.items() if name in headers
-        ]
+        tokens = [(variable, variable.set(headers.get(name))) for name, variable in self._variables.items()]
         try:
             yield
         finally:

@@ -54,7 +54,13 @@ end
 -- Store what the registration of a worker sets. info: its JSON.
 S.register = function(q, consumer, info, now_text)
   local policy = string.match(info, '"stalledPolicy":%s*"(%d*|%d*)"')
-  if policy then redis.call('HSET', q.stalled_policies, consumer, policy .. '|' .. now_text) end
+  if not policy then return end
+  local entry = policy .. '|' .. now_text
+  -- A key of another type must not stop the heartbeat, which renews the locks of the worker's jobs.
+  if type(G.pcall('HSET', q.stalled_policies, consumer, entry)) ~= 'number' then
+    redis.call('UNLINK', q.stalled_policies)
+    redis.call('HSET', q.stalled_policies, consumer, entry)
+  end
 end
 
 S.forget = function(q, consumer) G.pcall('HDEL', q.stalled_policies, consumer) end

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from glidemq_py import BulkAddError, DurabilityError, FlowJob, FlowProducer, Queue, UnsupportedOptionError, sync
+from glidemq_py import (
+    BulkAddError,
+    DuplicateJobError,
+    DurabilityError,
+    FlowJob,
+    FlowProducer,
+    JobNode,
+    Queue,
+    UnsupportedOptionError,
+    sync,
+)
 from glidemq_py._features.durability.adding import FlowWait
 from glidemq_py.testing import ServerProcess
 
@@ -61,18 +71,18 @@ async def test_durable_dag_and_large_flow(server: ServerProcess) -> None:
 async def test_lost_call_of_a_flow_is_reported(
     server: ServerProcess, queues: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    confirm = FlowWait.confirm
+    confirm = FlowWait.confirm_all
 
-    async def lose_one(self: FlowWait, job_id: str | None = None) -> None:
+    async def lose(waits: Sequence[FlowWait]) -> list[str]:
         with server.client() as resp:
             keys = resp.keys(f"glide:{{{queues[-1]}}}:durable:*")
             assert keys
             resp.execute("DEL", *keys)
-        await confirm(self, job_id)
+        return await confirm(waits)
 
     async with FlowProducer(server.url, durable=True) as producer:
         await producer.add(tree(*queues))
-        monkeypatch.setattr(FlowWait, "confirm", lose_one)
+        monkeypatch.setattr(FlowWait, "confirm_all", staticmethod(lose))
         with pytest.raises(DurabilityError, match="lost") as failed:
             await producer.add(tree(*queues))
         assert failed.value.job_id is not None
@@ -103,3 +113,16 @@ async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
 
     assert await asyncio.to_thread(add)
     assert await waits_of(server) >= 4
+
+
+async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProcess) -> None:
+    async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
+        await queue.add("taken", job_id="taken")
+        trees = [FlowJob("root", "a", None, {"job_id": name}) for name in ("first", "taken", "third")]
+        with pytest.raises(BulkAddError) as caught:
+            await producer.add_bulk(trees)
+        first, rejected, third = caught.value.results
+        assert isinstance(first, JobNode)
+        assert isinstance(third, JobNode)
+        assert [first.job.id, third.job.id] == ["first", "third"]
+        assert isinstance(rejected, DuplicateJobError)

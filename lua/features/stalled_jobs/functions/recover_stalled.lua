@@ -188,7 +188,7 @@ local function has_much_to_sweep(q)
     + redis.call('ZCARD', q.list_popped) > MUCH
 end
 
--- Return the reply, if this part of the round is enough for one call.
+-- Return the reply of this call.
 local function reply_of(run, cursor)
   return G.replies.recover_stalled({
     recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1, interval = run.policy.interval or 0,
