@@ -48,7 +48,7 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite, five processes per core (two on one core). Arguments: pytest's; `-n 0` for one.
+    """Run the whole suite, four processes per core (two on one core). Arguments: pytest's; `-n 0` for one.
 
     The slow tests wait for most of their time, for locks that expire and processes that start. Without them
     (`-m "not slow"`) it is three processes per core: each collects the tests, which costs it five seconds.
@@ -219,7 +219,7 @@ def _group(name: str) -> list[str]:
 def _processes(arguments: Sequence[str]) -> str:
     """Return how many processes run the tests; two on one core, where Spark's limits are short."""
     cores = _cores()
-    per_core = 3 if "not slow" in arguments else 5
+    per_core = 3 if "not slow" in arguments else 4
     return str(min(per_core * cores, max(2, _memory() // MEMORY_PER_PROCESS)) if cores > 1 else 2)
 
 

@@ -95,6 +95,8 @@ async def test_worker_waits_for_a_replica_to_be_promoted(replica, queue_name: st
 async def test_read_only_and_primary_down_are_typed(replica, queue_name: str):
     server, demote, promote = replica
     url = server.url + "?request_timeout=200"
+    async with Queue(queue_name, server.url) as patient:
+        await patient.count()  # loads the library, which may take longer
     async with Queue(queue_name, url) as queue:
         await queue.add("n", 1)
         demote()
@@ -108,6 +110,8 @@ async def test_read_only_and_primary_down_are_typed(replica, queue_name: str):
 
 def test_blocking_calls_are_typed_and_retried(replica, queue_name: str):
     server, demote, promote = replica
+    with BlockingQueue(queue_name, server.url) as patient:
+        patient.count()  # loads the library, which may take longer
     with BlockingQueue(queue_name, server.url + "?request_timeout=200") as queue:
         queue.add("n", 1)
         demote()
