@@ -309,33 +309,25 @@ class FlowProducer(AsyncOnly):
         operation: str,
         details: dict[str, Any],
     ) -> int:
-        middleware = self.options.middleware
-        if not middleware:
-            return await self._send(transport, plan, limits, wait, operation, details)
-        new = [NewJob(job.link.keys.name, job.name, job.data, job.options) for job in plan]
-
-        async def send() -> int:
-            for planned, job in zip(plan, new, strict=True):
-                planned.change(job.data, job.with_headers(planned.options))
-            return await self._send(transport, plan, limits, wait, operation, details)
-
-        return await add_within(middleware, new, send, blocking=self._runtime is BLOCKING_RUNTIME)
-
-    async def _send(
-        self,
-        transport: Transport,
-        plan: list[Planned],
-        limits: Budget | None,
-        wait: FlowWait,
-        operation: str,
-        details: dict[str, Any],
-    ) -> int:
-        def send() -> Awaitable[int]:
+        def add() -> Awaitable[int]:
             return add_planned(transport, plan, not self.options.events, limits, self._flow_id, wait.marker)
 
-        if not TELEMETRY.on:
+        async def send() -> int:
+            if not TELEMETRY.on:
+                return await add()
+            return await observed(operation, plan[0].link.keys.name, [job.row for job in plan], add, details)
+
+        middleware = self.options.middleware
+        if not middleware:
             return await send()
-        return await observed(operation, plan[0].link.keys.name, [job.row for job in plan], send, details)
+        new = [NewJob(job.link.keys.name, job.name, job.data, job.options) for job in plan]
+
+        async def change_and_send() -> int:
+            for planned, job in zip(plan, new, strict=True):
+                planned.change(job.data, job.with_headers(planned.options))
+            return await send()
+
+        return await add_within(middleware, new, change_and_send, blocking=self._runtime is BLOCKING_RUNTIME)
 
     # -- reading ------------------------------------------------------------------------------------------
 
