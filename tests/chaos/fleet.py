@@ -112,7 +112,7 @@ class Fleet:
         self._ledger = ledger
         self._folder = folder
         self.base = base
-        self._numbers = {"producer": 0, "worker": 0}
+        self._numbers = {"producer": 0, "worker": 0, "holder": 0}
         self.producers: list[Party] = []
         self.workers: list[Party] = []
         self.parties: list[Party] = []
@@ -124,8 +124,7 @@ class Fleet:
 
     def make_durable(self, durability: dict[str, Any]) -> None:
         """Let later producers add durable jobs only."""
-        kinds = tuple(kind for kind in self.base.kinds if kind != "flow")
-        self.base = replace(self.base, durable=durability, kinds=kinds)
+        self.base = replace(self.base, durable=durability)
 
     def producer(self, jobs: int | None = None, **changes: Any) -> Party:
         """Start a producer of so many adds; None: until it is stopped."""
@@ -145,9 +144,17 @@ class Fleet:
         self.parties.append(party)
         return party
 
+    def holder(self, **changes: Any) -> Party:
+        """Start a process that fetches leases; it is stopped with the workers."""
+        settings = self._settings("holder", changes)
+        party = Party(settings, ["tests.chaos.lease_holder"], self._folder, self._ledger)
+        self.workers.append(party)
+        self.parties.append(party)
+        return party
+
     def replace_worker(self, old: Party) -> Party:
         """Start a worker with the settings of one that ended."""
-        names = ("url", "work_ms", "options", "request_timeout", "queue", "python_path")
+        names = ("url", "work_ms", "options", "request_timeout", "queue", "python_path", "queues")
         return self.worker(**{name: getattr(old.settings, name) for name in names})
 
     def finish_producers(self, *, stop: bool, seconds: float = 180.0) -> None:

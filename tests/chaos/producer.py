@@ -42,7 +42,8 @@ class Producer:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         url = self._settings.connection()
         durable: Any = self._settings.durable
-        async with Queue(self._settings.queue, url, durable=durable) as queue, FlowProducer(url) as flows:
+        name = self._settings.queue
+        async with Queue(name, url, durable=durable) as queue, FlowProducer(url, durable=durable) as flows:
             self._scribe.write("ready")
             await asyncio.gather(*(self._produce(queue, flows) for _ in range(CONCURRENT)))
         self._scribe.write("done")
@@ -90,22 +91,22 @@ class Producer:
     def _new_id(self) -> str:
         return f"{self._settings.party}-{self._number}"
 
-    async def _repeat(self, what: str, send: Any) -> None:
-        """Send repeatedly until the server has replied."""
+    async def _repeat(self, what: str, send: Any) -> bool:
+        """Send repeatedly until the server has replied. Return False if only an earlier try was accepted."""
         pause = 0.02
         while True:
             try:
                 await send()
-                return
+                return True
             except DuplicateJobError:  # the first try was accepted
-                return
+                return False
             except REPEATED as error:
                 kind = "rejected" if isinstance(error, ServerOutOfMemoryError) else "unsure"
                 self._scribe.write(kind, detail=type(error).__name__)
             except Exception as error:
                 self._scribe.write("problem", detail=f"{what}: {error!r}")
                 if self._stop.is_set():
-                    return
+                    return False
             await asyncio.sleep(pause * (0.5 + self._random.random()))
             pause = min(pause * 2, 0.5)
 
@@ -153,7 +154,9 @@ class Producer:
             children = [FlowJob("flow", queue, self._data(name), {"job_id": name, **keep}) for name in ids[1:]]
             await flows.add(FlowJob("flow", queue, self._data(root), {"job_id": root, **keep}, children=children))
 
-        await self._repeat(f"add flow {root}", send)
+        confirmed = await self._repeat(f"add flow {root}", send)
+        if self._settings.durable and not confirmed:
+            return  # the flow exists, but nothing has confirmed that it is durable
         for job_id in ids:
             self._scribe.write("acknowledged", job_id)
 

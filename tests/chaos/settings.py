@@ -37,7 +37,8 @@ class PartySettings:
         options: options of the Worker.
         request_timeout: of its connection, ms.
         retention: options of every job.
-        durable: the option `durable` of a producer's queue; flows do not have it.
+        durable: the option `durable` of a producer's queue and flows.
+        queues: queues of a worker that serves several, earlier ones first; empty: only `queue`.
         environment_changes: additional environment variables.
         python_path: of the process; None: this repository.
     """
@@ -58,6 +59,7 @@ class PartySettings:
     retention: dict[str, Any] = field(default_factory=dict)
     environment_changes: dict[str, str] = field(default_factory=dict)
     durable: dict[str, Any] | None = None
+    queues: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         return {_VARIABLE: json.dumps(asdict(self)), "GLIDEMQ_URL": self.url, **self.environment_changes}
@@ -65,7 +67,7 @@ class PartySettings:
     @classmethod
     def read(cls) -> Self:
         stored = json.loads(os.environ[_VARIABLE])
-        return cls(**{**stored, "kinds": tuple(stored["kinds"])})
+        return cls(**{**stored, "kinds": tuple(stored["kinds"]), "queues": tuple(stored["queues"])})
 
     def connection(self) -> str:
         """Return the URL with the client's name and the request timeout."""

@@ -83,10 +83,15 @@ def on_error(error: Exception) -> None:
         SCRIBE.write("error", detail=type(error).__name__)
 
 
+OPTIONS: dict[str, Any] = {
+    "concurrency": 10, "lock_duration": 2_000, "stalled_interval": 1_000, "max_stalled_count": 1_000,
+    "log_failures": False, **SETTINGS.options,
+}  # fmt: skip
+"""None: not given."""
+
 worker = Worker(
-    SETTINGS.queue, handle, SETTINGS.connection(), lifespan=lifespan,
-    **{"concurrency": 10, "lock_duration": 2_000, "stalled_interval": 1_000, "max_stalled_count": 1_000,
-       "log_failures": False, **SETTINGS.options},
+    list(SETTINGS.queues) or SETTINGS.queue, handle, SETTINGS.connection(), lifespan=lifespan,
+    **{name: value for name, value in OPTIONS.items() if value is not None},
 )  # fmt: skip
 worker.on("completed", lambda job, _: SCRIBE.write("completed", job.id))
 worker.on("failed", lambda job, error: SCRIBE.write("failed", job.id, repr(error)))
