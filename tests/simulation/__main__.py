@@ -21,10 +21,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this seed only; a failing run is shrunk")
     parser.add_argument("--first", type=int, default=0, help="first seed of many")
     parser.add_argument("--runs", type=int, help="number of seeds")
+    parser.add_argument("--at-least", type=int, metavar="JOBS", help="run seeds until so many jobs were simulated")
     parser.add_argument("--minutes", type=float, help="run seeds for so long")
     parser.add_argument("--jobs", type=int, default=300, help="about how many jobs a run has (part of the seed)")
     parser.add_argument("--quiet-world", action="store_true", help="no faults")
     parser.add_argument("--no-extras", action="store_true", help="no leases, broadcast and durable adds")
+    parser.add_argument("--no-backups", action="store_true", help="no backups (implied by --no-extras)")
     parser.add_argument("--mutation", choices=MUTATIONS, help="build this fault into the server functions")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--replay", type=Path, help="run the scenario in this file")
@@ -37,7 +39,7 @@ def main() -> int:
         scenario = Scenario.from_json(args.replay.read_text())
     else:
         scenario = draw(args.seed, args.jobs, faults=not args.quiet_world, mutation=args.mutation,
-                        extras=not args.no_extras)  # fmt: skip
+                        extras=not args.no_extras, backups=not args.no_backups)  # fmt: skip
     verdict = simulate(scenario)
     print(f"seed {verdict.seed}: {verdict.jobs} jobs, {verdict.messages} messages, {verdict.simulated_s:.1f} simulated "
           f"seconds, trace {verdict.trace}, faults {dict(verdict.faults)}")  # fmt: skip
@@ -58,12 +60,13 @@ def main() -> int:
 def _run_many(args: argparse.Namespace) -> int:
     began, totals = time.monotonic(), Totals()
     seeds: itertools.count[int] | range = itertools.count(args.first)
-    if args.minutes is None:
+    if args.minutes is None and args.at_least is None:
         seeds = range(args.first, args.first + (args.runs or 100))
     until = None if args.minutes is None else began + 60 * args.minutes
     options = {"jobs": args.jobs, "faults": not args.quiet_world, "mutation": args.mutation,
-               "extras": not args.no_extras}  # fmt: skip
-    for verdict in run_seeds(seeds, options, args.processes, until):
+               "extras": not args.no_extras, "backups": not args.no_backups}  # fmt: skip
+    most = args.at_least if args.at_least is not None else sys.maxsize
+    for verdict in run_seeds(seeds, options, args.processes, until, lambda: totals.jobs >= most):
         totals.add(verdict)
         for problem in verdict.problems[:5]:
             print(f"seed {verdict.seed}: {problem}", flush=True)

@@ -21,6 +21,7 @@ from glidemq_py._worker.heartbeat import Heartbeat
 from glidemq_py.errors import GlideMQError, RateLimitError
 from tests.key_leaks import KeyLeaks
 from tests.memory_client import MemoryClient
+from tests.simulation.backups import Backups, small_steps
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
 from tests.simulation.mutations import MUTATIONS, PLANTED
@@ -87,11 +88,13 @@ class Fleet:
         self.holders: dict[int, Party] = {}
         self.subscribers: dict[int, Party] = {}
         self.maintainers: dict[int, Party] = {}
+        self.savers: dict[int, Party] = {}
         self.handed = asyncio.Queue[tuple[str, str]]()
         """Tokens of leases that another holder reports, with the results."""
         self.subscriptions = Subscribers(
             self.network, self.ledger, self.chance, lock_ms=LOCK_MS, stalled_ms=STALLED_MS
         )  # fmt: skip
+        self.backups = Backups(self.network, self.ledger, random.Random(f"backups {scenario.seed}"))
         self.failovers = 0
         self._work = asyncio.Queue[Work]()
         self._pending: dict[int, Party | None] = {}
@@ -108,7 +111,7 @@ class Fleet:
         verdict = self.verdict
         try:
             chance = random.Random(f"package {self.scenario.seed}")
-            with _rare_collections(), substituted(self.loop, chance), _own_process():
+            with _rare_collections(), substituted(self.loop, chance), _own_process(), small_steps():
                 asyncio.set_event_loop(self.loop)
                 try:
                     self.loop.run_until_complete(self._play())
@@ -160,6 +163,10 @@ class Fleet:
     def start_maintainer(self, place: int) -> None:
         party = self.maintainers[place] = Party(f"maintainer {place}")
         self.loop.spawn(party, maintain(self.network, lock_ms=self.lock_ms, stalled_ms=self.stalled_ms))
+
+    def start_saver(self, place: int) -> None:
+        party = self.savers[place] = Party(f"saver {place}")
+        self.loop.spawn(party, self.backups.save())
 
     def start_subscriber(self, place: int) -> None:
         party = self.subscribers[place] = Party(f"subscriber {place}")
@@ -221,6 +228,8 @@ class Fleet:
             self.start_holder(place)
         for place in range(scenario.maintainers):
             self.start_maintainer(place)
+        for place in range(scenario.savers):
+            self.start_saver(place)
         if scenario.subscribers:
             self.network.reliable = True
             await self.subscriptions.subscribe()
@@ -242,6 +251,8 @@ class Fleet:
             await asyncio.sleep(begin + last - loop.now)
         await asyncio.sleep(self.idle_s)
         self._repair_world()
+        for party in self.savers.values():
+            self.kill(party)
         await self._drain()
 
     def _repair_world(self) -> None:
@@ -274,6 +285,7 @@ class Fleet:
                 for job_id in self.server.execute("ZRANGE", f"glide:{{{QUEUE}}}:{index}", 0, -1)
             }  # fmt: skip
         self.ledger.judge(verdict, present)
+        verdict.problems += await self.backups.judge()
         if self.scenario.subscribers:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
@@ -308,6 +320,12 @@ class Fleet:
         if not self.maintainers[act.party].dead:
             self.kill(self.maintainers[act.party])
             self.loop.call_later(5 * act.amount, self.start_maintainer, act.party)
+
+    def _kill_saver(self, act: Act) -> None:
+        """Its backup stays incomplete."""
+        if not self.savers[act.party].dead:
+            self.kill(self.savers[act.party])
+            self.loop.call_later(act.amount, self.start_saver, act.party)
 
     def _revive(self, place: int) -> None:
         if self.workers[place][0].dead:

@@ -28,6 +28,8 @@ class Verdict:
     faults: Counter[str] = field(default_factory=Counter)
     trace: str = ""
     simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of the run, by `runs.run_seed`."""
     problems: list[str] = field(default_factory=list)
 
 

@@ -58,6 +58,7 @@ class Scenario:
         subscribers: number of workers of each subscription of the broadcast; 0 = there is no broadcast.
         pooled_workers: number of workers that serve a second queue too, and wait for wake-up channels.
         maintainers: number of parties that run the maintenance tasks without a worker.
+        savers: number of parties that create backups.
     """
 
     seed: int
@@ -71,6 +72,7 @@ class Scenario:
     subscribers: int = 0
     pooled_workers: int = 0
     maintainers: int = 0
+    savers: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -97,6 +99,7 @@ def draw(
     kinds: Iterable[str] = KINDS,
     mutation: str | None = None,
     extras: bool = True,
+    backups: bool = True,
 ) -> Scenario:
     """Return the scenario of a seed.
 
@@ -107,9 +110,13 @@ def draw(
         kinds: of the work.
         mutation: see `Scenario`.
         extras: False: no leases, broadcast and durable adds, as in seeds that were found before there were any.
+        backups: False: no backups either.
     """
     drawn = _draw(seed, jobs, faults=faults, kinds=kinds, mutation=mutation)
-    return _with_extras(drawn, faults=faults) if extras else drawn
+    if not extras:
+        return drawn
+    drawn = _with_extras(drawn, faults=faults)
+    return _with_backups(drawn, faults=faults) if backups else drawn
 
 
 def _draw(seed: int, jobs: int, *, faults: bool, kinds: Iterable[str], mutation: str | None) -> Scenario:
@@ -197,3 +204,16 @@ def _with_extras(drawn: Scenario, *, faults: bool) -> Scenario:
         drawn, work=tuple(work), acts=tuple(acts), lease_holders=holders, subscribers=subscribers,
         pooled_workers=pooled, maintainers=maintainers,
     )  # fmt: skip
+
+
+def _with_backups(drawn: Scenario, *, faults: bool) -> Scenario:
+    """Add backups, drawn apart from the rest, to every fourth seed."""
+    chance = random.Random(f"backups {drawn.seed}")
+    savers = chance.choice((0, 0, 0, 1))
+    acts = [*drawn.acts]
+    if faults and savers:
+        end = drawn.work[-1].at if drawn.work else 0.0
+        acts += [Act(round(chance.uniform(0, end), 4), "kill_saver", 0, round(chance.random(), 4))
+                 for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
+        acts.sort(key=lambda act: act.at)
+    return replace(drawn, acts=tuple(acts), savers=savers)

@@ -139,6 +139,10 @@ class SimulatedServer(MemoryServer):
         """FUNCTION FLUSH, as at a node that never had the library."""
         self._has_library = False
 
+    def keys_of_jobs(self, prefix: bytes) -> list[bytes]:
+        """Return the keys of records, without any effect on the run."""
+        return [key for key in self._store._database._dict if key.startswith(prefix)]
+
     def copy_state(self) -> bytes:
         """Return a copy of all keys."""
         database = self._store._database

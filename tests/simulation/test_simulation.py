@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from glidemq_py._features.backup.records import RecordReader
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import MUTATIONS, PLANTED
 from tests.simulation.runs import Totals, run_seed, run_seeds
@@ -91,6 +92,34 @@ def test_extras_end_without_faults(scenario: Scenario) -> None:
     assert len(fleet.ledger.durable) + published in (0, 8)
 
 
+@pytest.mark.parametrize("faults", [False, True], ids=["quiet", "faults"])
+def test_backups_under_traffic_have_each_lasting_job_once(faults: bool) -> None:
+    """Jobs are added, run, retried, delayed and removed while backups are made, and the party is killed twice."""
+    kinds = ("plain", "retried", "delay", "ordered", "flow", "suspended", "priority")
+    work = tuple(Work(0.02 * n, n, kinds[n % len(kinds)], n / 150) for n in range(150))
+    acts = (Act(0.7, "kill_saver", 0, 0.2), Act(1.2, "failover", 0, 0.3), Act(2.2, "kill_saver", 0, 0.2))
+    fleet = Fleet(Scenario(1, work, (), acts if faults else (), workers=2, savers=1))
+    verdict = fleet.run()
+    made = fleet.backups.made
+    assert verdict.problems == []
+    assert len(made) > 3
+    assert max(len(backup.lasting) for backup in made) > 50
+    assert (fleet.failovers > 0) is faults
+
+
+def test_job_that_a_backup_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judgment of backups is tested: a reader that loses one record of each batch."""
+    read = RecordReader._take
+
+    async def lossy(self: RecordReader, rows: Sequence[Any]) -> None:
+        await read(self, rows[1:])
+
+    monkeypatch.setattr(RecordReader, "_take", lossy)
+    verdict = simulate(Scenario(1, tuple(Work(0.02 * n, n, "plain", n / 50) for n in range(50)), savers=1))
+    assert verdict.problems
+    assert all(" lacks job " in problem for problem in verdict.problems)
+
+
 def adds_during_failovers(mutation: str | None = None) -> Scenario:
     """Half of the adds are durable; each failover loses what the replica had not confirmed."""
     kinds = ("durable", "plain")
@@ -125,7 +154,7 @@ def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
 
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_EXTRAS)
 def test_seed_that_found_a_fault_with_extras(seed: int, jobs: int, fault: str) -> None:
-    verdict = run_seed(seed, {"jobs": jobs})
+    verdict = run_seed(seed, {"jobs": jobs, "backups": False})
     assert verdict.problems == [], fault
 
 
