@@ -4,6 +4,10 @@ Each queue has a fetch engine. They share the number of free slots. A list of qu
 only while no earlier one has ready jobs. Weights share the slots by weighted fair queuing: each requested job advances
 the virtual time of its queue by 1 / weight, and each free slot is for the queue that is furthest behind. That may be a
 queue that has a call in flight: the slot then stays free until its reply, or short jobs would ignore the weights.
+
+If jobs are so short that all slots are free again within `LEAD_S`, dealing single slots would make many small calls.
+All free slots then go to one queue, until it is ahead of the one that is furthest behind by the jobs that the worker
+completes in that time. So calls are as large as those of a worker of one queue.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["PooledEngine", "PooledFetchLoop", "SlotPool"]
 
 
+LEAD_S: Final = 0.025
+"""How far a queue may be ahead of the others: by the jobs that the worker completes in so many seconds."""
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
 _SAME_TIME: Final = 1e-6
@@ -51,17 +57,33 @@ class SlotPool:
         self.ready: dict[PooledEngine, Callable[[], None]] = {}
         """The engines whose queues may have ready jobs, each with the function that makes its next calls."""
         self._time = 0.0
+        """Virtual time of the worker: no queue that could fetch so far is further behind."""
+        self._lead = 0.0
+        self._leader: PooledEngine | None = None
+        """The queue that has fetched last."""
+        self._ended = 0
+        self._since: float | None = None
 
     def entered(self, engine: PooledEngine, pump: Callable[[], None]) -> None:
-        """Register an engine whose queue may have ready jobs. Time in which it had none gives it no precedence."""
+        """Register an engine whose queue may have ready jobs."""
         if engine not in self.ready:
-            engine.virtual_time = max(engine.virtual_time, self._time)
             self.ready[engine] = pump
+            self._leader = None
+
+    def jobs_ended(self, count: int, now: float) -> None:
+        """Count the jobs that have ended, to know how many the worker completes in `LEAD_S`."""
+        self._ended += count
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= LEAD_S:
+            jobs = self._ended * LEAD_S / (now - self._since)
+            self._lead = jobs if jobs >= self.slots else 0.0
+            self._ended, self._since = 0, now
 
     def charge(self, engine: PooledEngine, count: int) -> None:
         """Charge an engine with the jobs that it requests; a negative number refunds those that were not found."""
         if count > 0:
-            self._time = max(self._time, engine.virtual_time)
+            self._leader = engine
         engine.virtual_time += count / engine.weight
 
     @property
@@ -76,17 +98,40 @@ class SlotPool:
         if not self.weighted:
             position = engine.position
             return 0 if any(each.position < position and each.may_request for each in self.ready) else self.free
-        return self._weighted_share(engine)
+        able = self._able()
+        if self._lead:
+            return self.free if self._first(able) is engine else 0
+        return self._weighted_share(engine, able)
 
-    def _weighted_share(self, engine: PooledEngine) -> int:
+    def _able(self) -> list[PooledEngine]:
+        """Return the engines that can fetch now. Time in which one could not gives it no precedence."""
+        able = [each for each in self.ready if each.may_request]
+        if able:
+            self._time = max(self._time, min(each.virtual_time for each in able))
+            for each in able:
+                each.virtual_time = max(each.virtual_time, self._time)
+        return able
+
+    def _first(self, able: Sequence[PooledEngine]) -> PooledEngine | None:
+        """Return the engine that gets all free slots: the last one while its lead allows, else the furthest behind."""
+        if not able:
+            return None
+        first, leader = min(able, key=_by_time), self._leader
+        if leader is not None and leader.may_request:
+            lead = self._lead / sum(each.weight for each in able)
+            if leader.virtual_time - first.virtual_time <= lead:
+                return leader
+        return first
+
+    def _weighted_share(self, engine: PooledEngine, able: Sequence[PooledEngine]) -> int:
         """Deal the free slots one by one to the queue that is furthest behind; return how many this one gets."""
         weight, own_time, position = engine.weight, engine.virtual_time, engine.position
         most = min(self.free, engine.max_want)
         last = own_time + (most - 1) / weight
         rivals = [
             (each.virtual_time, each.weight, each.position < position)
-            for each in self.ready
-            if each.virtual_time <= last and each is not engine and each.may_request
+            for each in able
+            if each.virtual_time <= last and each is not engine
         ]
         low, high = 0, most
         while low < high:  # at most log2(slots) steps
@@ -102,16 +147,21 @@ class SlotPool:
         if self.free <= 0 or not self.ready:
             return
         able = (each for each in self.ready if each is not caller and each.may_call)
-        if self.weighted:
-            first = nsmallest(
-                min(self.free, _PUMPED_AT_ONCE), able, key=lambda each: (each.virtual_time, each.position)
-            )
+        if self.weighted and self._lead:
+            next_one = self._first(self._able())
+            chosen = [each for each in (next_one,) if each is not None and each is not caller and each.would_call]
+        elif self.weighted:
+            first = nsmallest(min(self.free, _PUMPED_AT_ONCE), able, key=_by_time)
             chosen = [each for each in first if each.would_call]
         else:
             in_order = sorted(able, key=lambda each: each.position)
             chosen = list(islice((each for each in in_order if each.would_call), 1))
         for engine in chosen:
             self.ready[engine]()
+
+
+def _by_time(engine: PooledEngine) -> tuple[float, int]:
+    return engine.virtual_time, engine.position
 
 
 def _slots_before(rivals: Sequence[tuple[float, int, bool]], time: float, limit: int) -> int:
@@ -208,14 +258,19 @@ class PooledEngine(FetchEngine):
         if self.calls_in_flight >= self.max_calls:
             return None
         pool = self._pool
+        if pool.weighted:
+            pool.jobs_ended(0, now)
         withheld = pool.free - pool.grant(self)
         pool.free -= withheld
         try:
             call = super().next_call(now)
         finally:
             pool.free += withheld
-        if isinstance(call, Exchange) and call.want:
-            pool.charge(self, call.want)
+        if isinstance(call, Exchange):
+            if call.batch:
+                pool.jobs_ended(len(call.batch), now)
+            if call.want:
+                pool.charge(self, call.want)
         return call
 
     def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:

@@ -3,6 +3,9 @@
 Prints, for 1, 100 and 1,000 queues, the clients on the server, its commands per second while all queues are idle
 (those of functions included), and the time from the start of an add until the handler runs. A `Worker` of one queue is
 measured in the same run.
+
+``python -m tests.bench.many_queues throughput`` drains three queues whose jobs do nothing, with a list and with weights
+in turns: jobs per second, calls per 1,000 jobs, and the largest distance of a queue from its share.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -91,5 +95,54 @@ async def main(wakes: int = 500, idle_s: float = IDLE_S, settle_s: float = SETTL
     return results
 
 
+WEIGHTS = {"critical": 6, "default": 3, "bulk": 1}
+BAR = 0.85
+"""Least throughput with weights, compared with a list."""
+
+
+async def drain(server: ServerProcess, queues: list[str] | dict[str, int], jobs: int) -> tuple[float, float, float]:
+    """Drain the queues; return jobs per second, calls per 1,000 jobs, and how many jobs a queue is off its share."""
+    total = sum(WEIGHTS.values())
+    seen, furthest, done = dict.fromkeys(WEIGHTS, 0), 0.0, asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        nonlocal furthest
+        name = job.queue_name
+        seen[name] += 1
+        started = sum(seen.values())
+        furthest = max(furthest, abs(seen[name] - started * WEIGHTS[name] / total))
+        if started == jobs:
+            done.set()
+
+    with server.client() as resp:
+        resp.execute("FLUSHALL")
+        for name, weight in WEIGHTS.items():
+            async with Queue(name, server.url) as queue:
+                await queue.add_bulk([("n", {"payload": "x" * 180})] * (jobs * weight // total))
+        resp.execute("CONFIG", "RESETSTAT")
+        began = time.perf_counter()
+        async with Worker(queues, handle, server.url, concurrency=50):
+            await done.wait()
+            taken = time.perf_counter() - began
+        found = re.search(r"cmdstat_fcall:calls=(\d+)", str(resp.execute("INFO", "commandstats")))
+    return jobs / taken, int(found[1]) * 1000 / jobs if found else 0.0, furthest
+
+
+async def throughput(jobs: int = 20_000, rounds: int = 5) -> float:
+    """Compare weights with a list, in turns; return the median ratio."""
+    ratios: list[float] = []
+    with ServerProcess(server_binary("valkey-9.1")) as server:
+        for _ in range(rounds):
+            listed, weighted = await drain(server, list(WEIGHTS), jobs), await drain(server, WEIGHTS, jobs)
+            ratios.append(weighted[0] / listed[0])
+            for name, (rate, calls, furthest) in (("list", listed), ("weights", weighted)):
+                print(f"{name:8} {rate:8,.0f}/s  {calls:5.1f} calls per 1,000 jobs  {furthest:6.0f} jobs from a share")
+    print(f"median ratio {statistics.median(ratios):.2f} (bar {BAR})")
+    return statistics.median(ratios)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500))
+    if "throughput" in sys.argv:
+        asyncio.run(throughput())
+    else:
+        asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 500))

@@ -9,9 +9,11 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glidemq_py._worker.fetch_calls import Exchange, Failure
-from glidemq_py._worker.slot_pool import PooledEngine, SlotPool
+from glidemq_py._worker.slot_pool import LEAD_S, PooledEngine, SlotPool
 
 
 def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:
@@ -21,6 +23,16 @@ def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool
         engine.accepting = True
         engine.connect(lambda: None)
     return pool, made
+
+
+class FakeResult:
+    """The result of a job."""
+
+    refusals = 0
+    sent = False
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
 
 
 class FakeRun:
@@ -110,11 +122,29 @@ def test_queues_without_jobs_are_not_pumped() -> None:
 
 
 class Simulation:
-    """Queues that always have ready jobs; calls and jobs take a random time."""
+    """Queues that always have ready jobs; calls and jobs take a random time.
 
-    def __init__(self, slots: int, weights: list[int], *, job: float) -> None:
+    Args:
+        slots: Slots of the worker.
+        weights: Weights of the queues.
+        job: Mean time of a job, seconds.
+        call: Mean time of a call.
+        ready: Number of jobs of each queue; None = without end.
+    """
+
+    def __init__(
+        self, slots: int, weights: list[int], *, job: float, call: float = 1.0, ready: list[int] | None = None
+    ) -> None:
         self._random = Random(1)
-        self._job = job
+        self._job, self._call = job, call
+        self._left = None if ready is None else list(ready)
+        self._waits_since = [0.0] * len(weights)
+        self.longest_wait = [0.0] * len(weights)
+        """Longest time of each queue between two calls that fetch, while it had jobs and a slot became free."""
+        self.furthest = 0.0
+        """Largest distance of a queue from its share so far, in jobs."""
+        self.calls = 0
+        self._weights = weights
         self._events: list[tuple[float, int, Any]] = []
         self._count = 0
         self._now = 0.0
@@ -129,10 +159,10 @@ class Simulation:
         """Return the share of each queue in the fetched jobs."""
         for engine in self.engines:
             self._pump(engine)
-        while self.fetched.total() < jobs:
+        while self.fetched.total() < jobs and self._events:
             self._now, _, action = heapq.heappop(self._events)
             action()
-        return [self.fetched[at] / self.fetched.total() for at in range(len(self.engines))]
+        return [self.fetched[at] / max(1, self.fetched.total()) for at in range(len(self.engines))]
 
     def _after(self, mean: float, action: Any) -> None:
         self._count += 1
@@ -141,17 +171,32 @@ class Simulation:
     def _pump(self, engine: PooledEngine) -> None:
         while (found := engine.next_call(self._now)) is not None:
             assert isinstance(found, Exchange)
-            self._after(1.0, partial(self._replied, engine, found))
+            assert 0 <= found.want <= engine.max_want
+            assert self.pool.free >= 0
+            self.calls += 1
+            at = engine.position
+            if found.want:
+                self.longest_wait[at] = max(self.longest_wait[at], self._now - self._waits_since[at])
+                self._waits_since[at] = self._now
+            self._after(self._call, partial(self._replied, engine, found))
 
     def _replied(self, engine: PooledEngine, found: Exchange) -> None:
-        self.fetched[engine.position] += found.want
-        for run in reply(engine, found, found.want):
+        at, count = engine.position, found.want
+        if self._left is not None:
+            count = min(count, self._left[at])
+            self._left[at] -= count
+        self.fetched[at] += count
+        if self._left is None:
+            total, weights = self.fetched.total(), self._weights
+            off = (abs(self.fetched[i] - total * weight / sum(weights)) for i, weight in enumerate(weights))
+            self.furthest = max(self.furthest, *off)
+        for run in reply(engine, found, count, flags=2 if count < found.want else 0):
             self._after(self._job, partial(self._ended, engine, run))
         self._after(0.0, partial(self._pump_all, engine))
         self.pool.pump(engine)
 
     def _ended(self, engine: PooledEngine, run: Any) -> None:
-        engine.free_slot(run)
+        engine.job_ended(cast("Any", FakeResult(run)))
         self._pump_all(engine)
 
     def _pump_all(self, engine: PooledEngine) -> None:
@@ -169,6 +214,79 @@ def test_weights_share_any_number_of_slots(slots: int, job: float) -> None:
 def test_many_queues_share_few_slots() -> None:
     shares = Simulation(4, [1] * 40, job=1.0).run(4_000)
     assert shares == pytest.approx([1 / 40] * 40, abs=0.005)
+
+
+@pytest.mark.parametrize("slots", [6, 50, 200])
+def test_calls_for_short_jobs_are_as_large_as_those_of_one_queue(slots: int) -> None:
+    weighted = Simulation(slots, [6, 3, 1], job=0.00001, call=0.001)
+    single = Simulation(slots, [1], job=0.00001, call=0.001)
+    for each in (weighted, single):
+        each.run(20_000)
+    assert weighted.calls <= 1.4 * single.calls
+    assert weighted._now <= 1.2 * single._now
+
+
+CALL_S = 0.001
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    slots=st.sampled_from([1, 2, 5, 10, 50, 100]),
+    weights=st.lists(st.integers(1, 20), min_size=2, max_size=6),
+    job=st.sampled_from([0.000_01, 0.000_5, 0.002, 0.02, 0.2]),
+)
+def test_shares_hold_within_the_lead_and_no_queue_starves(slots: int, weights: list[int], job: float) -> None:
+    simulation = Simulation(slots, weights, job=job, call=CALL_S)
+    jobs = 1_500
+    shares = simulation.run(jobs)
+    rate = jobs / simulation._now
+    # What the worker completes in the lead, and twice what one call fetches: that may go beyond it.
+    bound = 2 * LEAD_S * rate + 2 * simulation.engines[0].max_want + sum(weights) / min(weights) + 2
+    assert simulation.furthest <= bound
+    # The time in which the others get the jobs that this queue is ahead, and their share of one of its jobs.
+    for at, weight in enumerate(weights):
+        behind = (bound + sum(weights) / weight) / rate
+        assert simulation.longest_wait[at] <= 2 * (behind + 2 * CALL_S + 2 * job)
+    assert sum(shares) == pytest.approx(1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    slots=st.sampled_from([1, 5, 10, 50]),
+    weights=st.lists(st.integers(1, 1_000), min_size=2, max_size=6),
+    job=st.sampled_from([0.000_01, 0.002, 0.2]),
+    data=st.data(),
+)
+def test_slots_of_idle_queues_go_to_the_others(slots: int, weights: list[int], job: float, data: Any) -> None:
+    ready = [data.draw(st.sampled_from([0, 1, 30, 500])) for _ in weights]
+    simulation = Simulation(slots, weights, job=job, call=CALL_S, ready=ready)
+    simulation.run(sum(ready) + 1)
+    assert [simulation.fetched[at] for at in range(len(weights))] == ready
+    assert simulation.pool.free == slots
+    alone = Simulation(slots, [1], job=job, call=CALL_S, ready=[sum(ready)])
+    alone.run(sum(ready) + 1)
+    # Each queue costs a call that finds it empty, and a report of its last results.
+    assert simulation._now <= 1.5 * alone._now + len(weights) * 4 * CALL_S + 4 * job
+
+
+def test_queue_that_was_rate_limited_does_not_catch_up() -> None:
+    pool, (limited, busy) = engines(1, [1, 1], weighted=True)
+    limited.throttle.hold(1_000, 0.0)
+    for _ in range(50):
+        (run,) = reply(busy, call(busy), 1)
+        busy.free_slot(run)
+    limited.tick(2.0)
+    assert pool.free == 1
+    order: list[int] = []
+    for _ in range(10):
+        at, asked = next(
+            (at, found) for at, engine in enumerate((limited, busy)) if (found := engine.next_call(0.0)) is not None
+        )
+        assert isinstance(asked, Exchange)
+        (run,) = reply((limited, busy)[at], asked, 1)
+        order.append(at)
+        (limited, busy)[at].free_slot(run)
+    assert 4 <= order.count(0) <= 6
 
 
 def test_jobs_that_were_not_found_are_not_charged() -> None:
