@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.runtime import ASYNC_RUNTIME, PeriodicTask, stop_task
+from glidemq_py._client.background_service import BackgroundService
+from glidemq_py._client.runtime import ASYNC_RUNTIME, BackgroundTask, PeriodicTask, stop_task
 from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.logs import get_logger
@@ -35,7 +36,7 @@ _CHECK_S: Final = 60.0
 _LOCK_MS: Final = 60_000
 
 
-class BackupSchedule:
+class BackupSchedule(BackgroundService):
     """Create backups of queues at an interval, and delete old ones.
 
     ``async with BackupSchedule(queues, destination):`` runs during the block, ``await schedule.run()`` until cancelled.
@@ -55,6 +56,8 @@ class BackupSchedule:
         UnsupportedOptionError: If obstore, the extra ``backup``, is not installed.
     """
 
+    _title = "schedule of backups"
+
     def __init__(
         self,
         queues: Iterable[Queue[Any, Any]],
@@ -65,6 +68,7 @@ class BackupSchedule:
         max_server_cpu: float = MAX_SERVER_CPU,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__()
         self._queues = [self._checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
@@ -75,7 +79,6 @@ class BackupSchedule:
             "storage_options": storage_options,
         }  # fmt: skip
         self._every = to_ms("every", every, minimum=_SHORTEST_MS)
-        self._tasks: list[_BackupTask] = []
 
     @staticmethod
     def _checked(queue: object) -> Queue[Any, Any]:
@@ -112,34 +115,12 @@ class BackupSchedule:
                 return started + self._every <= time.time() * 1000
         return True
 
-    async def start(self) -> None:
-        """Start the schedule in the running event loop.
-
-        Raises:
-            GlideMQError: If it was already started.
-        """
-        if self._tasks:
-            raise GlideMQError("the schedule of backups was already started; make a new one")
-        self._tasks = [_BackupTask(self, queue, min(_CHECK_S, self._every / 1000)) for queue in self._queues]
-        for task in self._tasks:
-            task.start()
-
-    async def run(self) -> None:
-        """Start, and run until cancelled."""
-        async with self:
-            await asyncio.get_running_loop().create_future()
+    async def _open(self) -> Sequence[BackgroundTask]:
+        return [_BackupTask(self, queue, min(_CHECK_S, self._every / 1000)) for queue in self._queues]
 
     async def close(self) -> None:
         """Stop. A backup that is being made is left incomplete, and deleted by a later one. Idempotent."""
-        for task in self._tasks:
-            await task.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await super().close()
 
 
 class _BackupTask(PeriodicTask):

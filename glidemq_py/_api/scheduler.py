@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.background_service import BackgroundService
+from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["Scheduler"]
 
@@ -15,7 +17,7 @@ _POLL_S: Final = 1.0
 """A worker learns of changed schedulers when it fetches jobs; this class has to poll."""
 
 
-class Scheduler:
+class Scheduler(BackgroundService):
     """Add the due jobs of a queue's schedulers.
 
     Every `Worker` does this too. Use this class if only workers of other languages run, or if jobs must be added while
@@ -30,38 +32,14 @@ class Scheduler:
         GlideMQValidationError: If ``queue`` is not a `Queue`.
     """
 
+    _title = "scheduler"
+
     def __init__(self, queue: Queue[Any, Any]) -> None:
+        super().__init__()
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
         self._queue = queue
-        self._task: SchedulerTask | None = None
 
-    async def start(self) -> None:
-        """Connect and start.
-
-        Raises:
-            GlideMQConnectionError: If the server cannot be reached.
-            GlideMQError: If the scheduler was already started.
-        """
-        if self._task is not None:
-            raise GlideMQError("the scheduler was already started")
+    async def _open(self) -> Sequence[BackgroundTask]:
         link, quiet = await self._queue._connected(), not self._queue.options.events
-        self._task = SchedulerTask(link=link, quiet=quiet, longest_s=_POLL_S)
-        self._task.start()
-
-    async def run(self) -> None:
-        """Start, and run until cancelled."""
-        async with self:
-            await asyncio.get_running_loop().create_future()
-
-    async def close(self) -> None:
-        """Stop. Idempotent."""
-        if self._task is not None:
-            await self._task.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        return [SchedulerTask(link=link, quiet=quiet, longest_s=_POLL_S)]

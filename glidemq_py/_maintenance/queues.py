@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.background_service import BackgroundService
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import requests
@@ -61,7 +62,7 @@ def maintenance_due(meta: str, holder: str, hold: int) -> Call[MaintenanceDue]:
     return Call("maintenance_due", meta, arguments, reader(MaintenanceDue), repeatable=True)
 
 
-class Maintenance:
+class Maintenance(BackgroundService):
     """Run the maintenance tasks of queues that have leases but no worker.
 
     Every `Worker` does this for its queue: it recovers stalled jobs and expired leases, delivers dead-letter entries
@@ -85,6 +86,8 @@ class Maintenance:
         GlideMQValidationError: If an argument is invalid.
     """
 
+    _title = "maintenance"
+
     def __init__(
         self,
         queues: Iterable[Queue[Any, Any]],
@@ -93,46 +96,24 @@ class Maintenance:
         stalled_interval: Milliseconds | None = None,
         max_stalled_count: int = 1,
     ) -> None:
+        super().__init__()
         self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
         self._options = WorkerOptions(
             lock_duration=lock_duration, stalled_interval=stalled_interval, max_stalled_count=max_stalled_count
         )
-        self._tasks: list[_QueueTask] = []
 
-    async def start(self) -> None:
-        """Connect and start.
-
-        Raises:
-            GlideMQConnectionError: If the server cannot be reached.
-            GlideMQError: If the maintenance was already started.
-        """
-        if self._tasks:
-            raise GlideMQError("the maintenance was already started; make a new one")
+    async def _open(self) -> Sequence[BackgroundTask]:
         links = [await queue._connected() for queue in self._queues]
-        self._tasks = [
+        return [
             _QueueTask(link, self._options, events=queue.options.events)
             for queue, link in zip(self._queues, links, strict=True)
         ]
-        for task in self._tasks:
-            task.start()
-
-    async def run(self) -> None:
-        """Start, and run until cancelled."""
-        async with self:
-            await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """Stop, and let another process take over at once. Idempotent."""
-        await asyncio.gather(*(task.close() for task in self._tasks))
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await super().close()
 
 
 def _checked(queue: Any) -> Queue[Any, Any]:
