@@ -63,9 +63,9 @@ def _handler(_: object) -> None: ...
 
 
 _WORKER_OPTIONS = (
-    "connection", "concurrency", "prefix", "lock_duration", "stalled_interval", "max_stalled_count", "retry_on",
-    "no_retry_on", "backoff_strategies", "limiter", "token_limiter", "batch", "sandbox", "lifespan", "serializer",
-    "compression", "events", "metrics", "log_failures",
+    "connection", "concurrency", "prefix", "lock_duration", "stalled_interval", "max_stalled_count", "stalled_grace",
+    "retry_on", "no_retry_on", "backoff_strategies", "limiter", "token_limiter", "batch", "sandbox", "lifespan",
+    "serializer", "compression", "events", "metrics", "log_failures",
 )  # fmt: skip
 
 TABLES = (

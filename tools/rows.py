@@ -330,7 +330,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("broadcast_reattach", "consumer known want quiet cursor group start", reply="now jobs dropped cursor"),
     _call(
         "broadcast_recover_stalled",
-        "holder hold lock_duration max_stalled quiet cursor group foreign_prefix",
+        "holder hold lock_duration max_stalled quiet cursor group foreign_prefix grace",
         reply=_RECOVERED,
     ),
     _call("broadcast_leave", args="group consumer"),

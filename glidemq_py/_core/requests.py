@@ -749,9 +749,10 @@ def broadcast_recover_stalled(
     cursor: object,
     group: object,
     foreign_prefix: object,
+    grace: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``broadcast_recover_stalled``."""
-    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, group, foreign_prefix)),)
+    return (pack((holder, hold, lock_duration, max_stalled, quiet, cursor, group, foreign_prefix, grace)),)
 
 
 def broadcast_leave(*, group: str | bytes, consumer: str | bytes) -> tuple[str | bytes, str | bytes]:

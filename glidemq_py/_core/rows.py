@@ -278,6 +278,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "cursor",
         "group",
         "foreign_prefix",
+        "grace",
     ),
     "broadcast_subscribe_request": ("group", "start"),
     "broadcast_unsubscribe_request": ("group", "force"),

@@ -234,11 +234,6 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         wait_for(self._job, self._job.report_tokens(tokens))
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
-        return self._job.headers
-
-    @property
     def fallbacks(self) -> tuple[Fallback, ...]:
         """The chain of fallbacks that the job was added with."""
         return self._job.fallbacks
@@ -655,6 +650,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def opts(self) -> Mapping[str, Any]:
         """The stored options in camelCase (docs/reference/data-model.md); empty if they cannot be decoded."""
         return self._job.opts
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
+        return self._job.headers
 
     @property
     def progress(self) -> Any:

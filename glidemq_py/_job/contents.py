@@ -18,6 +18,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
+from glidemq_py._features.middleware.headers import read_headers
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.link import QueueLink
@@ -126,6 +127,11 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         except SerializationError:
             return {}
         return cast("Mapping[str, Any]", opts) if isinstance(opts, dict) else {}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
+        return read_headers(self.opts.get("headers"))
 
     def _forget_data(self) -> None:
         self._data, self._data_text = _UNREAD, None

@@ -17,7 +17,6 @@ from glidemq_py._features import delays, priorities
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
-from glidemq_py._features.middleware.headers import read_headers
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
@@ -244,11 +243,6 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     move_to_failed = steps.move_to_failed
     rate_limit_group = steps.rate_limit_group
     report_tokens = steps.report_tokens
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
-        return read_headers(self.opts.get("headers"))
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:

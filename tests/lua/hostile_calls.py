@@ -106,7 +106,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "broadcast_heartbeat": packed(lambda s: ["py-b", "{}", 60_000, list(s.messages), "sub"]),
         "broadcast_leave": lambda _: ["sub", "py-b"],
         "broadcast_publish": packed(lambda s: [[["m", "1", "{}"]], False, 5, 60_000]),
-        "broadcast_recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "sub", "worker-"]),
+        "broadcast_recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "sub", "worker-", 0]),
         "broadcast_redeliver": packed(lambda s: [s.id, "sub", ""]),
         "broadcast_reattach": packed(lambda _: ["py-b", [], 5, False, "", "sub", "0-0"]),
         "broadcast_subscribe": packed(lambda _: ["new", "$"]),

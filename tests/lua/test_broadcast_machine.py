@@ -243,7 +243,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         consumer, job, key = sub.pending[entry], sub.attempts.pop(entry), (entry.message, group)
         assert consumer is not None
         self.q.redis("XCLAIM", "stream", group, consumer, 0, job.entry, "IDLE", LOCK + 1, "JUSTID")
-        reply = self.run(calls.recover_stalled(self.q.meta, "py-2", 1, LOCK, MAX_STALLED, False, "", group))
+        reply = self.run(calls.recover_stalled(self.q.meta, "py-2", 1, LOCK, MAX_STALLED, False, "", group, 0))
         if entry.message not in self.alive:
             assert not reply.recovered
             assert not reply.failed

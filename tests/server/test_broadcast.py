@@ -6,13 +6,23 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_py import Broadcast, BroadcastWorker, JobStateError, Message, sync
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    ContextHeaders,
+    GlideMQValidationError,
+    JobStateError,
+    Message,
+    Middleware,
+    sync,
+)
 from glidemq_py.testing import RespClient
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
@@ -290,6 +300,65 @@ async def test_message_that_stalls_too_often_fails_in_its_subscription(url: str,
         assert found is not None
         assert (found.state, found.failed_reason) == ("failed", "job stalled more than maxStalledCount")
         assert raw.state(message_id) == "waiting"
+
+
+async def test_stalled_grace_is_that_of_the_worker_that_had_the_message(url: str, resp: RespClient, queue_name: str):
+    raw, began = Raw(resp, queue_name), asyncio.Event()
+
+    async def hang(_: Message) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s")
+        patient = BroadcastWorker(queue_name, hang, url, subscription="s", stalled_grace=3_600_000, **QUICK)
+        await patient.start()
+        kept = await broadcast.publish("a", 1) or ""
+        await with_timeout(began.wait())
+        assert resp.execute("HGET", raw.key("stalled-policies"), patient.consumer).startswith("|3600000|")
+        parts: Any = patient._life.parts
+        await parts.heartbeat.close()  # other workers consider it dead
+        # Another message, of a worker that never registered: it is recovered although it is younger.
+        lost = await broadcast.publish("a", 2) or ""
+        resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")
+        (entry, *_), *_ = resp.execute("XPENDING", raw.key("stream"), "s", "-", "+", 1, patient.consumer)
+        resp.execute("XCLAIM", raw.key("stream"), "s", patient.consumer, 0, entry, "IDLE", 60_000, "JUSTID")
+        seen = Seen()
+        async with working(BroadcastWorker(queue_name, seen, url, subscription="s", **QUICK)) as recorded:
+            await recorded.wait("completed", 1)
+        assert seen.ids == [lost]
+        delivery = await broadcast.get_delivery(kept, "s")
+        assert delivery is not None
+        assert delivery.state == "active"
+        await patient.close(force=True)
+
+
+async def test_middleware_is_around_the_run_of_a_message(url: str, queue_name: str):
+    tenant: ContextVar[str | None] = ContextVar("tenant", default="outside")
+    ran: list[tuple[str, str | None, dict[str, str]]] = []
+
+    class Noting(Middleware):
+        @contextlib.contextmanager
+        def run(self, job: Any) -> Iterator[None]:
+            ran.append((f"before {job.subject}", tenant.get(), dict(job.headers)))
+            yield
+            ran.append((f"after {job.subject}", tenant.get(), {}))
+
+    async def handle(message: Message) -> None:
+        ran.append(("handler", tenant.get(), {}))
+
+    async with Broadcast(queue_name, url) as broadcast:
+        await broadcast.subscribe("s")
+        await broadcast.publish("orders.created", 1)
+        carried = ContextHeaders({"tenant": tenant})
+        worker = BroadcastWorker(queue_name, handle, url, subscription="s", middleware=[carried, Noting()])
+        async with working(worker) as recorded:
+            await recorded.wait("completed", 1)
+    assert ran == [
+        ("before orders.created", None, {}), ("handler", None, {}), ("after orders.created", None, {}),
+    ]  # fmt: skip
+    with pytest.raises(GlideMQValidationError, match="'middleware'"):
+        BroadcastWorker(queue_name, handle, url, subscription="s", middleware=carried)  # type: ignore[arg-type]
 
 
 async def test_closing_worker_releases_messages_in_order(url: str, queue_name: str):

@@ -271,6 +271,11 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
         return self._message.opts
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the job: texts beside its data, from the option ``headers`` or a `Middleware`."""
+        return self._message.headers
+
+    @property
     def progress(self) -> Any:
         """The last value passed to `update_progress`; 0 before."""
         return self._message.progress

@@ -137,12 +137,13 @@ def reattach(
 
 
 def recover_stalled(
-    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str
-) -> Call[RecoverStalledReply]:
+    meta: str, holder: str, hold: int, lock_duration: int, max_stalled: int, quiet: bool, cursor: str, group: str,
+    grace: int,
+) -> Call[RecoverStalledReply]:  # fmt: skip
     """Recover stalled messages; for ``hold`` ms only ``holder`` may do it."""
     arguments = requests.broadcast_recover_stalled(
         holder=holder, hold=hold, lock_duration=lock_duration, max_stalled=max_stalled, quiet=quiet, cursor=cursor,
-        group=group, foreign_prefix=FOREIGN_CONSUMER_PREFIX,
+        group=group, foreign_prefix=FOREIGN_CONSUMER_PREFIX, grace=grace,
     )  # fmt: skip
     return Call("broadcast_recover_stalled", meta, arguments, reader(RecoverStalledReply), repeatable=True)
 

@@ -33,6 +33,7 @@ from glidemq_py._features.broadcast.options import lua_patterns, parse_subjects,
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
 from glidemq_py._features.limits.options import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
@@ -154,7 +155,7 @@ class SubscriptionSource(QueueSource):
         options = self._options
         return broadcasting.recover_stalled(
             self._meta, self._consumer, options.stalled_interval * 8 // 10, options.lock_duration,
-            options.max_stalled_count, self._quiet, cursor, self._group,
+            options.max_stalled_count, self._quiet, cursor, self._group, options.stalled_grace,
         )  # fmt: skip
 
     def leave(self) -> Call[Any]:
@@ -197,6 +198,7 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
         limiter: maximum number of messages fetched per window, shared by all workers of the broadcast with a limiter.
         dead_letter_queue: queue that gets an entry for every message that fails in this subscription; None keeps the
             previous setting, or that of the `Broadcast`; False disables it.
+        middleware: Instances of `Middleware` around the run of every message, the outermost first, in this process.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -215,8 +217,9 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
         concurrency: int = 1,
         prefix: str = DEFAULT_PREFIX,
         lock_duration: Milliseconds = 30_000,
-        stalled_interval: Milliseconds = 30_000,
-        max_stalled_count: int = 1,
+        stalled_interval: Milliseconds | None = None,
+        max_stalled_count: int | None = None,
+        stalled_grace: Milliseconds | None = None,
         retry_on: ExceptionTypes | None = None,
         no_retry_on: ExceptionTypes | None = None,
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
@@ -231,6 +234,7 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
         events: bool = True,
         metrics: bool = True,
         log_failures: bool | FailureLogOptions | FailureLogDict = True,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         if handler is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise GlideMQValidationError("handler", handler, "must be a function, or a str that names it")
@@ -239,13 +243,13 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
         self.start_from = validate_start(start_from)
         options = WorkerOptions(
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
-            max_stalled_count=max_stalled_count, retry_on=retry_on, no_retry_on=no_retry_on,
-            backoff_strategies=backoff_strategies, limiter=limiter, token_limiter=token_limiter, batch=batch,
-            events=events, metrics=metrics, log_failures=log_failures,
+            max_stalled_count=max_stalled_count, stalled_grace=stalled_grace, retry_on=retry_on,
+            no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
+            token_limiter=token_limiter, batch=batch, events=events, metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
         queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
-            dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name),
+            dead_letter_queue=parse_dead_letter_queue(dead_letter_queue, name), middleware=middleware,
         )  # fmt: skip
         super().__init__(name, handler, connection, options, queue_options, sandbox, lifespan)
 

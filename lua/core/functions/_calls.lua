@@ -324,7 +324,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       holder = r[1], hold = r[2], lock_duration = r[3], max_stalled = r[4], quiet = r[5], cursor = r[6], group = r[7],
-      foreign_prefix = r[8],
+      foreign_prefix = r[8], grace = r[9],
     }
   end,
   broadcast_leave = function(args) return { group = args[1], consumer = args[2] } end,

@@ -5,7 +5,8 @@
 --   -> packed {now, messages, dropped, cursor}   Bound: a page of 200 entries; call again with the cursor until it is
 --   ''. A call that has found `want` messages returns a cursor too; with `want` 0 the cursor is ''.
 -- broadcast_recover_stalled: release entries of stalled workers in their old place. One worker at a time runs it.
---   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix}
+--   KEYS 1 meta   ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, group, foreign_prefix, grace}
+--   max_stalled, grace: for messages of workers that set none (policy.lua)
 --   -> packed {recovered ids, failed ids, cursor, held}, as `recover_stalled`   Bound: 100 entries
 -- broadcast_leave: as `leave`.   KEYS 1 meta   ARGV 1 group, 2 consumer
 local LEASE = G.rows.lease
@@ -35,6 +36,7 @@ G.export('broadcast_heartbeat', { 'allow-oom' }, function(q, r)
     redis.call('SET', q.P .. 'w:' .. r.consumer, r.info, 'PX', r.ttl)
     redis.call('ZADD', q.workers, G.int(now), r.consumer)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
+    G.stalled_policy.register(q, r.consumer, r.info, G.int(now))
   end
   for i, job in ipairs(r.jobs) do statuses[i] = renew_lock(q, r.group, r.consumer, job) end
   return G.replies.broadcast_heartbeat({ now = now, statuses = statuses })
@@ -61,11 +63,12 @@ end)
 
 local function is_registered(q, consumer) return redis.call('EXISTS', q.P .. 'w:' .. consumer) == 1 end
 
-local function recover(q, run, id, entry, alone, deliveries)
-  local key = S.record_key(q, id, run.group)
+-- p: a row of XPENDING
+local function recover(q, run, id, alone, p)
+  local key, entry, deliveries = S.record_key(q, id, run.group), p[PENDING_ENTRY.id], p[PENDING_ENTRY.deliveries]
   local stalls = G.bump(key, 'stalled')
   S.write_record(q, id, run.group, 0, 'stalled', stalls)
-  if stalls > run.max_stalled then
+  if stalls > G.stalled_policy.max_stalled(q, run, p[PENDING_ENTRY.consumer]) then
     G.dead_message(q, run.group, id, 'stalled', STALLED, entry, S.fence(deliveries, alone), S.attempts(q, id, run.group))
     S.write_record(q, id, run.group, 0, 'state', 'failed', 'failedReason', STALLED, 'finishedOn', G.int(run.now))
     S.ack(q, run.group, { entry }, alone and { entry } or {})
@@ -86,12 +89,13 @@ local function check_pending(q, run, p)
   local foreign = string.sub(consumer, 1, #run.foreign) == run.foreign
   -- A Node peer does not renew its entries; it is alive as long as it is registered.
   if foreign and is_registered(q, consumer) then return end
-  if p[PENDING_ENTRY.idle] < G.lock_of_worker(q, run, consumer) then return end
+  local limit = G.lock_of_worker(q, run, consumer) + G.stalled_policy.grace(q, run, consumer)
+  if p[PENDING_ENTRY.idle] < limit then return end
   local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
   local id, _, only_for
   if found then id, _, only_for = S.parse(found[STREAM_ENTRY.fields]) end
   if id and redis.call('EXISTS', q.J .. id) == 1 then
-    return recover(q, run, id, entry, only_for ~= nil, p[PENDING_ENTRY.deliveries])
+    return recover(q, run, id, only_for ~= nil, p)
   end
   -- Trimmed while pending. A worker that is alive may still finish it.
   if not found and is_registered(q, consumer) then return end
@@ -111,7 +115,7 @@ end
 
 G.export('broadcast_recover_stalled', { 'allow-oom' }, function(q, r)
   local run = { now = G.now(q), lock = r.lock_duration, max_stalled = r.max_stalled, quiet = r.quiet, group = r.group,
-    foreign = r.foreign_prefix,
+    foreign = r.foreign_prefix, grace = r.grace,
     recovered = {}, failed = {} }
   local lock_key = q.P .. 'lock:recover:' .. run.group
   if redis.call('GET', lock_key) ~= r.holder and not redis.call('SET', lock_key, r.holder, 'NX', 'PX', r.hold) then
@@ -119,6 +123,7 @@ G.export('broadcast_recover_stalled', { 'allow-oom' }, function(q, r)
   end
   if r.cursor == '' then
     sweep_consumers(q, run)
+    G.stalled_policy.sweep(q, run.now)
     G.trim_metrics(q.metrics_completed, run.now)
     G.trim_metrics(q.metrics_failed, run.now)
   end
@@ -134,6 +139,7 @@ G.export('broadcast_leave', { 'allow-oom' }, function(q, r)
   local group, consumer = r.group, r.consumer
   redis.call('UNLINK', q.P .. 'w:' .. consumer)
   redis.call('ZREM', q.workers, consumer)
+  G.stalled_policy.forget(q, consumer)
   local pending = G.pcall('XPENDING', q.stream, group, '-', '+', 1, consumer)
   if not pending.err and #pending > 0 then return 0 end
   G.pcall('XGROUP', 'DELCONSUMER', q.stream, group, consumer)
