@@ -5,6 +5,7 @@ It delegates to the modules of `glidemq_py._features.flows`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -28,7 +29,7 @@ from glidemq_py._core.queue_options import (
     SerializerName,
 )
 from glidemq_py._features.budgets.options import Budget, parse_budget
-from glidemq_py._features.durability.adding import FlowWait
+from glidemq_py._features.durability.adding import RENEW_S, FlowWait
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.flows.adding import add_planned
@@ -224,7 +225,11 @@ class FlowProducer(AsyncOnly):
         plans = [plan_tree(root, self._link) for root in roots]
         waits = [await self._durable_wait(durable, [plan]) for plan in plans]
         results: list[JobNode | GlideMQError] = []
+        renewed = time.monotonic()
         for plan, wait in zip(plans, waits, strict=True):
+            if time.monotonic() - renewed >= RENEW_S:
+                await FlowWait.renew_all(waits[: len(results)])
+                renewed = time.monotonic()
             try:
                 results.append(await self._add_tree(transport, plan, limits, wait))
             except GlideMQConnectionError as error:

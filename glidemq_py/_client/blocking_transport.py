@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from glide_shared.exceptions import GlideError
@@ -50,6 +50,8 @@ class ThreadTransport:
         interruptions: Interruptions | None = None,
     ) -> None:
         self.interruptions = Interruptions() if interruptions is None else interruptions
+        self.server: Hashable | None = None
+        """Identifies the server if connections to it may be shared; see `connect`."""
         self._owned = client is None
         self._client: Any = create_blocking(config) if client is None else client
         self.config = config
@@ -82,6 +84,8 @@ class ThreadTransport:
         """
         config, client, options = resolve_blocking(connection)
         transport = cls(config, client=client)
+        if options is not None and options.share_clients:
+            transport.server = options
         if check:
             try:
                 check_blocking(transport, options)

@@ -8,7 +8,8 @@ import copy
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.connect import GlideClient, is_glide_transport
+from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.memory.transport import MemoryTransport
 from glidemq_py._client.transport import Transport
 
@@ -60,7 +61,32 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
 
     patterns = {kind.PubSubChannelModes.Pattern: {f"{prefix}*"}}
     config.pubsub_subscriptions = kind.PubSubSubscriptions(patterns, receive, None)
-    return cast("Subscription", await create_async(config))
+    return _Client(loop, await create_async(config))
+
+
+class _Client:
+    """The client of a subscription. It is closed at the end of its event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: GlideClient) -> None:
+        self._client: Any = client
+        self._closed = False
+        close_at_loop_end(loop, self)
+
+    async def close(self) -> None:
+        """See `Subscription.close`. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            await self._client.close()
+
+    def abandon(self) -> None:
+        """See `LoopResource.abandon`. Frees the socket immediately; GLIDE needs no loop for that."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(StopIteration):
+                self._client.close().send(None)
+
+    def fail_overdue(self) -> None:
+        """See `LoopResource.fail_overdue`. A subscription makes no calls."""
 
 
 class _InMemory:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource
 from glidemq_py._core.calls import Call
+
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.library_source import Library
 
 __all__ = ["DrivenTransport"]
 
@@ -37,6 +41,16 @@ class DrivenTransport:
     def interruptions(self) -> Interruptions:
         """See `Transport.interruptions`."""
         return self._blocking.interruptions
+
+    @property
+    def server(self) -> Hashable | None:
+        """Identifies the server if the connection was opened with options; None for a client of the user."""
+        return getattr(self._blocking, "server", None)
+
+    @property
+    def library(self) -> Library:
+        """The rendering of the function library that is called; only for connections of GLIDE."""
+        return cast("ThreadTransport", self._blocking).library
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""

@@ -15,9 +15,9 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
 
-from glidemq_py._client.blocking_reads import WORKER_READS, reserve_read
 from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.reservations import WORKER_READS, reserve_read
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
@@ -370,6 +370,9 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
 
     transport, _ = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
     label_log_records()
+    if opening.sandbox is not None:
+        stack.push_async_callback(opening.sandbox.close)
+        await opening.sandbox.open(link_over(transport, opening), opening.options.concurrency)
     context = None
     if opening.lifespan is not None:
         lifespan = entered(opening.lifespan())

@@ -134,7 +134,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         )  # fmt: skip
         selection = parse_queues(queue_name)
         if selection.several:
-            _check_several(options, handler)
+            _check_several(options)
         dead_letters = parse_dead_letter_queue(dead_letter_queue, *selection.names)
         queue_options = QueueOptions(
             prefix=validate_prefix(prefix), serializer=serializer, compression=compression,
@@ -164,12 +164,10 @@ class Worker(BaseWorker, Generic[ContextT]):
         return self._tasks.routes()
 
 
-def _check_several(options: WorkerOptions, handler: object) -> None:
+def _check_several(options: WorkerOptions) -> None:
     """Reject options that need a single queue."""
     if options.batch is not None:
-        raise UnsupportedOptionError("batch", options.batch, "a worker of several queues runs one job per slot")
-    if isinstance(handler, str):
-        raise UnsupportedOptionError("handler", handler, "a sandbox serves one queue: use a worker per queue")
+        raise UnsupportedOptionError("batch", options.batch, "a batch has jobs of one queue: use a worker per queue")
     limit = options.token_limiter
     if limit is not None and limit.scope != "queue":
         raise UnsupportedOptionError(

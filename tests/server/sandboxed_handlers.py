@@ -56,6 +56,11 @@ async def on_loop(job: Job) -> Any:
     return DEEDS[job.name](job)
 
 
+async def of_queue(job: Job) -> list[Any]:
+    await job.log("ran")
+    return [job.queue_name, os.getpid(), await job.get_state()]
+
+
 def message(given: Message) -> Any:
     given.blocking.update_progress(50)
     return [type(given).__name__, given.subject, given.data]

@@ -20,8 +20,9 @@ from glidemq_py import (
     UnsupportedOptionError,
     sync,
 )
-from glidemq_py._client import blocking_reads
+from glidemq_py._client import reservations
 from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.shared_reads import SharedReader
 from glidemq_py._features.durability import adding, confirming
 from glidemq_py.testing import ClusterProcess, RespClient, ServerProcess, TestQueue, server_binary
 from tests.server.worker_support import until, with_timeout
@@ -199,7 +200,7 @@ async def test_marks_of_a_long_bulk_are_renewed(
     server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The first chunks of the bulk are nine minutes old when its fifth is added."""
-    monkeypatch.setattr(adding, "_RENEW_S", 0.0)
+    monkeypatch.setattr(adding, "RENEW_S", 0.0)
     add_call, confirm_all = adding.MarkedChunks.add_call, confirming.Confirmer.confirm_all
     lives: list[int] = []
     with server.client() as resp:
@@ -470,7 +471,7 @@ async def test_adds_of_many_queues_share_one_connection_and_one_wait(server: Ser
         await queues[1].add("n", 1)
         server.restart(kill=True)
         assert [(await queue.get_job_counts()).waiting for queue in queues[1:]] == [7] + [6] * 18
-    assert not blocking_reads._reserved
+    assert not reservations._reserved
 
 
 async def test_lost_add_of_one_queue_fails_alone(
@@ -497,13 +498,22 @@ async def test_lost_add_of_one_queue_fails_alone(
 
 async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProcess, queue_name: str):
     async with AsyncExitStack() as stack:
-        several = [await stack.enter_async_context(QueueEvents(f"q{number}", server.url)) for number in range(3)]
+        events = await stack.enter_async_context(QueueEvents("watched", server.url))
+        reader = events._transport
+        assert isinstance(reader, SharedReader)
+        await events._read()
+        assert not reader.is_polled
+        others = [reservations.reserve_read(reader.server) for _ in range(2)]  # as those of two workers
         queue = await stack.enter_async_context(Queue(queue_name, server.url))
         await queue.add("n", durable=True)
-        polled = next(each for each in several if getattr(each._transport, "is_polled", False))
-        async with Queue(polled.name, server.url) as watched:
+        async with Queue("watched", server.url) as watched:
             await watched.add("n")
-            assert [event.event for event in await polled._read() or await polled._read()] == ["added"]
-        assert isinstance(polled._transport._transport, blocking_reads._PolledReads)  # type: ignore[union-attr]
+            found: list[str] = []
+            while not (found and reader.is_polled):
+                found += [event.event for event in await events._read()]
+            assert found == ["added"]
         with server.client() as resp:
-            assert len(str(resp.execute("CLIENT", "LIST")).splitlines()) <= 5  # calls, 2 readers, waits, this one
+            assert len(str(resp.execute("CLIENT", "LIST")).splitlines()) <= 3  # calls, waits, this one
+        for each in others:
+            assert each is not None
+            each.release()

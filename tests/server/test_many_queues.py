@@ -7,7 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -292,6 +292,19 @@ async def test_tasks_of_the_worker_run(url: str, names: list[str]):
         _ = worker.queue
 
 
+async def test_processes_of_a_sandboxed_handler_run_the_jobs_of_all_queues(url: str, names: list[str]):
+    handler = "tests.server.sandboxed_handlers:of_queue"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(Worker(names, handler, url, sandbox={"max_workers": 1}))
+        queues = [await stack.enter_async_context(Queue(name, url)) for name in names]
+        found = [await queue.add_and_wait("n", timeout=60_000) for queue in queues]
+        assert [(name, state) for name, _, state in found] == [(name, "active") for name in names]
+        assert len({process for _, process, _ in found}) == 1
+        for queue in queues:
+            (job,) = await queue.get_jobs("completed")
+            assert (await queue.get_job_logs(job.id)).logs == ["ran"]
+
+
 async def test_failures_are_retried(url: str, names: list[str]):
     async def handle(job: Job) -> int:
         if job.attempts_made == 0:
@@ -309,6 +322,36 @@ async def test_scheduler_of_an_idle_queue_fires(url: str, names: list[str]):
         worker.on("completed", lambda job, result: second.set() if worker.jobs_ended >= 1 else None)
         await with_timeout(second.wait())
         assert worker.jobs_ended >= 1
+
+
+@pytest.mark.parametrize("end", ["generators", "bare"])
+def test_subscription_is_closed_with_its_event_loop(private_server: Callable[..., ServerProcess], end: str):
+    server = private_server()
+
+    def subscriptions() -> int:
+        with server.client() as resp:
+            return str(resp.execute("CLIENT", "LIST")).count(" psub=1 ")
+
+    async def start() -> None:
+        await Worker(["a", "b"], echo, server.url).start()
+        assert subscriptions() == 1
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(start())
+    if end == "generators":
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+    async def use() -> None:
+        async with Queue("a", server.url) as queue:  # finds the loop that was closed
+            await queue.count()
+        async with asyncio.timeout(20):
+            while subscriptions():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    asyncio.run(use())
 
 
 async def test_worker_is_listed_by_all_queues(url: str, names: list[str]):
@@ -567,7 +610,7 @@ def test_invalid_queues_are_rejected(value: Any, problem: str):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch": {"size": 2}}, "batch"), ({"handler": "module:function"}, "handler"),
+        ({"batch": {"size": 2}}, "'batch' = .*: use a worker per queue"),
         ({"token_limiter": {"max_tokens": 1, "duration": 1_000, "scope": "worker"}}, "token_limiter"),
     ],
 )  # fmt: skip

@@ -7,11 +7,12 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from glidemq_py import ConnectionOptions, FlowProducer, GlideMQValidationError, Job, Queue, QueueEvents, Worker
-from glidemq_py._client import blocking_reads, shared_clients
+from glidemq_py._client import reservations, shared_clients
 from glidemq_py.errors import ClosedError
 from glidemq_py.testing import ServerProcess
 
@@ -166,15 +167,57 @@ async def test_readers_of_many_queues_need_six_clients(private_server: Callable[
         await asyncio.gather(*fetches, return_exceptions=True)
 
 
-async def test_reader_gets_a_connection_again_after_another_has_closed(private_server: Callable[..., ServerProcess]):
+async def test_readers_share_one_blocking_read(private_server: Callable[..., ServerProcess]):
+    """Events, waits for results and readers of job streams of many queues: no polling, and one connection."""
     server = private_server()
     async with AsyncExitStack() as stack:
-        several = [await stack.enter_async_context(QueueEvents(f"q{number}", server.url)) for number in range(4)]
-        assert [isinstance(each._transport, blocking_reads._PolledReads) for each in several] == [False] * 3 + [True]
-        await several[0].close()
-        other = await stack.enter_async_context(QueueEvents("q", server.url))
-        assert not isinstance(other._transport, blocking_reads._PolledReads)
-    assert not blocking_reads._reserved
+        names = [f"q{number}" for number in range(20)]
+        queues = [await stack.enter_async_context(Queue(name, server.url)) for name in names]
+        await stack.enter_async_context(Worker(names, echo, server.url, concurrency=20))
+        several = [await stack.enter_async_context(QueueEvents(name, server.url)) for name in names[:10]]
+        seen: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names[:10]}
+        for events in several:
+            events.on("completed", _setter(seen[events.name]))
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*(queue.add_and_wait("n", queue.name) for queue in queues)) == names
+            await asyncio.gather(*(each.wait() for each in seen.values()))
+        readers: list[Any] = [each._transport for each in several]
+        assert len({each._line for each in readers}) == 1
+        assert not any(each.is_polled for each in readers)
+    assert not reservations._reserved
+
+
+async def test_stream_of_a_wrong_type_does_not_delay_other_readers(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    async with QueueEvents("bad", server.url) as bad, QueueEvents("good", server.url) as good:
+        with server.client() as resp:
+            resp.execute("SET", "glide:{bad}:events", "text")
+        failing = asyncio.create_task(bad._read())
+        try:
+            async with Queue("good", server.url) as queue:
+                for _ in range(3):
+                    await queue.add("n")
+                    async with asyncio.timeout(20):
+                        found: list[str] = []
+                        while not found:
+                            found = [event.event for event in await good._read()]
+                    assert found == ["added"]
+        finally:
+            failing.cancel()
+
+
+async def test_readers_need_no_permission_to_unblock(private_server: Callable[..., ServerProcess]):
+    server = private_server()
+    with server.client() as resp:
+        resp.execute("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-client|unblock")
+    url = f"valkey://app:pw@{server.host}:{server.port}"
+    async with QueueEvents("a", url) as a, QueueEvents("b", url) as b, Queue("b", url) as queue:
+        reading = asyncio.create_task(a._read())
+        await queue.add("n")
+        async with asyncio.timeout(20):
+            while not await b._read():
+                pass
+        assert await reading == []
 
 
 async def test_closing_ends_polled_iteration(private_server: Callable[..., ServerProcess]):

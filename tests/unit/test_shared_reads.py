@@ -1,122 +1,399 @@
-"""Reads that are polled together: each gets its own entries, and one reader's end does not end the others."""
+"""Blocking and polled reads that share connections: each reader gets its own entries, and one does not end others."""
+
+from __future__ import annotations
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from glidemq_py._client import blocking_reads
-from glidemq_py._client.blocking_reads import _commands, _Poller, _Read
-from glidemq_py.errors import ClosedError, GlideMQConnectionError
+from glidemq_py._client import polled_reads, reservations
+from glidemq_py._client.polled_reads import Poller, commands_of
+from glidemq_py._client.shared_reads import READERS_PER_LINE, SharedReader
+from glidemq_py._client.stream_read import StreamRead
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, ScriptError
 
 STREAM = [(b"1-0", [b"a", b"1"]), (b"2-0", [b"b", b"2"]), (b"3-0", [b"c", b"3"])]
 
 
-class FakeTransport:
-    """Serves XREAD from streams; it fails without a suspension, as a closed transport does."""
+class FakeServer:
+    """Streams; blocking reads wait for entries or CLIENT UNBLOCK."""
 
-    is_cluster = False
-
-    def __init__(self, streams: dict[str, list[Any]], *, cluster: bool = False) -> None:
-        self.streams = streams
+    def __init__(self, streams: dict[str, list[Any]] | None = None, *, cluster: bool = False) -> None:
+        self.streams = streams or {}
         self.is_cluster = cluster
-        self.error: Exception | None = None
+        self.wrong: set[str] = set()
         self.sent: list[tuple[str, ...]] = []
+        self.clients = 0
+        self.blocked: dict[int, asyncio.Event] = {}
+        self.unblocked = 0
+        self.may_unblock = True
+        self.changed = asyncio.Event()
+
+    def add(self, stream: str, entry: tuple[bytes, list[bytes]]) -> None:
+        self.streams.setdefault(stream, []).append(entry)
+        self.changed.set()
+        for event in self.blocked.values():
+            event.set()
+
+    def found(self, args: tuple[str, ...]) -> dict[bytes, dict[bytes, Any]]:
+        first = args.index("STREAMS") + 1
+        half = (len(args) - first) // 2
+        names = args[first : first + half]
+        assert len(set(names)) == len(names)
+        for name in names:
+            if name in self.wrong:
+                raise ScriptError(f"WRONGTYPE {name}")
+        count, reply = int(args[args.index("COUNT") + 1]), dict[bytes, dict[bytes, Any]]()
+        for name, position in zip(names, args[first + half :], strict=True):
+            if position == ">":
+                entries, self.streams[name] = self.streams.get(name, [])[:count], self.streams.get(name, [])[count:]
+            else:
+                entries = [each for each in self.streams.get(name, ()) if each[0].decode() > position][:count]
+            if entries:
+                reply[name.encode()] = dict(entries)
+        return reply
+
+
+class FakeTransport:
+    """A connection to a `FakeServer`; it fails without a suspension, as a closed transport does."""
+
+    def __init__(self, server: FakeServer, number: int = 0) -> None:
+        self.server = server
+        self.number = number
+        self.error: Exception | None = None
+        self.closed = False
+        self.client_owner = self
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.server.is_cluster
+
+    async def dedicated(self) -> FakeTransport:
+        self.server.clients += 1
+        return FakeTransport(self.server, self.server.clients)
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def command(self, *args: str) -> Any:
-        self.sent.append(args)
+        server = self.server
+        server.sent.append(args)
         if self.error is not None:
             raise self.error
-        count, names = int(args[2]), args[4:]
-        half = len(names) // 2
-        found: dict[bytes, dict[bytes, Any]] = {}
-        for name, position in zip(names[:half], names[half:], strict=True):
-            entries = [each for each in self.streams.get(name, ()) if each[0].decode() > position][:count]
-            if entries:
-                found[name.encode()] = dict(entries)
-        return found or None
+        if args[0] == "CLIENT":
+            if args[1] == "ID":
+                return self.number
+            if not server.may_unblock:
+                raise ScriptError("NOPERM")
+            waiting = server.blocked.get(int(args[2]))
+            if waiting is not None:
+                waiting.set()
+                server.unblocked += 1
+            return int(waiting is not None)
+        reply = server.found(args)
+        if reply or "BLOCK" not in args:
+            return reply or None
+        event = server.blocked[self.number] = asyncio.Event()
+        try:
+            async with asyncio.timeout(int(args[args.index("BLOCK") + 1]) / 1000):
+                await event.wait()
+        except TimeoutError:
+            return None
+        finally:
+            del server.blocked[self.number]
+        return server.found(args) or None
+
+    def reads(self) -> list[tuple[str, ...]]:
+        return [each for each in self.server.sent if "BLOCK" in each]
 
 
-async def ids(poller: _Poller, transport: Any, stream: str, position: str, count: str = "100") -> list[bytes] | None:
-    reply = await poller.read(transport, count, stream, position, 0.05)
-    return None if reply is None else list(reply[stream.encode()])
+def xread(stream: str, position: str, count: str = "100", block: int = 50) -> tuple[str, ...]:
+    return "XREAD", "COUNT", count, "BLOCK", str(block), "STREAMS", stream, position
 
 
-async def test_reads_of_one_stream_have_their_own_positions_and_counts():
-    poller, transport = _Poller(), FakeTransport({"s": STREAM, "t": STREAM[:1]})
+async def polled(poller: Poller, transport: Any, *args: str) -> list[bytes] | None:
+    read = StreamRead(transport, args, cluster=transport.is_cluster)
+    poller.add(read)
+    try:
+        reply = await read.done
+    finally:
+        poller.remove(read)
+    return None if reply is None else [entry for entries in reply.values() for entry in entries]
+
+
+async def ids(reader: SharedReader, *args: str) -> list[bytes] | None:
+    reply = await asyncio.wait_for(reader.command(*args), 20)
+    return None if reply is None else [entry for entries in reply.values() for entry in entries]
+
+
+def reader_of(transport: Any, server: str = "server") -> SharedReader:
+    return SharedReader(transport, server)
+
+
+async def blocked(server: FakeServer) -> None:
+    """Wait until a blocking read waits."""
+    while not server.blocked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+# -- polled -----------------------------------------------------------------------------------------------
+
+
+async def test_polled_reads_of_one_stream_have_their_own_positions_and_counts():
+    poller, transport = Poller(), FakeTransport(FakeServer({"s": STREAM, "t": STREAM[:1]}))
     found = await asyncio.gather(
-        ids(poller, transport, "s", "0-0"), ids(poller, transport, "s", "2-0"), ids(poller, transport, "s", "1-0", "1"),
-        ids(poller, transport, "s", "3-0"), ids(poller, transport, "t", "0-0"),
+        polled(poller, transport, *xread("s", "0-0")), polled(poller, transport, *xread("s", "2-0")),
+        polled(poller, transport, *xread("s", "1-0", "1")), polled(poller, transport, *xread("s", "3-0")),
+        polled(poller, transport, *xread("t", "0-0")),
     )  # fmt: skip
     assert list(found) == [[b"1-0", b"2-0", b"3-0"], [b"3-0"], [b"2-0"], None, [b"1-0"]]
 
 
-async def test_streams_of_one_count_are_read_by_one_command():
-    poller, transport = _Poller(), FakeTransport({f"s{n}": STREAM for n in range(5)})
-    found = await asyncio.gather(*(ids(poller, transport, f"s{n}", f"{n}-0") for n in range(5)))
+async def test_polled_streams_of_one_count_are_read_by_one_command():
+    poller, transport = Poller(), FakeTransport(FakeServer({f"s{n}": STREAM for n in range(5)}))
+    found = await asyncio.gather(*(polled(poller, transport, *xread(f"s{n}", f"{n}-0")) for n in range(5)))
     assert found == [[b"1-0", b"2-0", b"3-0"], [b"2-0", b"3-0"], [b"3-0"], None, None]
-    assert transport.sent[0] == (
+    assert transport.server.sent[0] == (
         "XREAD", "COUNT", "100", "STREAMS", "s0", "s1", "s2", "s3", "s4", "0-0", "1-0", "2-0", "3-0", "4-0"
     )  # fmt: skip
 
 
-async def test_a_command_has_one_stream_in_a_cluster_and_a_limited_number_elsewhere():
-    transport: Any = FakeTransport({})
-    reads = [_Read(transport, "10", f"s{n}", "0-0", 0) for n in range(1_200)]
-    assert [len(each) for each in _commands(reads, cluster=False)] == [500, 500, 200]
-    assert [len(each) for each in _commands(reads[:3], cluster=True)] == [1, 1, 1]
+async def test_a_command_has_streams_of_one_slot_in_a_cluster_and_a_limited_number_elsewhere():
+    transport: Any = FakeTransport(FakeServer())
+    names = [f"glide:{{q{n // 2}}}:{n % 2}" for n in range(1_200)]
+    reads = [StreamRead(transport, xread(name, "0-0"), cluster=False) for name in names]
+    assert [len(each) for each in commands_of(reads)] == [500, 500, 200]
+    reads = [StreamRead(transport, xread(name, "0-0"), cluster=True) for name in names[:6]]
+    assert [len(each) for each in commands_of(reads)] == [2, 2, 2]
 
 
-async def test_other_reads_go_on_if_the_transport_of_one_is_closed():
-    poller = _Poller()
-    closed, transport = FakeTransport({}), FakeTransport({"s": STREAM})
+async def test_a_stream_that_cannot_be_read_ends_only_its_own_polled_read():
+    poller, transport = Poller(), FakeTransport(FakeServer({"s": STREAM}))
+    transport.server.wrong.add("bad")
+    found = await asyncio.gather(
+        *(polled(poller, transport, *xread(name, "0-0")) for name in ("bad", "s", "t")), return_exceptions=True
+    )
+    assert isinstance(found[0], ScriptError)
+    assert found[1:] == [[b"1-0", b"2-0", b"3-0"], None]
+
+
+async def test_other_polled_reads_go_on_if_the_transport_of_one_is_closed():
+    poller, server = Poller(), FakeServer({"s": STREAM})
+    closed, transport = FakeTransport(server), FakeTransport(server)
     closed.error = ClosedError("closed")
     outcomes = await asyncio.wait_for(
         asyncio.gather(
-            ids(poller, closed, "s", "0-0"), ids(poller, transport, "s", "0-0"), ids(poller, closed, "t", "0-0"),
-            return_exceptions=True,
+            polled(poller, closed, *xread("s", "0-0")), polled(poller, transport, *xread("s", "0-0")),
+            polled(poller, closed, *xread("t", "0-0")), return_exceptions=True,
         ),
         10,
     )  # fmt: skip
     assert [type(each) for each in outcomes] == [ClosedError, list, ClosedError]
 
 
-async def test_an_error_ends_all_reads_and_the_next_ones_are_served():
-    poller, transport = _Poller(), FakeTransport({"s": STREAM})
+async def test_an_error_ends_all_polled_reads_and_the_next_ones_are_served():
+    poller, transport = Poller(), FakeTransport(FakeServer({"s": STREAM}))
     transport.error = GlideMQConnectionError("away")
     outcomes = await asyncio.gather(
-        *(ids(poller, transport, "s", position) for position in ("0-0", "1-0")), return_exceptions=True
+        *(polled(poller, transport, *xread("s", position)) for position in ("0-0", "1-0")), return_exceptions=True
     )
     assert [type(each) for each in outcomes] == [GlideMQConnectionError] * 2
     transport.error = None
-    assert await ids(poller, transport, "s", "1-0") == [b"2-0", b"3-0"]
+    assert await polled(poller, transport, *xread("s", "1-0")) == [b"2-0", b"3-0"]
 
 
-async def test_a_cancelled_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blocking_reads, "_SHORTEST_S", 0.001)
-    poller, transport = _Poller(), FakeTransport({})
-    cancelled = asyncio.create_task(ids(poller, transport, "s", "0-0"))
+async def test_a_cancelled_polled_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(polled_reads, "_SHORTEST_S", 0.001)
+    poller, transport = Poller(), FakeTransport(FakeServer())
+    cancelled = asyncio.create_task(polled(poller, transport, *xread("s", "0-0")))
     await asyncio.sleep(0)
     cancelled.cancel()
-    assert await ids(poller, transport, "t", "0-0") is None
-    assert all("s" not in each[4:] for each in transport.sent[1:])
+    assert await polled(poller, transport, *xread("t", "0-0")) is None
+    assert all("s" not in each for each in transport.server.sent[1:])
 
 
-async def test_an_unexpected_error_ends_all_reads_instead_of_leaving_them():
-    poller, transport = _Poller(), FakeTransport({})
+async def test_an_unexpected_error_ends_all_polled_reads_instead_of_leaving_them():
+    poller, transport = Poller(), FakeTransport(FakeServer())
     transport.error = RuntimeError("unexpected")
     outcomes = await asyncio.wait_for(
-        asyncio.gather(*(ids(poller, transport, name, "0-0") for name in "st"), return_exceptions=True), 10
-    )
+        asyncio.gather(
+            *(polled(poller, transport, *xread(name, "0-0")) for name in "st"), return_exceptions=True
+        ),
+        10,
+    )  # fmt: skip
     assert [str(each) for each in outcomes] == ["polling ended: RuntimeError: unexpected"] * 2
     assert poller._task is not None
     with pytest.raises(RuntimeError, match="unexpected"):
         await poller._task
 
 
+# -- shared -----------------------------------------------------------------------------------------------
+
+
+async def test_readers_share_one_blocking_read():
+    server = FakeServer()
+    transport = FakeTransport(server)
+    readers = [reader_of(transport) for _ in range(READERS_PER_LINE)]
+    waiting = [
+        asyncio.create_task(ids(reader, *xread(f"s{n}", "0-0", block=5_000))) for n, reader in enumerate(readers)
+    ]
+    await blocked(server)
+    server.add("s7", (b"1-0", [b"a", b"1"]))
+    assert await waiting[7] == [b"1-0"]
+    assert server.clients == 1
+    assert not any(reader.is_polled for reader in readers)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for reader in readers:
+        await reader.close()
+    assert not reservations._reserved
+
+
+async def test_a_read_that_begins_later_is_served_at_once():
+    server = FakeServer()
+    transport = FakeTransport(server)
+    first, second = reader_of(transport), reader_of(transport)
+    waiting = asyncio.create_task(ids(first, *xread("s", "0-0", block=5_000)))
+    await blocked(server)
+    assert await asyncio.wait_for(ids(second, *xread("t", "0-0", block=1)), 1) is None
+    assert server.unblocked == 1
+    server.streams["u"] = STREAM[:1]
+    assert await asyncio.wait_for(ids(second, *xread("u", "0-0", block=5_000)), 0.5) == [b"1-0"]
+    server.add("s", (b"1-0", [b"a", b"1"]))
+    assert await waiting == [b"1-0"]
+    await first.close()
+    await second.close()
+
+
+async def test_without_permission_to_unblock_a_line_waits_for_slices():
+    server = FakeServer({"t": STREAM[:1]})
+    server.may_unblock = False
+    transport = FakeTransport(server)
+    first, second = reader_of(transport), reader_of(transport)
+    waiting = asyncio.create_task(ids(first, *xread("s", "0-0", block=100)))
+    await blocked(server)
+    assert await ids(second, *xread("t", "0-0", block=100)) == [b"1-0"]
+    assert await waiting is None
+    assert [*await asyncio.gather(
+        ids(first, *xread("s", "0-0", block=100)), ids(second, *xread("t", "1-0", block=100))
+    )] == [None, None]  # fmt: skip
+    assert int(transport.reads()[-1][4]) <= 50
+    await first.close()
+    await second.close()
+
+
+async def test_readers_of_one_stream_at_different_positions():
+    server = FakeServer({"s": STREAM})
+    transport = FakeTransport(server)
+    readers = [reader_of(transport) for _ in range(3)]
+    found = asyncio.gather(
+        ids(readers[0], *xread("s", "3-0", block=5_000)), ids(readers[1], *xread("s", "1-0", block=5_000)),
+        ids(readers[2], *xread("s", "2-5", block=5_000)),
+    )  # fmt: skip
+    await blocked(server)
+    server.add("s", (b"4-0", [b"d", b"4"]))
+    assert [*await found] == [[b"4-0"], [b"2-0", b"3-0"], [b"3-0"]]
+    for reader in readers:
+        await reader.close()
+
+
+async def test_an_entry_of_a_group_wakes_one_reader():
+    server = FakeServer()
+    transport = FakeTransport(server)
+    readers = [reader_of(transport) for _ in range(2)]
+    group = ("XREADGROUP", "GROUP", "wakers", "w", "COUNT", "1", "BLOCK", "200", "NOACK", "STREAMS", "s", "w", ">", ">")
+    found = asyncio.gather(*(ids(reader, *group) for reader in readers))
+    await blocked(server)
+    server.add("s", (b"1-0", []))
+    assert sorted(await found, key=str) == [None, [b"1-0"]]
+    for reader in readers:
+        await reader.close()
+
+
+async def test_a_stream_that_cannot_be_read_ends_only_its_own_read():
+    server = FakeServer({"s": STREAM[:1]})
+    server.wrong.add("bad")
+    transport = FakeTransport(server)
+    readers = [reader_of(transport) for _ in range(3)]
+    found = await asyncio.gather(
+        *(ids(reader, *xread(name, "0-0")) for reader, name in zip(readers, ("bad", "s", "t"), strict=True)),
+        return_exceptions=True,
+    )
+    assert isinstance(found[0], ScriptError)
+    assert found[1:] == [[b"1-0"], None]
+    for reader in readers:
+        await reader.close()
+
+
+async def test_a_reader_without_a_line_is_polled_until_there_is_one():
+    server = FakeServer({"s": STREAM[:1]})
+    taken = [reservations.reserve_read("server") for _ in range(reservations.BLOCKING_READS)]
+    reader = reader_of(FakeTransport(server))
+    assert await ids(reader, *xread("s", "0-0")) == [b"1-0"]
+    assert reader.is_polled
+    for each in taken:
+        assert each is not None
+        each.release()
+    assert await ids(reader, *xread("s", "0-0")) == [b"1-0"]
+    assert not reader.is_polled
+    await reader.close()
+    assert not reservations._reserved
+
+
+async def test_a_claimed_line_is_given_back_and_its_readers_are_polled():
+    server = FakeServer()
+    transport = FakeTransport(server)
+    workers = [reservations.reserve_read("server", reservations.WORKER_READS) for _ in range(2)]
+    readers = [reader_of(transport) for _ in range(2)]
+    waiting = [asyncio.create_task(ids(reader, *xread("s", "0-0", block=20))) for reader in readers]
+    await blocked(server)
+    claimed = reservations.claim_read("server")
+    assert await asyncio.gather(*waiting) == [None, None]
+    assert await asyncio.gather(*(ids(reader, *xread("s", "0-0", block=1)) for reader in readers)) == [None, None]
+    assert all(reader.is_polled for reader in readers)
+    assert reservations._reserved["server"] == reservations.BLOCKING_READS
+    for reader in readers:
+        await reader.close()
+    for each in (*workers, claimed):
+        assert each is not None
+        each.release()
+    assert not reservations._reserved
+
+
+async def test_closing_a_reader_ends_its_read_and_no_other():
+    server = FakeServer()
+    transport = FakeTransport(server)
+    first, second = reader_of(transport), reader_of(transport)
+    waiting = [asyncio.create_task(ids(each, *xread("s", "0-0", block=5_000))) for each in (first, second)]
+    await blocked(server)
+    await first.close()
+    with pytest.raises(ClosedError):
+        await waiting[0]
+    with pytest.raises(ClosedError):
+        await first.command("XREVRANGE", "s", "+", "-")
+    server.add("s", (b"1-0", []))
+    assert await waiting[1] == [b"1-0"]
+    await second.close()
+
+
+async def test_in_a_cluster_a_line_serves_one_slot():
+    server = FakeServer(cluster=True)
+    transport = FakeTransport(server)
+    readers = [reader_of(transport) for _ in range(8)]
+    found = await asyncio.gather(
+        *(ids(reader, *xread(f"glide:{{q{n // 2}}}:{n % 2}", "0-0")) for n, reader in enumerate(readers))
+    )
+    assert found == [None] * 8
+    assert [reader.is_polled for reader in readers] == [False] * 6 + [True] * 2
+    for reader in readers:
+        await reader.close()
+
+
 def test_a_reservation_may_end_inside_the_lock():
-    with blocking_reads._lock:
-        reservation = blocking_reads.reserve_read("server")
+    with reservations._lock:
+        reservation = reservations.reserve_read("server")
         assert reservation is not None
         reservation.release()
-    assert "server" not in blocking_reads._reserved
+    assert "server" not in reservations._reserved

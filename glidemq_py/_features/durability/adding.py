@@ -13,10 +13,10 @@ from glidemq_py._core.calls.adding import Added, Adder, AddReply, Row
 from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
 from glidemq_py.errors import BulkAddError, DurabilityError
 
-__all__ = ["ConfirmingTransport", "DurableAdds", "FlowWait", "MarkedChunks", "add_marked"]
+__all__ = ["RENEW_S", "ConfirmingTransport", "DurableAdds", "FlowWait", "MarkedChunks", "add_marked"]
 
 
-_RENEW_S = MARK_S * 0.4
+RENEW_S = MARK_S * 0.4
 """Marks are renewed so early that they outlive the longest timeout, seconds."""
 
 
@@ -124,6 +124,17 @@ class FlowWait:
             raise DurabilityError(failure, job_id)
 
     @staticmethod
+    async def renew_all(waits: Sequence[FlowWait]) -> None:
+        """Keep the marks of flows for another `MARK_S`, while later flows are added."""
+        of_queue: dict[str, list[Mark]] = {}
+        for wait in waits:
+            for meta, marks in wait._marks.items():
+                of_queue.setdefault(meta, []).extend(marks)
+        for meta, marks in of_queue.items():
+            confirmer = next(wait._confirmers[meta] for wait in waits if meta in wait._confirmers)
+            await confirmer.renew(marks)
+
+    @staticmethod
     async def confirm_all(waits: Sequence[FlowWait]) -> list[str]:
         """Wait until all calls of several flows are durable. Return per flow why it is not; "" if it is."""
         failures = [""] * len(waits)
@@ -160,7 +171,7 @@ class MarkedChunks:
 
     async def renew(self, confirmer: Confirmer) -> None:
         """Renew the marks of a long bulk before they expire."""
-        if time.monotonic() - self._renewed >= _RENEW_S:
+        if time.monotonic() - self._renewed >= RENEW_S:
             self._renewed = time.monotonic()
             await confirmer.renew([mark for _, _, mark in self._added])
 

@@ -11,17 +11,19 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from glidemq_py._client.blocking_reads import Reservation, claim_read
 from glidemq_py._client.connect import is_glide_transport
-from glidemq_py._client.runtime import Runtime
+from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.reservations import Reservation, claim_read
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
 from glidemq_py._core.calls.adding import AddReply
+from glidemq_py._core.forks import new_lock
 from glidemq_py._features.durability.options import Durability
 from glidemq_py.errors import (
     ClosedError,
@@ -103,7 +105,11 @@ def _is_aof_off(error: GlideMQError) -> bool:
 
 
 class _Line:
-    """A connection for waits. The confirmers of all queues that share a client share it, except in a cluster."""
+    """A connection for waits.
+
+    In an event loop, the confirmers of all queues that share a client share it; in blocking code, those of all queues
+    of a server. In a cluster, each confirmer has its own.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.turn = runtime.lock()
@@ -120,35 +126,52 @@ class _Line:
         """Record the length of a wait."""
         self.short_waits = self.short_waits + 1 if seconds < _SHORT_S else 0
 
+    def join(self) -> None:
+        """Count one user more."""
+        with _lock:
+            self.users += 1
+
     async def release(self) -> None:
         """Count one user less; close the connection with the last one."""
-        self.users -= 1
-        if self.users <= 0:
-            if self.reservation is not None:
-                self.reservation.release()
-            if self.transport is not None:
+        with _lock:
+            self.users -= 1
+            transport = None
+            if self.users <= 0:
                 transport, self.transport = self.transport, None
-                await transport.close()
+                reservation, self.reservation = self.reservation, None
+                if reservation is not None:
+                    reservation.release()
+        if transport is not None:
+            await transport.close()
 
 
-_lines: WeakKeyDictionary[Any, dict[Durability, _Line]] = WeakKeyDictionary()
+_Lines = WeakValueDictionary[Durability, _Line]
+_lines_of_clients: WeakKeyDictionary[Any, _Lines] = WeakKeyDictionary()
+_lines_of_servers: dict[Hashable, _Lines] = {}
+"""The lines of blocking code."""
+_lock = new_lock()
 
 
 def _line_of(transport: Transport, durability: Durability, runtime: Runtime) -> _Line:
-    if not is_glide_transport(transport) or transport.server is None or transport.is_cluster:
+    server = transport.server if is_glide_transport(transport) or isinstance(transport, DrivenTransport) else None
+    if server is None or transport.is_cluster:
         return _Line(runtime)
-    lines = _lines.setdefault(transport.client_owner, {})
-    line = lines.get(durability)
-    if line is None or not line.users:
-        line = lines[durability] = _Line(runtime)
-    return line
+    with _lock:
+        if runtime is BLOCKING_RUNTIME:
+            lines = _lines_of_servers.setdefault(server, WeakValueDictionary())
+        else:
+            lines = _lines_of_clients.setdefault(cast("AsyncTransport", transport).client_owner, WeakValueDictionary())
+        line = lines.get(durability)
+        if line is None:
+            line = lines[durability] = _Line(runtime)
+        return line
 
 
 class Confirmer:
     """Confirms the adds of one queue, for the tasks of an event loop or for threads.
 
-    Confirmers over one client share a connection, and one wait confirms the adds of all their queues. In a cluster each
-    has its own, since queues are at different nodes.
+    Confirmers over one client, and those of all threads, share a connection, and one wait confirms the adds of all
+    their queues. In a cluster each has its own, since queues are at different nodes.
 
     Args:
         transport: the queue's connection; the waits have another one to the same server.
@@ -167,7 +190,7 @@ class Confirmer:
         if durability.replicas:
             self._kinds.append("replicas")
         self._line = _line_of(transport, durability, runtime)
-        self._line.users += 1
+        self._is_user = False
         self._closed = False
 
     async def ready(self) -> None:
@@ -177,12 +200,15 @@ class Confirmer:
             UnsupportedOptionError: if the server has no append-only file, or no replica for ``replicas="all"``.
             GlideMQConnectionError: if the server cannot be reached.
         """
-        if self._line.transport is None:
+        if self._line.transport is None or not self._is_user:
             async with self._line.turn:
                 await self._connect()
 
     async def _connect(self) -> None:
         line = self._line
+        if not (self._is_user or self._closed):
+            self._is_user = True
+            line.join()
         if line.transport is not None:
             return
         if self._closed:
@@ -301,7 +327,8 @@ class Confirmer:
             self._line.note_wait(time.monotonic() - began)
         except ClosedError:
             for pending in self._line.waiting:
-                pending.end(_CLOSED)
+                if pending.meta == self._meta or not self._closed:  # those of others end by their own confirmers
+                    pending.end(_CLOSED)
             return _CLOSED, set()
         except (GlideMQConnectionError, UnsupportedOptionError) as error:
             return f"not confirmed ({error})", set()
@@ -335,8 +362,8 @@ class Confirmer:
         keep = (self._durability.timeout + block) // 1000 + 1
         cluster = transport.is_cluster
         first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
-        # Several queues only share an `AsyncTransport`.
-        commands = [_command_of(cast("AsyncTransport", transport), call) for call in others]
+        # Only connections of GLIDE are shared by several queues.
+        commands = [_command_of(cast("AsyncTransport | DrivenTransport", transport), call) for call in others]
         reply, replies = await transport.call_before(first, [*commands, *waits], block)
         missing = _missing(next(iter(marks.values())), reply)
         for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
@@ -376,10 +403,11 @@ class Confirmer:
         for pending in self._line.waiting:
             if pending.meta == self._meta:
                 pending.end(_CLOSED)
-        await self._line.release()
+        if self._is_user:
+            await self._line.release()
 
 
-def _command_of(transport: AsyncTransport, call: Call[Any]) -> list[Any]:
+def _command_of(transport: AsyncTransport | DrivenTransport, call: Call[Any]) -> list[Any]:
     """Return a function call as a command."""
     name = transport.library.function(call.function)
     return ["FCALL", name, str(len(call.keys)), *call.keys, *call.args]

@@ -100,6 +100,9 @@ ATTEMPT_FIELDS: Final = ("tokens", "discarded")
 
 _NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the handler runs again, with `job.signals`"
 
+_LINKS: Final = 100
+"""Maximum number of queues whose connection objects are kept."""
+
 Work = queue.SimpleQueue[Job[Any, Any] | None]
 Handler = Callable[[Any], Any]
 
@@ -209,12 +212,10 @@ class _Session:
         self._memory_limit = start["memory_limit"]
         module, name = start["job_type"]
         self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
-        keys = QueueKeys(start["prefix"], start["queue"])
-        self._link = QueueLink(
-            transport=SandboxTransport(self._request), keys=keys,
-            waiter=SandboxWaiter(self._request, keys.prefix, keys.name), serializer=start["serializer"],
-            compression=start["compression"], no_continuations=_NO_CONTINUATIONS,
-        )  # fmt: skip
+        self._prefix: str = start["prefix"]
+        self._serializer = start["serializer"]
+        self._compression = start["compression"]
+        self._links: dict[str, QueueLink[SandboxTransport]] = {}
         self._job: Job[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._requests = 0
@@ -225,8 +226,6 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._sock.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
-        if self._work is not None:
-            self._link.loop = self._loop
         self._send("ready")
         while (message := await read_message(reader)) is not None:
             kind = message["kind"]
@@ -247,8 +246,24 @@ class _Session:
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
+    def _link_of(self, name: str) -> QueueLink[SandboxTransport]:
+        """Return the queue with this name."""
+        link = self._links.get(name)
+        if link is None:
+            if len(self._links) >= _LINKS:
+                self._links.clear()
+            keys = QueueKeys(self._prefix, name)
+            link = self._links[name] = QueueLink(
+                transport=SandboxTransport(self._request), keys=keys,
+                waiter=SandboxWaiter(self._request, keys.prefix, keys.name), serializer=self._serializer,
+                compression=self._compression, no_continuations=_NO_CONTINUATIONS,
+            )  # fmt: skip
+            if self._work is not None:
+                link.loop = self._loop
+        return link
+
     def _begin(self, message: Message) -> None:
-        job = self._job_type._from_state(self._link, message["job"])
+        job = self._job_type._from_state(self._link_of(message["queue"]), message["job"])
         entry, fence, processed_on = message["attempt"]
         job._attempt = Attempt(entry, fence, processed_on, None)
         self._job = job
@@ -297,14 +312,14 @@ class _Session:
         if inspect.isawaitable(result):
             getattr(result, "close", lambda: None)()
             raise GlideMQError("a plain handler returned an awaitable: make it `async def`")
-        return encode_result(result, self._link.serializer)
+        return encode_result(result, self._serializer)
 
     def _plain(self, error: BaseException) -> BaseException:
         """Return the error to send; the data of a signal is converted to its stored form."""
         if isinstance(error, SuspendError) and error.on_resume is not None:
             return UnsupportedOptionError("on_resume", None, _NO_CONTINUATIONS)
         if isinstance(error, (DelayedError, WaitingChildrenError)) and error.replace:
-            serializer = self._link.serializer
+            serializer = self._serializer
             try:
                 error.data = decode_data(encode_data(error.data, serializer), serializer)
             except GlideMQError as invalid:

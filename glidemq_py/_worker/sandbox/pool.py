@@ -62,6 +62,10 @@ class Sandbox:
     async def open(self, link: QueueLink, concurrency: int) -> None:
         """Start a first process, to check that the handler can be loaded.
 
+        Args:
+            link: A queue of the worker.
+            concurrency: Maximum number of jobs at the same time.
+
         Raises:
             GlideMQValidationError: If the handler cannot be loaded.
             SandboxCrashError: If the process died while loading it.
@@ -71,7 +75,7 @@ class Sandbox:
         self._link = link
         self._start = pack_message(
             "start", place=target.place, is_file=target.is_file, function=target.function,
-            prefix=link.keys.prefix, queue=link.keys.name, serializer=self._serializer, compression=self._compression,
+            prefix=link.keys.prefix, serializer=self._serializer, compression=self._compression,
             memory_limit=options.memory_limit, job_type=[self._job_type.__module__, self._job_type.__name__],
         )  # fmt: skip
         forks = options.start_method == "forkserver"

@@ -251,7 +251,7 @@ class SandboxProcess:
 
     Args:
         child: The process.
-        link: The queue, for the calls of its handler.
+        link: A queue of the worker, for the calls of the handler.
     """
 
     def __init__(self, child: Child, link: QueueLink) -> None:
@@ -370,7 +370,7 @@ class SandboxProcess:
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
         token = (attempt.entry, *attempt.token)
-        self._write(pack_message("job", job=packable(job._to_state()), attempt=token))
+        self._write(pack_message("job", queue=job.queue_name, job=packable(job._to_state()), attempt=token))
         message = await asyncio.shield(outcome)
         self.should_recycle = self.should_recycle or message["should_recycle"]
         for name, value in message["attempt"].items():

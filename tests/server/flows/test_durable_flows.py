@@ -19,6 +19,7 @@ from glidemq_py import (
     UnsupportedOptionError,
     sync,
 )
+from glidemq_py._api import flow_producer
 from glidemq_py._features.durability.adding import FlowWait
 from glidemq_py.testing import ServerProcess
 
@@ -112,7 +113,53 @@ async def test_durable_flow_of_blocking_code(server: ServerProcess) -> None:
             return producer.add(tree("a", "b")).job.id
 
     assert await asyncio.to_thread(add)
-    assert await waits_of(server) >= 4
+    assert await waits_of(server) >= 3  # of the first use, and of each queue
+
+
+async def test_blocking_code_has_one_connection_for_the_waits_of_all_queues(server: ServerProcess) -> None:
+    def add() -> int:
+        queues = [f"q{number}" for number in range(10)]
+        with (
+            sync.FlowProducer(server.url, durable=True) as producer,
+            sync.FlowProducer(server.url, durable=True) as other,
+            sync.Queue("single", server.url, durable=True) as queue,
+        ):
+            producer.add(tree(*queues))
+            queue.add("n")
+            other.add(tree(*queues))
+            with server.client() as resp:
+                return len(str(resp.execute("CLIENT", "LIST")).splitlines())
+
+    assert await asyncio.to_thread(add) <= 5  # calls of three objects, waits, this one
+    assert await asyncio.to_thread(add) <= 5  # after the connection was closed
+
+
+async def test_marks_of_a_long_bulk_of_flows_are_renewed(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first trees are nine minutes old when the last one is added."""
+    monkeypatch.setattr(flow_producer, "RENEW_S", 0.0)
+    confirm, send, lives, trees = FlowWait.confirm_all, FlowProducer._add_tree, list[int](), 0
+    with server.client() as resp:
+
+        async def send_later(self: FlowProducer, *arguments: Any) -> JobNode:
+            nonlocal trees
+            trees += 1
+            if trees == 3:
+                for key in resp.keys("glide:{*}:durable:*"):
+                    resp.execute("EXPIRE", key, 60)
+            return await send(self, *arguments)
+
+        async def look(waits: Sequence[FlowWait]) -> list[str]:
+            lives.extend(resp.execute("TTL", key) for key in resp.keys("glide:{*}:durable:*"))
+            return await confirm(waits)
+
+        monkeypatch.setattr(FlowProducer, "_add_tree", send_later)
+        monkeypatch.setattr(FlowWait, "confirm_all", staticmethod(look))
+        async with FlowProducer(server.url, durable=True) as producer:
+            assert len(await producer.add_bulk(tree("a") for _ in range(4))) == 4
+    assert len(lives) == 4
+    assert min(lives) > 300
 
 
 async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProcess) -> None:
