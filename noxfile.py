@@ -121,8 +121,8 @@ def chaos(session: "nox.Session") -> None:
 def simulation(session: "nox.Session") -> None:
     """Simulate fleets with faults under virtual time. Arguments: those of tests/simulation, such as `--minutes 60`.
 
-    Without arguments: 100,000 jobs, which takes less than two minutes on two idle cores. The long form:
-    `--at-least 1000000 --first 1000000`, a million jobs of other seeds.
+    Without arguments: 100,000 jobs, which takes less than two minutes on two idle cores. The long form: a million jobs
+    of other seeds, `--at-least 1000000 --first 1000000 --jobs 1000`.
     """
     session.install("-q", "-e", ".[embedded,speed,test]")
     session.run("python", "-m", "tests.simulation", *(session.posargs or ["--at-least", "100000"]))

@@ -137,7 +137,7 @@ def _draw(seed: int, jobs: int, *, faults: bool, kinds: Iterable[str], mutation:
     if not faults:
         return Scenario(seed, tuple(work), workers=workers, concurrency=concurrency, mutation=mutation)
     messages = _messages(chance, 12 * jobs + 200)
-    acts = sorted((*_acts(chance, at + 5, workers), *_clock_steps(seed, at + 5)), key=lambda act: act.at)
+    acts = sorted((*_acts(chance, at + 5, workers, jobs), *_clock_steps(seed, at + 5)), key=lambda act: act.at)
     return Scenario(seed, tuple(work), messages, tuple(acts), workers, concurrency, mutation)
 
 
@@ -156,11 +156,12 @@ def _messages(chance: random.Random, count: int) -> tuple[MessageFault, ...]:
     return tuple(faults)
 
 
-def _acts(chance: random.Random, seconds: float, workers: int) -> tuple[Act, ...]:
+def _acts(chance: random.Random, seconds: float, workers: int, jobs: int) -> tuple[Act, ...]:
+    """Return faults of parties: up to twelve per 300 jobs."""
     pick: Callable[[], str] = lambda: chance.choice(ACTS)  # noqa: E731
     acts = [
         Act(round(chance.uniform(0, seconds), 4), pick(), chance.randrange(workers), round(chance.random(), 4))
-        for _ in range(chance.choice((0, 2, 5, 12)))
+        for _ in range(chance.choice((0, 2, 5, 12)) * max(1, jobs // 300))
     ]
     return tuple(sorted(acts, key=lambda act: act.at))
 
