@@ -583,7 +583,8 @@ def publish_queues(
     home, found = write.home, {} if counts is None else counts
     while True:
         reply, here = yield from _publish(write, home)
-        found[home.name] = here
+        if here != Published(0, 0) or home.name not in found:  # later replies do not count its jobs again
+            found[home.name] = here
         if reply.state != "published" or not reply.queues:
             return found
         some = reply.queues[-_QUEUES_TOGETHER:] if backward else reply.queues[:_QUEUES_TOGETHER]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
@@ -67,25 +69,62 @@ class Sink(Protocol):
         ...
 
     def send(self, requests: Sequence[Request]) -> None:
-        """Send batches.
+        """Send batches, after the replies to those sent before; the replies to these are awaited later.
 
         Raises:
-            GlideMQError: if the call fails or a job is rejected.
+            GlideMQError: if an earlier call failed or one of its jobs was rejected.
             WriteOver: if the write was already decided.
         """
         ...
 
+    def finish(self) -> None:
+        """Wait for the replies to the last batches; errors as for `send`."""
+        ...
 
-class _Sink:
+
+class _Sink(ABC):
+    """Sends the batches from a thread, so that the next ones are encoded while the server works on these."""
+
     together = _ADDED
 
     def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts) -> None:
         self._transport = transport
+        self._thread = ThreadPoolExecutor(1, "glidemq-sink")
+        self._sent: tuple[Sequence[Request], Future[list[Any]]] | None = None
         self._options = options
         self._task = task
         self._keys: dict[str, QueueKeys] = {options.keys.name: options.keys}
         self.pieces: dict[str, int] = {}
         self.counts: dict[str, tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        """Return the sink."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the call in progress, of a task that failed."""
+        self._thread.shutdown()
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """See `Sink.send`."""
+        calls = self._calls(requests)
+        self.finish()
+        self._sent = requests, self._thread.submit(self._transport.call_all, calls)
+
+    def finish(self) -> None:
+        """See `Sink.finish`."""
+        if self._sent is not None:
+            (requests, replies), self._sent = self._sent, None
+            for (queue, _), reply in zip(requests, replies.result(), strict=True):
+                self._receive(queue, reply)
+
+    @abstractmethod
+    def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
+        """Return the calls that write the batches."""
+
+    @abstractmethod
+    def _receive(self, queue: str, reply: Any) -> None:
+        """Check and count the reply to one batch."""
 
     def _keys_of(self, queue: str) -> QueueKeys:
         keys = self._keys.get(queue)
@@ -101,16 +140,13 @@ class _Sink:
 class AppendSink(_Sink):
     """Adds each batch immediately; a retried task adds its rows again."""
 
-    def send(self, requests: Sequence[Request]) -> None:
-        """Add the batches."""
-        calls = [add_packed(self._keys_of(queue).meta, request) for queue, request in requests]
-        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
-            self._add(queue, reply.results)
+    def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
+        return [add_packed(self._keys_of(queue).meta, request) for queue, request in requests]
 
-    def _add(self, queue: str, results: list[str | list[str]]) -> None:
-        others = [AddedOther(*result) for result in results if not isinstance(result, str)]
+    def _receive(self, queue: str, reply: Any) -> None:
+        others = [AddedOther(*result) for result in reply.results if not isinstance(result, str)]
         skipped = sum(other.outcome != "replaced" for other in others)
-        self._count(queue, len(results) - skipped, skipped)
+        self._count(queue, len(reply.results) - skipped, skipped)
 
 
 class OnceSink(_Sink):
@@ -121,17 +157,18 @@ class OnceSink(_Sink):
         self._write = write
         self._numbers: dict[str, int] = {}
 
-    def send(self, requests: Sequence[Request]) -> None:
-        """Add the batches that were not added before."""
-        sequence, calls = str(self._task.partition), list[Call[AddOnceReply]]()
+    def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
+        sequence, calls = str(self._task.partition), list[Call[Any]]()
         for queue, request in requests:
             number = self._numbers.get(queue, 0)
             self._numbers[queue] = number + 1
             calls.append(staging.add_once(self._keys_of(queue), self._write, sequence, number, request))
-        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
-            if reply.status == "gap":
-                raise StagedWriteError(self._write.id, queue, "gap")
-            self._count(queue, reply.jobs, reply.others)
+        return calls
+
+    def _receive(self, queue: str, reply: AddOnceReply) -> None:
+        if reply.status == "gap":
+            raise StagedWriteError(self._write.id, queue, "gap")
+        self._count(queue, reply.jobs, reply.others)
 
 
 class StagedSink(_Sink):
@@ -156,21 +193,22 @@ class StagedSink(_Sink):
         if state != "open":
             raise StagedWriteError(self._write.id, self._write.home.name, state)
 
-    def send(self, requests: Sequence[Request]) -> None:
-        """Stage the batches."""
+    def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
         self._register(dict.fromkeys(queue for queue, _ in requests))
-        calls: list[Call[StageReply]] = []
+        calls: list[Call[Any]] = []
         for queue, request in requests:
             keys, seq = self._keys_of(queue), self.pieces.get(queue, 0)
             calls.append(staging.stage(self._write, keys, self.attempt, seq, request, self._options.unique))
             self.pieces[queue] = seq + 1
-        for (queue, _), reply in zip(requests, self._transport.call_all(calls), strict=True):
-            if reply.state == "duplicate":
-                raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
-            if reply.state in ENDED:
-                raise WriteOver
-            if reply.state != "open":
-                raise StagedWriteError(self._write.id, queue, reply.state)
+        return calls
+
+    def _receive(self, queue: str, reply: StageReply) -> None:
+        if reply.state == "duplicate":
+            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
+        if reply.state in ENDED:
+            raise WriteOver
+        if reply.state != "open":
+            raise StagedWriteError(self._write.id, queue, reply.state)
 
     def _register(self, queues: Iterable[str]) -> None:
         """Add queues to the write at its home queue, which also extends the life of the write there."""
@@ -232,11 +270,12 @@ class Batches:
             self._full, self._full_bytes, self._full_rows = [], 0, 0
 
     def end(self) -> None:
-        """Send all batches."""
+        """Send all batches, and wait for the replies."""
         for queue, batch in self._waiting.items():
             if batch.count:
                 self._send(queue, batch)
         self.flush()
+        self._sink.finish()
 
     def _send(self, queue: str, batch: _Batch) -> None:
         self.rows += batch.count

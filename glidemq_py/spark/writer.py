@@ -98,22 +98,22 @@ def _run_task(
         write = WriteId.of_batch(options.keys, task.query, task.batch, options.staging_ttl, options.remember, driver)
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
-        sink = make_sink(transport_of(options.place), options, task, write)
-        collected = Batches(sink, options)
-        encoder = RowEncoder(plan, options)
-        try:
-            if isinstance(sink, StagedSink):
-                message.attempt = sink.attempt
-                sink.begin(create)
-            for batch in batches:
-                for queue, rows in encoder.encode(batch):
-                    collected.put(queue, rows)
-                collected.flush()
-            collected.end()
-        except WriteOver:
-            message.over = True
-            for _ in batches:  # Spark requires the rows to be consumed
-                pass
+        with make_sink(transport_of(options.place), options, task, write) as sink:
+            collected = Batches(sink, options)
+            encoder = RowEncoder(plan, options)
+            try:
+                if isinstance(sink, StagedSink):
+                    message.attempt = sink.attempt
+                    sink.begin(create)
+                for batch in batches:
+                    for queue, rows in encoder.encode(batch):
+                        collected.put(queue, rows)
+                    collected.flush()
+                collected.end()
+            except WriteOver:
+                message.over = True
+                for _ in batches:  # Spark requires the rows to be consumed
+                    pass
     except GlideMQError as error:
         forget(options.place)
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED

@@ -83,7 +83,7 @@ def frame_of(spark: Any, rows: int) -> Any:
 class Bench:
     """A server, a session, and the measurements on them."""
 
-    def __init__(self, rows: int, rounds: int, others: float) -> None:
+    def __init__(self, rows: int, rounds: int, others: float, pinned: bool) -> None:
         self.rows, self.rounds = rows, rounds
         self.alone = Alone(others)
         self._seconds = 0.0
@@ -91,7 +91,12 @@ class Bench:
         self.bars: list[tuple[bool, str]] = []
         self.times = Path(tempfile.mkdtemp()) / "times"
         os.environ[spark_times.FILE] = str(self.times)
+        first, *rest = sorted(os.sched_getaffinity(0))
+        if pinned:
+            os.sched_setaffinity(0, {first})
         self.place = ServerProcess(server_binary("valkey-9.1")).start()
+        if pinned:
+            os.sched_setaffinity(0, rest)
         began = time.perf_counter()
         self.spark = session()
         self.spark.dataSource.register(spark_times.TimedSource)
@@ -508,8 +513,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--others", type=float, default=0.08, help="what others may take of a core; more: again")
+    parser.add_argument(
+        "--pinned", action="store_true", help="the server on the first CPU and all clients on the others, so that "
+        "Spark's own work takes no CPU time from the server, as if each had its machine",
+    )  # fmt: skip
     given = parser.parse_args()
-    bench = Bench(given.rows, given.rounds, given.others)
+    bench = Bench(given.rows, given.rounds, given.others, given.pinned)
     try:
         for what in given.what:
             print(f"{what} ({given.rows:,} rows)")

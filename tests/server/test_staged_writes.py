@@ -1,6 +1,7 @@
 """A staged write that was decided and left by its writer is published by a worker, wherever its home is."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -313,6 +314,25 @@ def test_view_of_writes(full_server: ServerProcess, queue_name: str) -> None:
     assert rows[0]["idle"] is not None
     assert rows[0]["finishedAt"] is None
     assert rows[1]["finishedAt"] >= rows[2]["finishedAt"]
+
+
+def test_jobs_of_the_home_count_beside_those_of_other_queues(core_url: str, queue_name: str) -> None:
+    home = QueueKeys("glide", queue_name)
+    write = WriteId(id="w", home=home)
+    other = f"{queue_name}-other"
+    blob = request([["n", "a", "{}"]] * 3, True)
+    with closing(ThreadTransport(config_of(ConnectionOptions.from_url(core_url)))) as transport:
+        transport.call(staging.open_write(write, create=True))
+        transport.call(staging.open_write(write, create=False, queue=other))
+        for keys in (home, QueueKeys("glide", other)):
+            transport.call(staging.stage(write, keys, "a", 0, blob, False))
+        winners = {name: [("a", 1)] for name in (queue_name, other)}
+        assert run_blocking(transport, staging.decide_write(write, winners))
+
+        counts = run_blocking(transport, staging.publish_queues(write))
+
+    assert counts == {queue_name: staging.Published(3, 0), other: staging.Published(3, 0)}
+    assert staging.total(counts) == staging.Published(6, 0)
 
 
 def test_two_connections_publish_many_queues_once(core_url: str, core_resp: RespClient, queue_name: str) -> None:

@@ -44,6 +44,9 @@ class Sent:
             assert quiet is True
             self.calls.append((queue, rows))
 
+    def finish(self) -> None:
+        """Every call was answered."""
+
     def rows(self, queue: str) -> list[Any]:
         return [row for name, rows in self.calls if name == queue for row in rows]
 
