@@ -12,6 +12,7 @@ from glidemq_py.errors import ColumnError, GlideMQValidationError, Serialization
 from glidemq_py.spark.api import arrow_types, pa
 from glidemq_py.spark.options import Given
 from glidemq_py.spark.read_options import VIEWS
+from glidemq_py.spark.serializers import JSON, read_data, read_result
 
 __all__ = ["EVENT_COLUMNS", "JOB_COLUMNS", "Columns", "Frame", "column_batch", "job_batch", "read_columns", "schema_of"]
 
@@ -147,9 +148,11 @@ class Frame:
 
     Args:
         columns: names and types of the columns.
+        serializer: the option `serializer`, by which data and results of jobs are read.
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, serializer: str = JSON) -> None:
+        self.serializer = serializer
         self._columns = columns
         self._schema = arrow_types(columns)
 
@@ -226,14 +229,18 @@ def column_batch(frame: Frame, fields: Sequence[str], given: Sequence[Sequence[A
         elif field == "state":
             found.append(states)
         else:
-            column = next(columns)
-            found.append(plain_data(list(column)) if field == "data" else column)
+            found.append(_plain(next(columns), field, frame.serializer))
     return frame.batch(found, len(ids))
 
 
-def plain_data(column: list[Any]) -> list[Any]:
-    """Return decompressed data; values that cannot be decompressed are returned as stored."""
-    return [_unpacked(text) if text and text.startswith("gz:") else text for text in column]
+def _plain(column: Sequence[Any], field: str, serializer: str) -> Sequence[Any]:
+    """Return decompressed and deserialized values; those for which that is not possible are returned as stored."""
+    if serializer != JSON and field in ("data", "returnvalue"):
+        read = read_data if field == "data" else read_result
+        return [read(text, serializer) if text else text for text in column]
+    if field == "data":
+        return [_unpacked(text) if text and text.startswith("gz:") else text for text in column]
+    return column
 
 
 def _unpacked(text: str) -> str:

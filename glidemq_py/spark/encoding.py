@@ -20,6 +20,7 @@ from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
 from glidemq_py.spark.opts_column import MOVED, move_options
+from glidemq_py.spark.serializers import JSON, stored_data
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
@@ -259,6 +260,8 @@ class RowEncoder:
     def _json_texts(self, texts: Any, where: str) -> Any:
         """Return validated JSON strings: checked all at once, and one by one only if that fails."""
         compression = self._write.compression
+        if self._write.serializer != JSON:
+            return self._stored(texts, where)
         plain = compression == "none" and longest(texts) <= _SURELY_SMALL
         if plain and json.are_texts(len(texts), lambda separator: join_texts(texts, separator)):
             return texts
@@ -271,7 +274,9 @@ class RowEncoder:
 
     def _stored(self, texts: Any, where: str) -> Any:
         """Return valid JSON texts as stored."""
-        compression = self._write.compression
+        compression, serializer = self._write.compression, self._write.serializer
+        if serializer != JSON:
+            return self._each(texts.to_pylist(), where, lambda text: stored_data(text, serializer, compression, where))
         if compression == "none" and longest(texts) <= PAYLOAD_LIMIT:
             return texts
         return self._each(texts.to_pylist(), where, lambda text: encode_text(text, compression, option=where))

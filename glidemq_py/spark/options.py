@@ -26,6 +26,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression
 from glidemq_py._core.times import DAY_MS
 from glidemq_py.errors import ClosedError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.errors.base import SECRET
+from glidemq_py.spark.serializers import JSON, check_serializer
 
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
@@ -138,6 +139,8 @@ NAMES: Final = (
     # server
     "queue", "prefix", "url", "addresses", "host", "port", "username", "password", "passwordEnv", "tls", "cluster",
     "database", "requestTimeout",
+    # stored values
+    "serializer",
     # writing
     "jobName", "dataColumn", "dataFormat", "nonFinite", "compression", "guarantee", "writeId", "batchSize",
     "maxBatchBytes", "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
@@ -289,6 +292,11 @@ class Given:
         return validate_prefix(self._texts.get("prefix", DEFAULT_PREFIX))
 
     @property
+    def serializer(self) -> str:
+        """Return the name of the serializer of data and results, or its `module:attribute`, which can be loaded."""
+        return check_serializer(self._texts.get("serializer", JSON).strip())
+
+    @property
     def place(self) -> Place:
         """Return the server: the option ``url`` or its parts, else the driver's GLIDEMQ_URL, else localhost."""
         given = [name for name in _URL_PARTS if name in self._texts]
@@ -380,6 +388,7 @@ class WriteOptions:
     data_format: Literal["auto", "json", "text"]
     non_finite: Literal["null", "string", "reject"]
     compression: Compression
+    serializer: str
     guarantee: Guarantee
     write_id: str | None
     batch_size: int
@@ -432,6 +441,7 @@ class WriteOptions:
             data_format=data_format,
             non_finite=non_finite,
             compression=compression,
+            serializer=given.serializer,
             guarantee=guarantee,
             write_id=write_id,
             batch_size=given.whole("batchSize", BATCH_ROWS, 1, _MAX_BATCH_ROWS),

@@ -40,6 +40,7 @@ class ReadOptions:
     starting_at: int | None
     max_offsets: int | None
     fail_on_loss: bool
+    serializer: str
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -76,6 +77,7 @@ class ReadOptions:
             starting_at=starting_at,
             max_offsets=given.whole("maxOffsetsPerTrigger", 0, 1, 2**31) if "maxOffsetsPerTrigger" in given else None,
             fail_on_loss=given.flag("failOnDataLoss", True),
+            serializer=given.serializer,
         )
 
 

@@ -195,7 +195,7 @@ class JobsReader(DataSourceReader):
         fields = [ours(name, "jobs") for name, _ in self._columns]
         names = [field for field in fields if field not in ("id", "state")]
         pages = self._by_ids(partition, names) if not partition.state else self._by_index(partition, names)
-        frame = Frame(self._columns)
+        frame = Frame(self._columns, self._options.serializer)
         rows: list[tuple[str, str, list[Any]]] = []
         for page in pages:
             rows += page

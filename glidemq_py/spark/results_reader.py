@@ -174,7 +174,7 @@ class ResultsReader(QueueStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the jobs of one partition as Arrow batches."""
         assert isinstance(partition, Numbers)
-        options, frame = self._options, Frame(self._columns)
+        options, frame = self._options, Frame(self._columns, self._options.serializer)
         transport = transport_of(options.place)
         fields = [ours(name, "jobs") for name, _ in self._columns]
         names = [field for field in fields if field not in ("id", "state")]

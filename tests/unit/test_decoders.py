@@ -334,7 +334,9 @@ DECODERS = dict(
         decode_options("spark.options:WriteOptions.parse", False),
         decode_options("spark.read_options:ReadOptions.parse", False),
         one("spark.encoding:_read_opts", JSON | as_json(["attempts", "delay", "priority", "backoff"])),
-        one("spark.columns:plain_data", st.lists(STORED | st.none(), max_size=3)),
+        one("spark.columns:_plain", st.lists(STORED | st.none(), max_size=3), "data", "json"),
+        one("spark.serializers:read_data", STORED, "msgpack"),
+        one("spark.serializers:read_result", STORED, "msgpack"),
     ]
 )
 
