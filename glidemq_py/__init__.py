@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     from glidemq_py._features.dead_letters.options import DeadLetterOptions
     from glidemq_py._features.deduplication import Deduplication
     from glidemq_py._features.durability.options import Durability
+    from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
+    from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
+    from glidemq_py._features.failures.queue_api import Failure, FailureStats
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
@@ -158,6 +161,9 @@ else:
             "glidemq_py._features.dead_letters.options": ("DeadLetterOptions",),
             "glidemq_py._features.deduplication": ("Deduplication",),
             "glidemq_py._features.durability.options": ("Durability",),
+            "glidemq_py._features.failures.attempts": ("FailedAttempt", "FailureReason"),
+            "glidemq_py._features.failures.policy": ("AttemptHistory", "FailurePolicy"),
+            "glidemq_py._features.failures.queue_api": ("Failure", "FailureStats"),
             "glidemq_py._features.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
@@ -199,6 +205,7 @@ __all__ = [
     "MSGPACK_SERIALIZER",
     "Address",
     "AmbiguousResultError",
+    "AttemptHistory",
     "AuthenticationError",
     "Backoff",
     "BackupError",
@@ -233,7 +240,12 @@ __all__ = [
     "EmbeddedServerError",
     "EventLoopError",
     "EventsLostError",
+    "FailedAttempt",
+    "Failure",
     "FailureLogOptions",
+    "FailurePolicy",
+    "FailureReason",
+    "FailureStats",
     "Fallback",
     "Finding",
     "FindingKind",

@@ -26,6 +26,8 @@ PERMANENT = frozenset(
         ),
         *(
             "dedup-expiry",
+            "failure-counts",
+            "failure-retries",
             "leases",
             "list-popped",
             "list-taken",

@@ -45,6 +45,17 @@ EXPECTED = {
         r"flaky done after 2 failures",
         r"failed for good: UnrecoverableError: the address does not exist",
     ],
+    "failures": [
+        r"job 1 failed: mail server is down",
+        r"job 3 failed: no address",
+        r"attempt 1: explicit_fail, ConnectionError, True",
+        r"attempt 2: max_attempts_exceeded, ConnectionError, True",
+        r"by reason: \{'explicit_fail': 1, 'max_attempts_exceeded': 2\}",
+        r"deleted: 1",
+        r"sent to (ada|bob)",
+        r"sent to (ada|bob)",
+        r"attempts kept after the requeue: 2",
+    ],
     "flows": [
         "anna: 3 pictures, 600 bytes, 1 left out",
         "flowchart BT",

@@ -74,7 +74,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "lease": "id entry fence processed_on",
         "report": _REPORT,
         "completed": f"{_REPORT} returnvalue keep",
-        "failed": f"{_REPORT} reason failed_type stacktrace limit backoff keep next_fallback",
+        "failed": f"{_REPORT} reason failed_type stacktrace limit backoff keep next_fallback permanent",
         "released": _REPORT,
         "delayed": f"{_REPORT} delay due data",
         "group_limited": f"{_REPORT} ms replace how keep",
@@ -95,6 +95,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "record": "id values",
         "listed": "id position values",
         "condition": "field texts low high",
+        # Stored in the record of a job, as JSON.
+        "failed_attempt": "number started ended worker reason error kind traceback",
         # Followed by the values of the requested fields.
         "numbered_result": "id state",
         "event": "id fields",
@@ -136,6 +138,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "group_problem": "kind detail",
         "wrong_counter": "name actual expected",
         "repair": "kind first second third",
+        # -- failures
+        "failure": "id name reason error failed_type failed_at attempts retries next_retry expires",
         # -- backup
         "backed_up_job": "id due fields",
         "backed_up_key": "suffix kind ttl content",
@@ -152,7 +156,7 @@ BUILT = (
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
-    "backed_up_job", "backed_up_key",
+    "backed_up_job", "backed_up_key", "failed_attempt", "failure",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -205,9 +209,11 @@ CALLS: tuple[CallLayout, ...] = (
     _call(
         "recover_stalled",
         "holder hold lock_duration max_stalled quiet cursor foreign_prefix grace",
-        reply=f"{_RECOVERED} interval",
+        reply=f"{_RECOVERED} interval policy",
     ),
     _call("set_stalled_policy", "interval max_stalled grace"),
+    _call("set_failure_setting", "field text"),
+    _call("run_failure_policy", "is_first", reply="retried deleted more wait"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
     _call("pass_wake_up"),
@@ -236,6 +242,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("results_range", "start most target", reply="id first last start_job stop stop_job"),
     _call("results_page", "after stop count states fields", reply="rows scanned last removed"),
     _call("results_since", "at after count", reply="number done"),
+    _call("failures_page", "reasons name low high cursor count", reply="rows cursor"),
+    _call("failure_stats", reply="kept oldest newest retries counts"),
     _call("gauges", reply="counts oldest workers outbox"),
     # -- managing
     _call("pause"),
@@ -248,6 +256,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("promote", args="id"),
     _call("requeue_job", args="id"),
     _call("requeue_jobs", "batch want left total", reply="retried left"),
+    _call("failures_change", "action reasons name low high cursor count total", reply="changed cursor high"),
     _call("drain", "delayed cursor batch total", reply="deleted cursor"),
     _call("clean", "state grace cutoff batch want total", reply="cutoff ids more"),
     _call("delete_side_keys", packed="ids"),

@@ -43,6 +43,8 @@ from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dea
 from glidemq_py._features.durability.adding import ConfirmingTransport, DurableAdds, MarkedChunks, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
+from glidemq_py._features.failures import policy as failure_policy
+from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
@@ -656,6 +658,21 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_stalled_policy = stalled_jobs.set_stalled_policy
     get_stalled_policy = stalled_jobs.get_stalled_policy
     remove_stalled_policy = stalled_jobs.remove_stalled_policy
+
+    # -- failures -----------------------------------------------------------------------------------------
+
+    get_job_attempts = failures.get_job_attempts
+    iter_failures = failures.iter_failures
+    get_failures = failures.get_failures
+    get_failure_stats = failures.get_failure_stats
+    reset_failure_stats = failures.reset_failure_stats
+    purge_failures = failures.purge_failures
+    retry_failures = failures.retry_failures
+    set_failure_policy = failure_policy.set_failure_policy
+    get_failure_policy = failure_policy.get_failure_policy
+    remove_failure_policy = failure_policy.remove_failure_policy
+    set_attempt_history = failure_policy.set_attempt_history
+    get_attempt_history = failure_policy.get_attempt_history
 
     # -- leases -------------------------------------------------------------------------------------------
 

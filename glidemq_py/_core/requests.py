@@ -49,6 +49,8 @@ __all__ = [
     "event_slice",
     "exchange",
     "extend_leases",
+    "failures_change",
+    "failures_page",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -97,11 +99,13 @@ __all__ = [
     "results_range",
     "results_since",
     "revoke",
+    "run_failure_policy",
     "schedulers_due",
     "schedulers_fire",
     "schedulers_put",
     "schedulers_read",
     "set_event_retention",
+    "set_failure_setting",
     "set_result_retention",
     "set_stalled_policy",
     "signal",
@@ -258,6 +262,16 @@ def set_stalled_policy(*, interval: object, max_stalled: object, grace: object) 
     return (pack((interval, max_stalled, grace)),)
 
 
+def set_failure_setting(*, field: object, text: object) -> tuple[bytes]:
+    """Return the arguments of ``set_failure_setting``."""
+    return (pack((field, text)),)
+
+
+def run_failure_policy(*, is_first: object) -> tuple[bytes]:
+    """Return the arguments of ``run_failure_policy``."""
+    return (pack((is_first,)),)
+
+
 def invalidate(*, token: str | bytes) -> tuple[str | bytes]:
     """Return the arguments of ``invalidate``."""
     return (token,)
@@ -359,6 +373,19 @@ def results_since(*, at: object, after: object, count: object) -> tuple[bytes]:
     return (pack((at, after, count)),)
 
 
+def failures_page(
+    *,
+    reasons: object,
+    name: object,
+    low: object,
+    high: object,
+    cursor: object,
+    count: object,
+) -> tuple[bytes]:
+    """Return the arguments of ``failures_page``."""
+    return (pack((reasons, name, low, high, cursor, count)),)
+
+
 def set_event_retention(*, count: object) -> tuple[bytes]:
     """Return the arguments of ``set_event_retention``."""
     return (pack((count,)),)
@@ -397,6 +424,21 @@ def requeue_job(*, id: str | bytes) -> tuple[str | bytes]:
 def requeue_jobs(*, batch: object, want: object, left: object, total: object) -> tuple[bytes]:
     """Return the arguments of ``requeue_jobs``."""
     return (pack((batch, want, left, total)),)
+
+
+def failures_change(
+    *,
+    action: object,
+    reasons: object,
+    name: object,
+    low: object,
+    high: object,
+    cursor: object,
+    count: object,
+    total: object,
+) -> tuple[bytes]:
+    """Return the arguments of ``failures_change``."""
+    return (pack((action, reasons, name, low, high, cursor, count, total)),)
 
 
 def drain(*, delayed: object, cursor: object, batch: object, total: object) -> tuple[bytes]:

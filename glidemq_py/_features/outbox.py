@@ -19,6 +19,7 @@ from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
+from glidemq_py._features.failures.attempts import read_failed_attempts
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.usage.calls import Charge, charge_budget
 from glidemq_py._job.link import QueueLink
@@ -299,6 +300,8 @@ def _dead_letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
     }
     if "subscription" in fields:
         envelope["subscription"] = fields["subscription"]
+    if attempts := read_failed_attempts(fields.get("failedAttempts", "")):
+        envelope["failedAttempts"] = [attempt.to_dict() for attempt in attempts]
     try:
         envelope["data"] = decode_data(fields["data"], link.serializer) if fields["data"] else None
         text = _encode(link, envelope)

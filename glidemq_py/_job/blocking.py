@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.revoke import RevokeOutcome
@@ -155,6 +156,16 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def ordering_key(self) -> str | None:
         """Key of the job's ordering group; None for a job without `ordering`."""
         return self._job.ordering_key
+
+    def get_failed_attempts(self) -> list[FailedAttempt]:
+        """Return the failed attempts of the job, oldest first, also those before a requeue.
+
+        By default the last 20 are kept (`Queue.set_attempt_history`). Attempts that a Node worker ran are not recorded.
+
+        Returns:
+            The attempts; an empty list if none has failed or the job does not exist.
+        """
+        return wait_for(self._job, self._job.get_failed_attempts())
 
     def move_to_delayed(
         self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME

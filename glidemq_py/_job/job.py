@@ -15,6 +15,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities
 from glidemq_py._features import revoke as revocation
+from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.streams import job_api as streams
@@ -239,6 +240,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
         return key if isinstance(key, str) and key else None
 
+    get_failed_attempts = failures.get_failed_attempts
     move_to_delayed = steps.move_to_delayed
     move_to_failed = steps.move_to_failed
     rate_limit_group = steps.rate_limit_group

@@ -1,4 +1,4 @@
-"""A maintenance task, run by one worker at a time: recovers stalled jobs.
+"""A maintenance task, run by one worker at a time: recovers stalled jobs, and executes the failure policy.
 
 The server function (lua/features/stalled_jobs/functions/recover_stalled.lua) takes a lock, so every worker calls it
 and one does the work.
@@ -7,8 +7,11 @@ and one does the work.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.failures.calls import run_failure_policy
 from glidemq_py._job.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
@@ -17,6 +20,12 @@ from glidemq_py._worker.source import QueueSource
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["StalledJobsTask"]
+
+_log = get_logger(__name__)
+
+_POLICY_CALLS: Final = 500
+"""Maximum number of calls per round, each of which requeues and deletes up to 200 jobs."""
+_SOONEST_S: Final = 0.2
 
 
 class StalledJobsTask(PeriodicTask):
@@ -74,4 +83,20 @@ class StalledJobsTask(PeriodicTask):
                 self._outbox_pending()  # there may be dead-letter entries
             cursor = reply.cursor
             if not cursor or not reply.held:
-                return
+                break
+        if reply.held and reply.policy:
+            await self._run_policy()
+
+    async def _run_policy(self) -> None:
+        """Execute the failure policy of the queue."""
+        meta, name = self._link.keys.meta, self._link.keys.name
+        retried = deleted = 0
+        for number in range(_POLICY_CALLS):
+            done = await self._link.transport.call(run_failure_policy(meta, number == 0))
+            retried, deleted = retried + done.retried, deleted + done.deleted
+            if not done.more:
+                if done.wait >= 0:
+                    self._pause = min(self._every, max(_SOONEST_S, done.wait / 1000))
+                break
+        if retried or deleted:
+            _log.info("queue %r: failure policy requeued %d jobs and deleted %d", name, retried, deleted)

@@ -82,7 +82,8 @@ class Outcomes:
     def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""
         limit = run.options.attempts or 0
-        if limit and not self._is_retried(run, error):
+        permanent = not self._is_retried(run, error)
+        if permanent:
             limit = 0
         attempt = run.attempt
         return working.failed(
@@ -98,6 +99,7 @@ class Outcomes:
             self._keep(run, run.options.remove_on_fail),
             # A search in the JSON text, as Node peers do it.
             limit > 0 and '"fallbacks"' in run.job._opts_text,
+            permanent,
         )
 
     def released(self, run: Run) -> Finished:

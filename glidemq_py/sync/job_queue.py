@@ -34,6 +34,9 @@ from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.consistency.queue_api import RECHECK_AFTER_MS
 from glidemq_py._features.dead_letters.options import DeadLetterInput
 from glidemq_py._features.durability.options import DurableInput
+from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
+from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
+from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
@@ -801,6 +804,187 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def remove_stalled_policy(self) -> None:
         """Remove the stalled-job policy of the queue."""
         run_immediately(self._core.remove_stalled_policy())
+
+    def get_job_attempts(self, job_id: str) -> list[FailedAttempt]:
+        """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
+
+        Args:
+            job_id: Id of the job.
+        """
+        return run_immediately(self._core.get_job_attempts(job_id))
+
+    def iter_failures(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> Iterator[Failure]:
+        """Iterate over the failed jobs of the queue, oldest failure first.
+
+        A job that stays failed is returned exactly once.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return iterate_now(
+            self._core.iter_failures(reason=reason, name=name, since=since, until=until), lambda item: item
+        )
+
+    def get_failures(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        limit: int = 100,
+    ) -> list[Failure]:
+        """Return the first ``limit`` failed jobs that match all given criteria, oldest failure first.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+            limit: maximum number of jobs, >= 1.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return run_immediately(self._core.get_failures(reason=reason, name=name, since=since, until=until, limit=limit))
+
+    def get_failure_stats(self) -> FailureStats:
+        """Return how many jobs have failed, by reason and by job name. Reads counters, no jobs.
+
+        Failures of Node workers are in ``kept``, but not in the counters.
+        """
+        return run_immediately(self._core.get_failure_stats())
+
+    def reset_failure_stats(self) -> None:
+        """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
+        run_immediately(self._core.reset_failure_stats())
+
+    def purge_failures(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> int:
+        """Delete the failed jobs that match all given criteria, in several short calls.
+
+        An interrupted operation is continued by calling it again.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Returns:
+            The number of deleted jobs.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return run_immediately(self._core.purge_failures(reason=reason, name=name, since=since, until=until))
+
+    def retry_failures(
+        self,
+        *,
+        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+        name: str | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+    ) -> int:
+        """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
+
+        Args:
+            reason: only these reasons: one `FailureReason` or several; None = all.
+            name: only jobs with this name.
+            since: only jobs that failed at this time or later, epoch ms or datetime.
+            until: only jobs that failed at this time or before, epoch ms or datetime.
+
+        Returns:
+            The number of requeued jobs.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return run_immediately(self._core.retry_failures(reason=reason, name=name, since=since, until=until))
+
+    def set_failure_policy(
+        self,
+        *,
+        retry_interval: Milliseconds | None = None,
+        max_auto_retries: int = 3,
+        max_age: Milliseconds | None = None,
+        max_entries: int | None = None,
+    ) -> None:
+        """Set what happens to failed jobs of the queue; replaces the whole policy.
+
+        Workers and `Maintenance` execute it with their checks for stalled jobs, by default every 30 seconds.
+
+        Args:
+            retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
+                None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
+                expired jobs are not requeued.
+            max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000. Each has all attempts of
+                the job. A manual requeue starts at 0 again.
+            max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
+                never.
+            max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none of the first, third and fourth was given.
+        """
+        run_immediately(
+            self._core.set_failure_policy(
+                retry_interval=retry_interval,
+                max_auto_retries=max_auto_retries,
+                max_age=max_age,
+                max_entries=max_entries,
+            )
+        )
+
+    def get_failure_policy(self) -> FailurePolicy | None:
+        """Return the failure policy of the queue; None if it has none."""
+        return run_immediately(self._core.get_failure_policy())
+
+    def remove_failure_policy(self) -> None:
+        """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
+        run_immediately(self._core.remove_failure_policy())
+
+    def set_attempt_history(self, *, max_attempts: int = 20, max_traceback: int = 4096, max_bytes: int = 65536) -> None:
+        """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
+
+        A job's existing history is shortened when its next attempt fails.
+
+        Args:
+            max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
+            max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept.
+            max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
+                ``max_traceback``; the oldest attempts are deleted.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        run_immediately(
+            self._core.set_attempt_history(max_attempts=max_attempts, max_traceback=max_traceback, max_bytes=max_bytes)
+        )
+
+    def get_attempt_history(self) -> AttemptHistory:
+        """Return the bounds of the jobs' attempt histories."""
+        return run_immediately(self._core.get_attempt_history())
 
     def fetch(
         self,

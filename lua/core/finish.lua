@@ -1,7 +1,7 @@
 -- Report finished attempts, many per call. Rows, by kind (processed_on = the `now` of the reply that returned the job):
 --   1 {kind, id, entry, fence, processed_on, returnvalue [, keep]}                             completed
---   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback]]}   failed;
---     next_fallback: the next attempt uses the next fallback
+--   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback [, permanent]]]}
+--     failed; next_fallback: the next attempt uses the next fallback; permanent: 1 = not retried, whatever its attempts
 --   3 {kind, id, entry, fence, processed_on}                                              released, no attempt counted
 --   4 delayed (finish_delay.lua)   5 its group is rate limited (finish_group.lua)
 --   6 waits for its children (finish_children.lua)   7 is suspended (finish_suspend.lua)
@@ -20,6 +20,7 @@ local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
 local ROWS_MAX = 1000
+local NO_FIELDS = {}
 local DELETED = { true, true }
 local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of a revoked job
 
@@ -104,16 +105,37 @@ local function complete(b, row)
   return G.OK
 end
 
--- Fail the job even if attempts are left. The variable arguments are further fields of its record.
-local function fail_at_once(b, row, group, reason, kind, keep, ...)
+-- Record the failed attempt of a report. attempt: number, reason, error, kind. history: of the record. Return the
+-- new history; nil = the queue keeps none.
+local function record_attempt(b, row, history, attempt, stacktrace)
+  attempt.started, attempt.ended, attempt.worker = row[PROCESSED_ON], b.now, b.fetching.consumer
+  return G.failures.with_attempt(b.q, history, attempt, stacktrace)
+end
+
+-- Record the failure of the job. failure: reason, kind, name, and its attempt (attempts, why, history, stacktrace).
+-- Return the history, and the fields for the record.
+local function record_failure(b, row, failure)
+  if not G.failures then return nil, NO_FIELDS end
+  G.failures.count(b.q, failure.why, failure.name or '', b.now)
+  local history = record_attempt(b, row, failure.history, {
+    number = failure.attempts, reason = failure.why, error = failure.reason, kind = failure.kind,
+  }, failure.stacktrace)
+  return history, G.failures.fields(failure.why, b.now_text, history)
+end
+
+-- Fail the job finally. The variable arguments are further fields of its record.
+local function fail_finally(b, row, group, failure, keep, ...)
+  local reason, kind = failure.reason, failure.kind
+  local history, fields = record_failure(b, row, failure)
   if G.dead_letter then
-    G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE])
+    G.dead_letter(b.q, row[ID], kind == REVOKED and 'revoked' or 'failed', reason, row[FENCE], history)
   end
   index(b, b.q.failed, b.failed, row[ID], keep, 'keep_failed')
   G.flows.child_ended(b.q, row[ID], G.flows.FAILED, reason, b.now)
   if not DELETED[keep] then
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
+    if #fields > 0 then redis.call('HSET', b.q.J .. row[ID], unpack(fields)) end
   end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.FAILED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
@@ -124,18 +146,40 @@ local function fail_at_once(b, row, group, reason, kind, keep, ...)
   return G.FAILED
 end
 
+-- Fail the job even if attempts are left: its attempt ended with a signal.
+local function fail_at_once(b, row, group, reason, kind, keep)
+  local made, name, history = unpack(redis.call('HMGET', b.q.J .. row[ID], 'attemptsMade', 'name', 'failedAttempts'))
+  return fail_finally(b, row, group, {
+    reason = reason, kind = kind, name = name, history = history, attempts = G.count_of(made) + 1,
+    why = G.failures and G.failures.reason_of_type(kind),
+  }, keep)
+end
+
+-- The record of a failed attempt that is retried: the history with it, nil = none is kept.
+local function record_retried(b, row, attempts, history)
+  if not G.failures then return nil end
+  return record_attempt(b, row, history, {
+    number = attempts, reason = G.failures.reason_of_report(row, false), error = row[FAILURE.reason],
+    kind = row[FAILURE.failed_type],
+  }, row[FAILURE.stacktrace])
+end
+
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, made, priority, group, scheduler, stalls, suspect_limit = current(key, row, FAILED, 'attemptsMade',
-    'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit')
+  local rejected, made, priority, group, scheduler, stalls, suspect_limit, name, history = current(key, row, FAILED,
+    'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit', 'name', 'failedAttempts')
   if rejected then return rejected end
   local attempts, limit = G.count_of(made) + 1, row[FAILURE.limit]
   if limit > 0 and attempts < limit then
-    return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit)
+    history = record_retried(b, row, attempts, history)
+    return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit, history)
   end
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
-  return fail_at_once(b, row, group, row[FAILURE.reason], row[FAILURE.failed_type], row[FAILURE.keep], 'attemptsMade',
-    G.int(attempts), 'stacktrace', row[FAILURE.stacktrace], 'processedOn', b.now_text)
+  return fail_finally(b, row, group, {
+    reason = row[FAILURE.reason], kind = row[FAILURE.failed_type], name = name, history = history, attempts = attempts,
+    why = G.failures and G.failures.reason_of_report(row, true), stacktrace = row[FAILURE.stacktrace],
+  }, row[FAILURE.keep], 'attemptsMade', G.int(attempts), 'stacktrace', row[FAILURE.stacktrace],
+    'processedOn', b.now_text)
 end
 
 -- Release the job. It gets a new token immediately, so that a later report of this attempt is rejected.

@@ -16,7 +16,7 @@ local STATIC = {
   suspects = 'suspects', suspect_host = 'suspect-host', losses = 'losses', leases = 'leases',
   wake_channels = 'wake-channels',
   temporary = 'temporary', obliterating = 'obliterating',
-  restore = 'restore',
+  restore = 'restore', failure_counts = 'failure-counts', failure_retries = 'failure-retries',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

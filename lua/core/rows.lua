@@ -28,7 +28,7 @@ G.rows = {
   completed = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, returnvalue = 6, keep = 7 },
   failed = {
     kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, reason = 6, failed_type = 7, stacktrace = 8, limit = 9,
-    backoff = 10, keep = 11, next_fallback = 12,
+    backoff = 10, keep = 11, next_fallback = 12, permanent = 13,
   },
   released = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5 },
   delayed = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, delay = 6, due = 7, data = 8 },
@@ -51,6 +51,7 @@ G.rows = {
   record = { id = 1, values = 2 },
   listed = { id = 1, position = 2, values = 3 },
   condition = { field = 1, texts = 2, low = 3, high = 4 },
+  failed_attempt = { number = 1, started = 2, ended = 3, worker = 4, reason = 5, error = 6, kind = 7, traceback = 8 },
   numbered_result = { id = 1, state = 2 },
   event = { id = 1, fields = 2 },
   rate = { max = 1, duration = 2 },
@@ -84,6 +85,10 @@ G.rows = {
   group_problem = { kind = 1, detail = 2 },
   wrong_counter = { name = 1, actual = 2, expected = 3 },
   repair = { kind = 1, first = 2, second = 3, third = 4 },
+  failure = {
+    id = 1, name = 2, reason = 3, error = 4, failed_type = 5, failed_at = 6, attempts = 7, retries = 8, next_retry = 9,
+    expires = 10,
+  },
   backed_up_job = { id = 1, due = 2, fields = 3 },
   backed_up_key = { suffix = 1, kind = 2, ttl = 3, content = 4 },
   restored_job = { id = 1, due = 2, fields = 3 },
@@ -137,6 +142,10 @@ G.new = {
   ended_child = function(r) return { r.id, r.how, r.text, r.policy, r.members } end,
   backed_up_job = function(r) return { r.id, r.due, r.fields } end,
   backed_up_key = function(r) return { r.suffix, r.kind, r.ttl, r.content } end,
+  failed_attempt = function(r) return { r.number, r.started, r.ended, r.worker, r.reason, r.error, r.kind, r.traceback } end,
+  failure = function(r) return {
+    r.id, r.name, r.reason, r.error, r.failed_type, r.failed_at, r.attempts, r.retries, r.next_retry, r.expires,
+  } end,
 }
 
 -- Make the row of a fetched job. Hot: the arguments are in the order of the fields.

@@ -1,12 +1,14 @@
 -- Fail a job that no worker ran to its end: malformed, expired, revoked, stalled.
 
 -- The job's hash must exist. event: 'failed', 'expired' or 'revoked'. processed_on: when it started to run, if it
--- did.
-G.end_failed = function(q, id, now, reason, event, processed_on)
-  local now_text = G.int(now)
-  if G.dead_letter then G.dead_letter(q, id, event, reason) end
+-- did. attempt: {worker, started} if an attempt was running.
+G.end_failed = function(q, id, now, reason, event, processed_on, attempt)
+  local now_text, history, fields = G.int(now), nil, nil
+  if G.failures then history, fields = G.failures.ended(q, id, now, reason, attempt) end
+  if G.dead_letter then G.dead_letter(q, id, event, reason, nil, history) end
   redis.call('ZADD', q.failed, now_text, id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
+  if fields then redis.call('HSET', q.J .. id, unpack(fields)) end
   G.results.failed(q, id, now_text)
   if event == 'failed' then
     G.emit(q.events, 'failed', id, 'failedReason', reason)
@@ -27,9 +29,9 @@ G.end_failed = function(q, id, now, reason, event, processed_on)
 end
 
 -- The same for a job that may belong to a group: its slot or turn goes to the next job.
-G.end_job = function(q, id, now, reason, event, processed_on)
+G.end_job = function(q, id, now, reason, event, processed_on, attempt)
   local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot')
-  G.end_failed(q, id, now, reason, event, processed_on)
+  G.end_failed(q, id, now, reason, event, processed_on, attempt)
   if h.state == 'waiting-children' then redis.call('ZREM', q.waiting_children, id) end
   if h.groupKey then G.groups.leave_group(q, id, h, now) end
   G.retain_failed(q, id, now)

@@ -19,11 +19,11 @@ Snapshot = dict[str, dict[str, Any]]
 OUR_KEYS = re.compile(
     r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|stalled-policies|schedulers-[a-z]+"
     r"|lock:[a-z:]+|dedup-expiry|w:.*"
-    r"|outbox|waiting-children|children-watch|flows|temporary|results|leases|depvals:.*)$"
+    r"|outbox|waiting-children|children-watch|flows|temporary|results|leases|depvals:.*|failure-counts|failure-retries)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
-                        "resultsKept", "lease", "features"})  # fmt: skip
+                        "resultsKept", "lease", "features", "failedAttempts", "failureReason"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

@@ -181,6 +181,15 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "invalidate": lambda _: ["token"],
         "requeue_job": an_id,
         "requeue_jobs": packed(lambda _: [50, 0, -1, 0]),
+        "failures_page": packed(lambda s: [[], False, False, False, s.random.choice(["", "1@1", "x@", "@"]), 50]),
+        "failures_change": packed(
+            lambda s: [s.random.choice(["retry", "purge"]), [], False, False, False, "", s.random.choice([1, 50]), 0]
+        ),
+        "failure_stats": none,
+        "run_failure_policy": packed(lambda s: [s.random.choice([0, 1])]),
+        "set_failure_setting": packed(
+            lambda s: [s.random.choice(["failurePolicy", "attemptHistory"]), s.random.choice([False, "1|1|1|1", "x"])]
+        ),
         "results_find": packed(lambda s: [s.random.choice(("", "c:1@1", "f:")), 20]),
         "results_page": packed(lambda _: [0, 50, 20, ["completed", "failed"], ["name"]]),
         "results_range": packed(lambda s: [s.random.choice((0, 2)), 5, 0]),

@@ -6,7 +6,17 @@ from tests.lua.own_support import OwnQueue
 
 SATELLITES = ("log", "deps", "depvals", "parents", "jstream", "signals")
 """Keys that a job may have beside its own."""
-BOOKKEEPING = {"id", "events", "wake", "stream", "meta", "metrics:failed", "metrics:completed", "list-active"}
+BOOKKEEPING = {
+    "id",
+    "events",
+    "wake",
+    "stream",
+    "meta",
+    "metrics:failed",
+    "metrics:completed",
+    "list-active",
+    "failure-counts",
+}
 """Keys of no job."""
 
 

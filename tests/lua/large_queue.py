@@ -45,6 +45,7 @@ KEYS = (
     Large("meta", "hash", "f#", "1"), Large("dedup", "hash", "d#", f"#:{_PAST}"), Large("rate", "hash", "f#", "1"),
     Large("ordering", "hash", "k#", "1"), Large("group:g", "hash", "skip:#", "1"),
     Large("orderdone:pending:g", "hash", "#", "1"), Large("group-watch", "hash", "k#", f"{_PAST}|0|1"),
+    Large("failure-counts", "hash", "unknown|#", "1"), Large("failure-retries", "zset", "#"),
     Large("metrics:completed", "hash", "m:#:c", "1"), Large("metrics:failed", "hash", "m:#:c", "1"),
     Large("schedulers", "hash", "s#", '{"nextRun":1,"every":1000}'),
     Large("schedulers-own", "hash", "o#", '{"nextRun":1,"every":1000}'),

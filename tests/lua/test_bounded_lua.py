@@ -21,6 +21,7 @@ EXCEPTIONS = {
     ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.stream, info.name"): (
         "after a check of the number of consumers"
     ),
+    ("features/failures/functions/failure_stats.lua", "'HGETALL', q.failure_counts"): "after HLEN",
     ("features/flows/parents.lua", "'SMEMBERS', deps"): "after SCARD",
     ("features/metrics/metrics.lua", "'HKEYS', key"): "after HLEN",
     ("features/staged_writes/functions/_stage.lua", "'HGETALL', w.manifest"): "after HLEN",

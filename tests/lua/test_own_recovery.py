@@ -154,7 +154,7 @@ def test_a_job_of_a_dead_worker_runs_again(q: OwnQueue) -> None:
     job = q.take_one()
     q.let_idle(job.entry, LOCK + 5)
     q.advance(LOCK + 5)
-    assert look(q) == (["1"], [], "", 1, 0)
+    assert look(q) == (["1"], [], "", 1, 0, 0)
     record = q.job("1")
     assert (record["state"], record["stalledCount"], record["attemptsMade"]) == ("waiting", "1", "0")
     assert "processedOn" not in record
@@ -220,7 +220,7 @@ def test_entries_of_ended_and_missing_jobs_are_acknowledged(q: OwnQueue) -> None
     q.redis("XDEL", "stream", entries[3])
     for entry in (*entries[:3], entries[4]):
         q.let_idle(entry, LOCK)
-    assert look(q) == ([], [], "", 1, 0)
+    assert look(q) == ([], [], "", 1, 0, 0)
     assert q.entries() == []
     assert {key for key in q.key_names() if key.startswith("job:")} == {"job:1", "job:2", "job:4"}
 
@@ -251,7 +251,7 @@ def test_stalled_job_of_a_node_peer_returns_to_its_group(q: OwnQueue) -> None:
     q.push_entry(q.put_job("7", state="active", groupKey="g", orderingSeq=1, lastActive=START, processedOn=START))
     (entry,) = q.read_as(NODE_CONSUMER)
     q.let_idle(entry, LOCK, NODE_CONSUMER)
-    assert look(q) == ([], [], "", 1, 0)  # only reads its heartbeat
+    assert look(q) == ([], [], "", 1, 0, 0)  # only reads its heartbeat
     q.advance(LOCK)
     q.let_idle(entry, LOCK, NODE_CONSUMER)
     assert look(q).recovered == ["7"]
@@ -282,7 +282,7 @@ def test_only_one_holder_recovers(q: OwnQueue) -> None:
 
 
 def test_recovery_on_an_empty_queue(q: OwnQueue) -> None:
-    assert look(q) == ([], [], "", 1, 0)
+    assert look(q) == ([], [], "", 1, 0, 0)
     assert q.key_names() == {"lock:recover"}
 
 
@@ -333,7 +333,7 @@ def test_all_list_jobs_of_a_dead_worker_in_one_round(q: OwnQueue) -> None:
 def test_list_entries_of_ended_jobs_are_removed(q: OwnQueue) -> None:
     q.redis("ZADD", "list-active-ids", START, "gone", START, q.put_job("7", state="completed"))
     q.advance(LOCK)
-    assert look(q) == ([], [], "", 1, 0)
+    assert look(q) == ([], [], "", 1, 0, 0)
     assert not q.redis("EXISTS", "list-active-ids")
 
 
@@ -343,7 +343,7 @@ def test_list_job_fetched_by_node_peer_is_left_to_it(q: OwnQueue) -> None:
     q.advance(LOCK)
     # A Node peer found the stalled job itself and activated it again.
     q.redis("HSET", "job:1", "processedOn", q.now + 3, "lastActive", q.now + 3)
-    assert look(q) == ([], [], "", 1, 0)
+    assert look(q) == ([], [], "", 1, 0, 0)
     assert q.state("1") == "active"
     assert not q.redis("EXISTS", "list-active-ids")
 

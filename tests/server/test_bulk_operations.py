@@ -175,6 +175,7 @@ async def test_operations_on_many_jobs_use_short_calls(private_server: Callable[
             "workers",
             "invalidated",
             "metrics:failed",
+            "failure-counts",
             "ordering",
             "group:k",
         }

@@ -65,6 +65,8 @@ async def test_failed_job_creates_an_entry(core_url: str, core_resp: RespClient,
             await with_timeout(until(lambda: letters.run("XLEN", "stream") == 1))
         (letter,) = await queue.get_dead_letter_jobs()
         assert letter.name == "mail"
+        attempts = letter.data.pop("failedAttempts")
+        assert [(each["number"], each["error"]) for each in attempts] == [(1, "no mail"), (2, "no mail")]
         assert letter.data == {
             "originalQueue": queue_name, "originalJobId": "mine", "data": {"to": "ö"}, "failedReason": "no mail",
             "attemptsMade": 1,

@@ -206,6 +206,12 @@ DECODERS = dict(
         reply("_features.backup.calls:unpack_bytes"),
         one("_features.fallbacks:read_fallbacks", VALUES),
         one("_features.middleware.headers:read_headers", VALUES),
+        one(
+            "_features.failures.attempts:read_failed_attempts",
+            STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
+        ),
+        one("_features.failures.policy:read_failure_policy", st.none() | st.binary(max_size=60)),
+        one("_features.failures.policy:read_attempt_history", st.none() | st.binary(max_size=60)),
         one("_features.suspend.job_api:parse_signals_field", JSON | st.none()),
         one(
             "_features.suspend.job_api:parse_signals",

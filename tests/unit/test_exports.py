@@ -43,6 +43,7 @@ EXPORTED = {
     "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
     "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
+    "AttemptHistory", "FailedAttempt", "Failure", "FailurePolicy", "FailureReason", "FailureStats",
     "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     "WaitingChildrenError",
     # the package

@@ -190,6 +190,8 @@ class RecoverStalledReply(NamedTuple):
     held: int
     interval: int = 0
     """Time between checks by the policy of the queue, ms; 0 = not set."""
+    policy: int = 0
+    """1 = the queue has a failure policy, and failed jobs."""
 
 
 @declared("reattach_reply")
@@ -247,6 +249,8 @@ class Failed(NamedTuple):
     keep: Keep = 0
     next_fallback: int = 0
     """1 = a retry uses the job's next fallback."""
+    permanent: int = 0
+    """1 = not retried, whatever its attempts."""
 
 
 @declared("released")
@@ -345,12 +349,13 @@ def failed(
     backoff: int,
     keep: Keep = 0,
     next_fallback: bool = False,
+    permanent: bool = False,
 ) -> Failed:
     """Return the report of an attempt that failed; see `Failed`."""
     return Failed(
         kind=REPORT_KINDS["failed"], id=job_id, entry=entry, fence=fence, processed_on=processed_on, reason=reason,
         failed_type=failed_type, stacktrace=stacktrace, limit=limit, backoff=backoff, keep=keep,
-        next_fallback=int(next_fallback),
+        next_fallback=int(next_fallback), permanent=int(permanent),
     )  # fmt: skip
 
 

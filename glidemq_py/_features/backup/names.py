@@ -12,7 +12,7 @@ __all__ = ["DROPPED_FIELDS", "DROPPED_META", "READ_LAST", "Renaming", "is_backed
 
 _KEYS: Final = frozenset({
     "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
-    "rate", "ratelimited", "metrics:completed", "metrics:failed",
+    "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts",
 })  # fmt: skip
 _FAMILIES: Final = re.compile(
     r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending):.+", re.DOTALL
@@ -23,7 +23,7 @@ READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-le
 
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
-    b"wakeChannels",
+    b"wakeChannels", b"failureScan",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((

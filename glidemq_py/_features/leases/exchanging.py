@@ -200,14 +200,15 @@ def _failed_row(
     options = stored.options
     failure = error if isinstance(error, BaseException) else GlideMQError(reason)
     limit = options.attempts or 0
-    if not retry or not is_retried(failure, None, ()):
+    permanent = not retry or not is_retried(failure, None, ())
+    if permanent:
         limit = 0
     earlier = stored.stacktrace if isinstance(stored.stacktrace, str) else "[]"
     return working.failed(
         facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind,
         stacktraces_with(earlier, error) if isinstance(error, BaseException) else earlier, limit,
         retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if limit else 0,
-        kept(options.remove_on_fail), limit > 0 and '"fallbacks"' in stored.opts_text,
+        kept(options.remove_on_fail), limit > 0 and '"fallbacks"' in stored.opts_text, permanent,
     )  # fmt: skip
 
 
@@ -342,7 +343,7 @@ async def _within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run],
             error = BudgetExceededError(run.job.id)
             row = working.failed(
                 run.job.id, attempt.entry, attempt.fence, attempt.processed_on, str(error), type(error).__name__,
-                stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail),
+                stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail), permanent=True,
             )  # fmt: skip
         refused.append(Report(row, 0, run))
     if refused:

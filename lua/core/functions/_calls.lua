@@ -60,6 +60,14 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { interval = r[1], max_stalled = r[2], grace = r[3] }
   end,
+  set_failure_setting = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { field = r[1], text = r[2] }
+  end,
+  run_failure_policy = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { is_first = r[1] }
+  end,
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
   pass_wake_up = function() end,
@@ -120,6 +128,11 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { at = r[1], after = r[2], count = r[3] }
   end,
+  failures_page = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { reasons = r[1], name = r[2], low = r[3], high = r[4], cursor = r[5], count = r[6] }
+  end,
+  failure_stats = function() end,
   gauges = function() end,
   pause = function() end,
   resume = function() end,
@@ -136,6 +149,12 @@ G.calls = {
   requeue_jobs = function(args)
     local r = cmsgpack.unpack(args[1])
     return { batch = r[1], want = r[2], left = r[3], total = r[4] }
+  end,
+  failures_change = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return {
+      action = r[1], reasons = r[2], name = r[3], low = r[4], high = r[5], cursor = r[6], count = r[7], total = r[8],
+    }
   end,
   drain = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -454,7 +473,10 @@ G.replies = {
   end,
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
   heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses }) end,
-  recover_stalled = function(r) return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval }) end,
+  recover_stalled = function(r)
+    return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
+  end,
+  run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,
@@ -471,8 +493,11 @@ G.replies = {
   results_range = function(r) return cmsgpack.pack({ r.id, r.first, r.last, r.start_job, r.stop, r.stop_job }) end,
   results_page = function(r) return cmsgpack.pack({ r.rows, r.scanned, r.last, r.removed }) end,
   results_since = function(r) return cmsgpack.pack({ r.number, r.done }) end,
+  failures_page = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
+  failure_stats = function(r) return cmsgpack.pack({ r.kept, r.oldest, r.newest, r.retries, r.counts }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox }) end,
   requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
+  failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,

@@ -283,7 +283,7 @@ local function delete_queue(q)
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
     q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
-    q.restore, P .. 'lock:backup', P .. 'lock:maintenance')
+    q.restore, q.failure_counts, q.failure_retries, P .. 'lock:backup', P .. 'lock:maintenance')
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

@@ -26,7 +26,7 @@ G.requeue_failed = function(q, id, now, h)
     })
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
-    'lastActive', 'childFailed')
+    'lastActive', 'childFailed', 'failureReason', 'autoRetries')
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end

@@ -6,12 +6,14 @@ local ROW = G.rows.failed
 local function is_given(number) return number and number ~= 0 end
 
 -- row: a failed attempt (core/finish.lua, kind 2). attempts: attempts made, this one included, as text.
--- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted.
-F.retry = function(b, key, row, attempts, priority, stalled)
+-- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted. history: the value of
+-- `failedAttempts`, nil = none is kept.
+F.retry = function(b, key, row, attempts, priority, stalled, history)
   local due = G.scheduled_score(priority, b.now + row[ROW.backoff])
   redis.call('ZADD', b.q.scheduled, due, row[ROW.id])
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[ROW.reason],
     'failedType', row[ROW.failed_type], 'stacktrace', row[ROW.stacktrace], 'processedOn', b.now_text)
+  if history then redis.call('HSET', key, 'failedAttempts', history) end
   if is_given(row[ROW.next_fallback]) then G.bump(key, 'fallbackIndex') end
   if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end
   F.leave_source(b, row)

@@ -11,9 +11,11 @@ G.recover_job = function(q, run, id, entry, h, lost, consumer)
   local charged = not G.suspects.suspect(q, id, h, lost)
   if charged and G.bump(q.J .. id, 'stalledCount') > G.stalled_policy.max_stalled(q, run, consumer) then
     G.bump(q.J .. id, 'fence')
-    G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn)
+    G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn,
+      { worker = consumer, started = h.processedOn })
     run.failed[#run.failed + 1] = id
   else
+    if G.failures then G.failures.stalled(q, id, h, run.now, consumer) end
     G.return_stalled(q, run, id, h)
     if not run.quiet then G.emit(q.events, 'stalled', id) end
     run.recovered[#run.recovered + 1] = id

@@ -43,15 +43,17 @@ local function queue_for(q, kind, subscription)
 end
 
 -- Call this before the job's record is marked as failed, since `attemptsMade` must be that of its last activation.
+-- history: its failed attempts (features/failures), nil = none.
 -- fence: of the failed attempt; nil = the failure was not an attempt, and gets a number of its own.
-G.dead_letter = function(q, id, event, reason, fence)
+G.dead_letter = function(q, id, event, reason, fence, history)
   local kind = not fence and BY_REASON[reason] or event
   local name = queue_for(q, kind, '')
   if not name then return end
   local key = q.J .. id
   local h = G.pick(key, 'name', 'data', 'attemptsMade')
   G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', G.int(fence or G.bump(key, 'fence')), 'why', kind,
-    'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(G.count_of(h.attemptsMade)))
+    'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(G.count_of(h.attemptsMade)),
+    'failedAttempts', history or '')
 end
 
 -- The same for a message that failed finally in one subscription. attempts: as of its last activation.

@@ -2,7 +2,7 @@
 -- KEYS 1 meta   ARGV 1 packed {holder, hold ms}   -> packed {held 0|1, busy 0|1, wait}
 --   held = 0: another holder maintains the queue; nothing else was read
 --   busy: the queue has active, leased, suspended or parked jobs, parents that wait, entries for other queues, unfinished
---   flows or staged writes   wait: ms until the next scheduler is due, -1 = there is none
+--   flows or staged writes, or failed jobs and a failure policy   wait: ms until the next scheduler is due, -1 = there is none
 -- Bound: constant.
 
 local SCORED = G.rows.scored
@@ -16,6 +16,7 @@ local function is_busy(q)
   local group = G.stream_group(q, G.GROUP)
   if group and group[STREAM_GROUP.pending] > 0 then return true end
   if G.count_of(redis.call('GET', q.list_active)) > 0 or redis.call('HLEN', q.P .. 'flows') > 0 then return true end
+  if G.failures.has_work(q) then return true end
   for command, keys in pairs(FILLED) do
     for _, key in ipairs(keys) do
       if redis.call(command, q[key]) > 0 then return true end

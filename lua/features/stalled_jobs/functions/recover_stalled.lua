@@ -2,8 +2,9 @@
 -- it.
 -- KEYS 1 meta
 -- ARGV 1 packed {holder, hold_ms, lock_ms, max_stalled, quiet, cursor, foreign_prefix, grace}
--- -> packed {recovered ids, failed ids, cursor, held, interval}     held = 0: another holder has the lock, nothing was
--- read; interval: ms between checks by the policy of the queue, 0 = not set
+-- -> packed {recovered ids, failed ids, cursor, held, interval, policy}     held = 0: another holder has the lock, nothing was
+-- read; interval: ms between checks by the policy of the queue, 0 = not set;
+-- policy: 1 = the queue has a failure policy, and failed jobs (features/failures)
 -- max_stalled, grace: for jobs without a policy of their worker or of the queue (policy.lua).
 -- The first call of a round also recovers list jobs that a peer popped and never activated (recover_popped.lua).
 -- Bound: 100 pending entries or list jobs per call; call again with the cursor until it is ''.
@@ -189,9 +190,10 @@ local function has_much_to_sweep(q)
 end
 
 -- Return the reply of this call.
-local function reply_of(run, cursor)
+local function reply_of(q, run, cursor)
   return G.replies.recover_stalled({
     recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1, interval = run.policy.interval or 0,
+    policy = G.failures.has_work(q) and 1 or 0,
   })
 end
 
@@ -201,18 +203,19 @@ G.export('recover_stalled', { 'allow-oom' }, function(q, request)
   local lock_key, holder, interval = q.P .. 'lock:recover', request.holder, G.stalled_policy.of_queue(q, run).interval
   local hold = interval and math.min(request.hold, math.floor(interval * 0.8)) or request.hold
   if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
-    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0 })
+    return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0,
+      policy = 0 })
   end
   local cursor = request.cursor
   if cursor == '' then
     sweep(q, run)
-    if has_much_to_sweep(q) then return reply_of(run, LISTS .. '0') end
+    if has_much_to_sweep(q) then return reply_of(q, run, LISTS .. '0') end
   end
   local rank = cursor == '' and '0' or string.match(cursor, '^' .. LISTS .. '(%d+)$')
   if rank then
     local more = check_lists(q, run, tonumber(rank))
-    if more then return reply_of(run, LISTS .. G.int(more)) end
+    if more then return reply_of(q, run, LISTS .. G.int(more)) end
     cursor = ''
   end
-  return reply_of(run, check_pending(q, run, cursor))
+  return reply_of(q, run, check_pending(q, run, cursor))
 end)

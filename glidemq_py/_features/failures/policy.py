@@ -1,0 +1,171 @@
+"""Setting and reading the failure policy of a queue, and the bounds of its jobs' attempt histories."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.times import MAX_DURATION_MS, SECOND_MS, Milliseconds, to_ms
+from glidemq_py._features.failures.calls import set_failure_setting
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = [
+    "AttemptHistory",
+    "FailurePolicy",
+    "get_attempt_history",
+    "get_failure_policy",
+    "read_attempt_history",
+    "read_failure_policy",
+    "remove_failure_policy",
+    "set_attempt_history",
+    "set_failure_policy",
+]
+
+_POLICY: Final = "failurePolicy"
+_HISTORY: Final = "attemptHistory"
+_MOST_RETRIES: Final = 1_000_000
+_MOST_ENTRIES: Final = 100_000_000
+_MOST_ATTEMPTS: Final = 1_000
+_MOST_BYTES: Final = 1_048_576
+_LEAST_BYTES: Final = 4_096
+_MOST_TRACEBACK: Final = 65_536
+_OTHER_BYTES: Final = 2_048
+"""Space for the other parts of an attempt than its traceback."""
+
+
+class FailurePolicy(NamedTuple):
+    """Failure policy of a queue; see `Queue.set_failure_policy`.
+
+    Attributes:
+        retry_interval: Time from a failure to the automatic requeue, ms; None = failed jobs are not requeued.
+        max_auto_retries: Maximum number of automatic requeues of a job.
+        max_age: Time after which a failed job is deleted, ms; None = never.
+        max_entries: Number of newest failed jobs to keep; None = all.
+    """
+
+    retry_interval: int | None = None
+    max_auto_retries: int = 3
+    max_age: int | None = None
+    max_entries: int | None = None
+
+
+class AttemptHistory(NamedTuple):
+    """Bounds of the failed attempts that a job's record keeps; see `Queue.set_attempt_history`.
+
+    Attributes:
+        max_attempts: Number of failed attempts to keep, the newest; 0 = none are recorded.
+        max_traceback: Maximum size of a traceback, of which the end is kept, bytes; 0 = no tracebacks.
+        max_bytes: Maximum size of all attempts of a job, bytes.
+    """
+
+    max_attempts: int = 20
+    max_traceback: int = 4_096
+    max_bytes: int = 65_536
+
+
+# -- the policy ---------------------------------------------------------------------------------------
+
+
+async def set_failure_policy(
+    self: ConnectedQueue,
+    *,
+    retry_interval: Milliseconds | None = None,
+    max_auto_retries: int = 3,
+    max_age: Milliseconds | None = None,
+    max_entries: int | None = None,
+) -> None:
+    """Set what happens to failed jobs of the queue; replaces the whole policy.
+
+    Workers and `Maintenance` execute it with their checks for stalled jobs, by default every 30 seconds.
+
+    Args:
+        retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
+            None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
+            expired jobs are not requeued.
+        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000. Each has all attempts of
+            the job. A manual requeue starts at 0 again.
+        max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
+            never.
+        max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none of the first, third and fourth was given.
+    """
+    if retry_interval is None and max_age is None and max_entries is None:
+        problem = "give at least one of 'retry_interval', 'max_age' and 'max_entries'"
+        raise GlideMQValidationError("retry_interval", None, problem)
+    interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
+    retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
+    age = 0 if max_age is None else _duration("max_age", max_age)
+    entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
+    link = await self._connected()
+    await link.transport.call(set_failure_setting(link.keys.meta, _POLICY, f"{interval}|{retries}|{age}|{entries}"))
+
+
+async def get_failure_policy(self: ConnectedQueue) -> FailurePolicy | None:
+    """Return the failure policy of the queue; None if it has none."""
+    link = await self._connected()
+    return read_failure_policy(await link.transport.command("HGET", link.keys.meta, _POLICY))
+
+
+async def remove_failure_policy(self: ConnectedQueue) -> None:
+    """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
+    link = await self._connected()
+    await link.transport.call(set_failure_setting(link.keys.meta, _POLICY, None))
+
+
+def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
+    """Return the policy of the meta field; None if it is absent or malformed."""
+    found = re.fullmatch(rb"(\d{1,15})\|(\d{1,15})\|(\d{1,15})\|(\d{1,15})", text or b"")
+    if found is None:
+        return None
+    interval, retries, age, entries = (int(number) for number in found.groups())
+    return FailurePolicy(interval or None, retries, age or None, entries or None)
+
+
+# -- the attempt history ------------------------------------------------------------------------------
+
+
+async def set_attempt_history(
+    self: ConnectedQueue, *, max_attempts: int = 20, max_traceback: int = 4_096, max_bytes: int = 65_536
+) -> None:
+    """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
+
+    A job's existing history is shortened when its next attempt fails.
+
+    Args:
+        max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
+        max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept.
+        max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
+            ``max_traceback``; the oldest attempts are deleted.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    attempts = check_int("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
+    traceback = check_int("max_traceback", max_traceback, 0, _MOST_TRACEBACK, unit=" (bytes)")
+    size = check_int("max_bytes", max_bytes, _LEAST_BYTES, _MOST_BYTES, unit=" (bytes)")
+    if size < traceback + _OTHER_BYTES:
+        problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
+        raise GlideMQValidationError("max_bytes", max_bytes, problem)
+    link = await self._connected()
+    await link.transport.call(set_failure_setting(link.keys.meta, _HISTORY, f"{attempts}|{traceback}|{size}"))
+
+
+async def get_attempt_history(self: ConnectedQueue) -> AttemptHistory:
+    """Return the bounds of the jobs' attempt histories."""
+    link = await self._connected()
+    return read_attempt_history(await link.transport.command("HGET", link.keys.meta, _HISTORY))
+
+
+def read_attempt_history(text: bytes | None) -> AttemptHistory:
+    """Return the bounds of the meta field; the defaults if it is absent or malformed."""
+    found = re.fullmatch(rb"(\d{1,15})\|(\d{1,15})\|(\d{1,15})", text or b"")
+    return AttemptHistory() if found is None else AttemptHistory(*(int(number) for number in found.groups()))
+
+
+def _duration(option: str, value: int | timedelta) -> int:
+    return to_ms(option, value, minimum=SECOND_MS, maximum=MAX_DURATION_MS)

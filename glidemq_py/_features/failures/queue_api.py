@@ -1,0 +1,308 @@
+"""The methods of `Queue` that list, count, requeue and delete its failed jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.names import parse_job_id, validate_job_name
+from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
+from glidemq_py._features.failures import calls
+from glidemq_py._features.failures.attempts import (
+    FIELD,
+    FailedAttempt,
+    FailureReason,
+    read_failed_attempts,
+    reason_named,
+)
+from glidemq_py._features.failures.calls import FailureRow, Filter
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = [
+    "Failure",
+    "FailureStats",
+    "get_failure_stats",
+    "get_failures",
+    "get_job_attempts",
+    "iter_failures",
+    "purge_failures",
+    "reset_failure_stats",
+    "retry_failures",
+]
+
+_PAGE: Final = 100
+"""Jobs per call: one or two milliseconds of server time."""
+_REASONS: Final = tuple(FailureReason)
+_COUNTERS: Final = "failureCounts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failed job of a queue.
+
+    Attributes:
+        job_id: Id of the job; `Queue.get_job` returns the job.
+        name: Name of the job.
+        reason: Why it failed.
+        error: Message of the last error.
+        error_type: Name of the exception's type; '' if the handler raised none.
+        failed_at: When it failed, epoch ms.
+        attempts_made: Number of failed attempts since it was added or requeued.
+        auto_retries: How often the failure policy has requeued it since it was added or requeued by hand.
+        next_retry_at: When the failure policy will requeue it, epoch ms; None = not.
+        expires_at: When the failure policy will delete it for its age, epoch ms; None = not.
+    """
+
+    job_id: str
+    name: str
+    reason: FailureReason
+    error: str
+    error_type: str
+    failed_at: int
+    attempts_made: int
+    auto_retries: int
+    next_retry_at: int | None
+    expires_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStats:
+    """How many jobs of a queue have failed.
+
+    Attributes:
+        kept: Number of failed jobs that the queue keeps now.
+        oldest: When the first of them failed, epoch ms; None without one.
+        newest: When the last of them failed, epoch ms; None without one.
+        awaiting_retry: Number of jobs that the failure policy will requeue, as of its last round.
+        since: Start of the counters below, epoch ms; None if no job has failed.
+        total: Number of jobs that have failed since then, the deleted and requeued ones included.
+        by_reason: The same by reason.
+        by_name: The same by job name. Beyond 1,000 pairs of reason and name, jobs of further names have the name ''.
+        counts: The same by reason and name.
+    """
+
+    kept: int
+    oldest: int | None
+    newest: int | None
+    awaiting_retry: int
+    since: int | None
+    total: int
+    by_reason: dict[FailureReason, int]
+    by_name: dict[str, int]
+    counts: dict[tuple[FailureReason, str], int]
+
+
+def _filter(
+    reason: str | Iterable[str] | None, name: str | None, since: int | datetime | None, until: int | datetime | None
+) -> Filter:
+    given = () if reason is None else (reason,) if isinstance(reason, str) else reason
+    if not isinstance(given, Collection):
+        raise GlideMQValidationError("reason", given, "must be a FailureReason or a collection of them")
+    reasons = [str(check_choice("reason", each, _REASONS)) for each in given]
+    if reason is not None and not reasons:
+        raise GlideMQValidationError("reason", given, "must not be empty")
+    low = False if since is None else _time("since", since)
+    high = False if until is None else _time("until", until)
+    if since is not None and until is not None and low > high:
+        raise GlideMQValidationError("until", until, "must not be before 'since'")
+    return reasons, False if name is None else validate_job_name(name), low, high
+
+
+def _time(option: str, value: int | datetime) -> int:
+    if isinstance(value, int):
+        return check_int(option, value, 0, MAX_EPOCH_MS, unit=" (epoch ms) or a datetime")
+    return epoch_ms(to_instant(option, value))
+
+
+def _failure(row: FailureRow) -> Failure:
+    return Failure(
+        job_id=row.id, name=row.name, reason=reason_named(row.reason), error=row.error, error_type=row.failed_type,
+        failed_at=int(row.failed_at), attempts_made=int(row.attempts), auto_retries=int(row.retries),
+        next_retry_at=int(row.next_retry) or None, expires_at=int(row.expires) or None,
+    )  # fmt: skip
+
+
+async def iter_failures(
+    self: ConnectedQueue,
+    *,
+    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+    name: str | None = None,
+    since: int | datetime | None = None,
+    until: int | datetime | None = None,
+) -> AsyncIterator[Failure]:
+    """Iterate over the failed jobs of the queue, oldest failure first.
+
+    A job that stays failed is returned exactly once.
+
+    Args:
+        reason: only these reasons: one `FailureReason` or several; None = all.
+        name: only jobs with this name.
+        since: only jobs that failed at this time or later, epoch ms or datetime.
+        until: only jobs that failed at this time or before, epoch ms or datetime.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    wanted = _filter(reason, name, since, until)
+    link, cursor = await self._connected(), ""
+    seen_at, seen = -1, set[str]()
+    while True:
+        reply = await link.transport.call(calls.failures_page(link.keys.meta, wanted, cursor, _PAGE))
+        for row in reply.rows:
+            failure = _failure(FailureRow(*row))
+            # Only neighbors that failed at the same time can be repeated.
+            if failure.failed_at != seen_at:
+                seen_at, seen = failure.failed_at, set[str]()
+            if failure.job_id not in seen:
+                seen.add(failure.job_id)
+                yield failure
+        cursor = reply.cursor
+        if not cursor:
+            return
+
+
+async def get_failures(
+    self: ConnectedQueue,
+    *,
+    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+    name: str | None = None,
+    since: int | datetime | None = None,
+    until: int | datetime | None = None,
+    limit: int = 100,
+) -> list[Failure]:
+    """Return the first ``limit`` failed jobs that match all given criteria, oldest failure first.
+
+    Args:
+        reason: only these reasons: one `FailureReason` or several; None = all.
+        name: only jobs with this name.
+        since: only jobs that failed at this time or later, epoch ms or datetime.
+        until: only jobs that failed at this time or before, epoch ms or datetime.
+        limit: maximum number of jobs, >= 1.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    most = check_int("limit", limit, 1, 2**31)
+    found: list[Failure] = []
+    async for failure in iter_failures(self, reason=reason, name=name, since=since, until=until):
+        found.append(failure)
+        if len(found) == most:
+            break
+    return found
+
+
+async def get_failure_stats(self: ConnectedQueue) -> FailureStats:
+    """Return how many jobs have failed, by reason and by job name. Reads counters, no jobs.
+
+    Failures of Node workers are in ``kept``, but not in the counters.
+    """
+    link = await self._connected()
+    reply = await link.transport.call(calls.failure_stats(link.keys.meta))
+    since: int | None = None
+    counts: dict[tuple[FailureReason, str], int] = {}
+    for field, text in zip(reply.counts[::2], reply.counts[1::2], strict=True):
+        number = int(text) if text.isdecimal() and len(text) <= 15 else 0
+        reason, separator, name = field.partition("|")
+        if field == "since":
+            since = number
+        elif separator and number:
+            key = reason_named(reason), name
+            counts[key] = counts.get(key, 0) + number
+    by_reason: dict[FailureReason, int] = {}
+    by_name: dict[str, int] = {}
+    for (why, name), number in counts.items():
+        by_reason[why] = by_reason.get(why, 0) + number
+        by_name[name] = by_name.get(name, 0) + number
+    return FailureStats(
+        kept=reply.kept, oldest=_known(reply.oldest), newest=_known(reply.newest), awaiting_retry=reply.retries,
+        since=since, total=sum(counts.values()), by_reason=by_reason, by_name=by_name, counts=counts,
+    )  # fmt: skip
+
+
+def _known(time: float) -> int | None:
+    return None if time < 0 else int(time)
+
+
+async def reset_failure_stats(self: ConnectedQueue) -> None:
+    """Set the counters of `get_failure_stats` to 0. The failed jobs stay."""
+    link = await self._connected()
+    await link.transport.call(calls.set_failure_setting(link.keys.meta, _COUNTERS, None))
+
+
+async def purge_failures(
+    self: ConnectedQueue,
+    *,
+    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+    name: str | None = None,
+    since: int | datetime | None = None,
+    until: int | datetime | None = None,
+) -> int:
+    """Delete the failed jobs that match all given criteria, in several short calls.
+
+    An interrupted operation is continued by calling it again.
+
+    Args:
+        reason: only these reasons: one `FailureReason` or several; None = all.
+        name: only jobs with this name.
+        since: only jobs that failed at this time or later, epoch ms or datetime.
+        until: only jobs that failed at this time or before, epoch ms or datetime.
+
+    Returns:
+        The number of deleted jobs.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    return await _change(self, "purge", _filter(reason, name, since, until))
+
+
+async def retry_failures(
+    self: ConnectedQueue,
+    *,
+    reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
+    name: str | None = None,
+    since: int | datetime | None = None,
+    until: int | datetime | None = None,
+) -> int:
+    """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
+
+    Args:
+        reason: only these reasons: one `FailureReason` or several; None = all.
+        name: only jobs with this name.
+        since: only jobs that failed at this time or later, epoch ms or datetime.
+        until: only jobs that failed at this time or before, epoch ms or datetime.
+
+    Returns:
+        The number of requeued jobs.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    return await _change(self, "retry", _filter(reason, name, since, until))
+
+
+async def _change(queue: ConnectedQueue, action: str, wanted: Filter) -> int:
+    link, cursor, changed = await queue._connected(), "", 0
+    while True:
+        call = calls.failures_change(link.keys.meta, action, wanted, cursor, _PAGE, changed)
+        reply = await link.transport.call(call)
+        changed += reply.changed
+        cursor = reply.cursor
+        if not cursor:
+            return changed
+        wanted = (*wanted[:3], reply.high)
+
+
+async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAttempt]:
+    """Return the failed attempts of a job, oldest first; see `Job.get_failed_attempts`.
+
+    Args:
+        job_id: Id of the job.
+    """
+    link = await self._connected()
+    text = await link.transport.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
+    return read_failed_attempts(text.decode("utf-8", "replace")) if text else []

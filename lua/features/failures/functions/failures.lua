@@ -1,0 +1,124 @@
+-- failures_page, failures_change, set_failure_setting: read and change the failed jobs of a queue.
+-- failures_page: return failed jobs, oldest first.
+--   KEYS 1 meta   ARGV 1 packed {reasons, name, low, high, cursor, count}   -> packed {rows, cursor}
+--   reasons: list, empty = all   name: false = all   low, high: when they failed, epoch ms, false = no bound
+--   rows: G.rows.failure   cursor: '' at first and at the end. A page may have few or no rows before the end.
+-- failures_change: requeue or delete failed jobs, oldest first.
+--   KEYS 1 meta   ARGV 1 packed {action, reasons, name, low, high, cursor, count, total}   -> packed {changed, cursor, high}
+--   action: 'retry' | 'purge'   total: changed by the previous calls; the last call writes one event for all of them,
+--   as peers do (jobId = count)   high: of the reply: for the next call; without one, jobs that fail meanwhile stay
+-- set_failure_setting: KEYS 1 meta   ARGV 1 packed {field, text}   -> 1
+--   field: 'attemptHistory' | 'failurePolicy' | 'failureCounts' (only deleted)   text: false = delete
+-- Bound: PAGE_MAX failed jobs per call.
+
+local F = G.failures
+local PAGE_MAX = 200
+local FIELDS = { 'state', 'name', 'failureReason', 'finishedOn', 'failedReason', 'failedType', 'attemptsMade',
+  'autoRetries', 'revoked' }
+local AT = G.positions(FIELDS)
+local SETTINGS = { attemptHistory = true, failurePolicy = true }
+
+-- Return a part of `failed` from the cursor on: ids and scores, flat. If the last member has left the set, those with
+-- its score are read again.
+F.slice = function(q, cursor, low, high, count)
+  local score, last = string.match(cursor, '^(.-)@(.*)$')
+  if score and redis.call('ZSCORE', q.failed, last) == score then
+    local rank = redis.call('ZRANK', q.failed, last)
+    return redis.call('ZRANGE', q.failed, rank + 1, rank + count, 'WITHSCORES')
+  end
+  return redis.call('ZRANGEBYSCORE', q.failed, tonumber(score or '') and score or low, high, 'WITHSCORES', 'LIMIT', 0, count)
+end
+
+F.read = function(q, id)
+  local h = G.pcall('HMGET', q.J .. id, unpack(FIELDS))
+  if h.err or h[AT.state] ~= 'failed' then return nil end
+  return {
+    name = h[AT.name] or '', failed_at = G.count_of(h[AT.finishedOn]), error = h[AT.failedReason] or '',
+    reason = F.reason_of_job(h[AT.failureReason], h[AT.finishedOn], h[AT.failedReason]),
+    failed_type = h[AT.failedType] or '', attempts = G.count_of(h[AT.attemptsMade]),
+    retries = G.count_of(h[AT.autoRetries]), revoked = h[AT.revoked],
+  }
+end
+
+local function matches(job, wanted, name)
+  return (not wanted or wanted[job.reason]) and (not name or name == job.name)
+end
+
+-- Call visit(id, job) for the failed jobs of a page that match the filter. Return the next cursor.
+local function each(q, r, visit)
+  local wanted = #r.reasons > 0 and G.positions(r.reasons)
+  local low, high = r.low and G.int(r.low) or '-inf', r.high and G.int(r.high) or '+inf'
+  local count = math.min(r.count, PAGE_MAX)
+  local found = F.slice(q, r.cursor, low, high, count)
+  for i = 1, #found, 2 do
+    if r.high and tonumber(found[i + 1]) > r.high then return '' end
+    local job = F.read(q, found[i])
+    if job and matches(job, wanted, r.name) then visit(found[i], job) end
+  end
+  return #found == 2 * count and found[#found] .. '@' .. found[#found - 1] or ''
+end
+
+G.export('failures_page', { 'no-writes' }, function(q, r)
+  local rows, policy = {}, F.policy(q)
+  local cursor = each(q, r, function(id, job)
+    local next_retry = F.next_retry(policy, job.retries, job.failed_at, job.reason, job.revoked)
+    rows[#rows + 1] = G.new.failure({
+      id = id, name = job.name, reason = job.reason, error = job.error, failed_type = job.failed_type,
+      failed_at = job.failed_at, attempts = job.attempts, retries = job.retries, next_retry = next_retry or false,
+      expires = policy and policy.age > 0 and job.failed_at + policy.age or false,
+    })
+  end)
+  return G.replies.failures_page({ rows = rows, cursor = cursor })
+end)
+
+-- Delete failed jobs with all their keys.
+F.purge = function(q, ids, now)
+  if #ids == 0 then return end
+  for _, id in ipairs(ids) do
+    local parent, parents = unpack(redis.call('HMGET', q.J .. id, 'parentId', 'parentIds'))
+    -- Its parents are already notified, unless a peer failed it.
+    if parent or parents then G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', now) end
+  end
+  G.results.before_delete(q, ids)
+  G.purge(q, ids)
+  redis.call('ZREM', q.failed, unpack(ids))
+  G.pcall('ZREM', q.failure_retries, unpack(ids))
+end
+
+F.requeue = function(q, id, now, retries)
+  G.requeue_failed(q, id, now, G.job_of(q, id))
+  redis.call('ZREM', q.failed, id)
+  if retries then redis.call('HSET', q.J .. id, 'autoRetries', G.int(retries)) end
+end
+
+G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
+  local now, ids = G.now(q), {}
+  r.high = r.high or now
+  local cursor = each(q, r, function(id) ids[#ids + 1] = id end)
+  if r.action == 'purge' then
+    F.purge(q, ids, now)
+  elseif r.action == 'retry' then
+    for _, id in ipairs(ids) do F.requeue(q, id, now) end
+  else
+    return redis.error_reply('ERR unknown action ' .. tostring(r.action))
+  end
+  if cursor == '' and r.total + #ids > 0 then
+    G.emit(q.events, r.action == 'purge' and 'cleaned' or 'retried', G.int(r.total + #ids))
+  end
+  return G.replies.failures_change({ changed = #ids, cursor = cursor, high = r.high })
+end))
+
+G.export('set_failure_setting', { 'allow-oom' }, function(q, r)
+  if r.field == 'failureCounts' then
+    redis.call('UNLINK', q.failure_counts)
+    return 1
+  end
+  if not SETTINGS[r.field] then return redis.error_reply('ERR unknown setting ' .. tostring(r.field)) end
+  if r.text then redis.call('HSET', q.meta, r.field, r.text) else redis.call('HDEL', q.meta, r.field) end
+  if r.field == 'failurePolicy' then
+    -- The times are computed again, with the new interval, from the oldest failed job on.
+    redis.call('HDEL', q.meta, 'failureScan')
+    redis.call('UNLINK', q.failure_retries)
+  end
+  return 1
+end)

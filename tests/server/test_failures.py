@@ -1,0 +1,208 @@
+"""Test failed attempts, failed jobs and the failure policy with workers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    AttemptHistory,
+    FailurePolicy,
+    FailureReason,
+    GlideMQValidationError,
+    Job,
+    JobFailedError,
+    Maintenance,
+    Queue,
+    UnrecoverableError,
+    Worker,
+)
+from glidemq_py.sync import Queue as BlockingQueue
+from tests.server.faults_support import worker_process
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+R = FailureReason
+
+
+async def fail(job: Job) -> None:
+    if job.name == "slow":
+        await asyncio.sleep(60)
+    if job.name == "final":
+        raise UnrecoverableError("no")
+    raise ValueError(f"attempt {job.attempts_made + 1}")
+
+
+async def all_failed(queue: Queue, *names: str, **options: Any) -> list[Job]:
+    async with Worker(queue.name, fail, queue._connection, concurrency=1):
+        jobs = [await queue.add(name, **options) for name in names]
+        for job in jobs:
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+    return jobs
+
+
+async def test_attempts_of_a_job(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        (job,) = await all_failed(queue, "a", attempts=3)
+        found = await job.get_failed_attempts()
+        assert found == await queue.get_job_attempts(job.id)
+        assert [(each.number, each.reason, each.error) for each in found] == [
+            (1, R.EXPLICIT_FAIL, "attempt 1"), (2, R.EXPLICIT_FAIL, "attempt 2"),
+            (3, R.MAX_ATTEMPTS_EXCEEDED, "attempt 3"),
+        ]  # fmt: skip
+        assert all("ValueError: attempt" in each.traceback and "in fail" in each.traceback for each in found)
+        assert len({each.worker for each in found}) == 1
+        assert all((each.duration or 0) >= 0 and each.error_type == "ValueError" for each in found)
+        await job.retry()
+        assert await job.get_failed_attempts() == found
+        with BlockingQueue(queue_name, url) as blocking:
+            assert blocking.get_job_attempts(job.id) == found
+
+
+async def test_reasons(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await all_failed(queue, "final", attempts=3)
+        await all_failed(queue, "slow", timeout=20)
+        await all_failed(queue, "a")
+        assert [(each.name, each.reason) for each in await queue.get_failures()] == [
+            ("final", R.EXPLICIT_FAIL), ("slow", R.TIMEOUT), ("a", R.MAX_ATTEMPTS_EXCEEDED),
+        ]  # fmt: skip
+
+
+async def test_lost_worker(url: str, queue_name: str) -> None:
+    options: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
+    async with Queue(queue_name, url) as queue:
+        async with worker_process("wait", url, queue_name, **options) as child:
+            await queue.set_stalled_policy(max_stalled_count=0)
+            job = await queue.add("n", attempts=5)
+            await child.line("began")
+            await child.kill()
+        async with Worker(queue_name, fail, url, **options):
+            with pytest.raises(JobFailedError, match="stalled"):
+                await job.wait_until_finished()
+        (attempt,) = await job.get_failed_attempts()
+        assert attempt.reason in (R.WORKER_LOST, R.STALLED)
+        assert attempt.worker != ""
+        assert attempt.started_at is not None
+        assert [each.reason for each in await queue.get_failures()] == [R.STALLED]
+
+
+async def test_leases_are_recorded(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", attempts=2)
+        (lease,) = await queue.fetch()
+        await lease.fail(OSError("disk"))
+        (lease,) = await queue.fetch()
+        await lease.fail("again")
+        assert [(each.error, each.error_type) for each in await job.get_failed_attempts()] == [
+            ("disk", "OSError"), ("again", "Error"),
+        ]  # fmt: skip
+
+
+async def test_filters_and_changes(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await all_failed(queue, "a", "b", "final", "a")
+        first, *_, last = await queue.get_failures()
+        assert [each.job_id for each in await queue.get_failures(name="a")] == [first.job_id, last.job_id]
+        assert len(await queue.get_failures(reason=R.MAX_ATTEMPTS_EXCEEDED)) == 3
+        assert len(await queue.get_failures(reason=["explicit_fail", R.TIMEOUT], limit=1)) == 1
+        until = datetime.fromtimestamp(first.failed_at / 1000, UTC) - timedelta(seconds=1)
+        assert await queue.get_failures(until=until) == []
+        assert len(await queue.get_failures(since=until)) == 4
+        assert await queue.purge_failures(name="b") == 1
+        assert await queue.retry_failures(reason="explicit_fail") == 1
+        assert [each.name for each in await queue.get_failures()] == ["a", "a"]
+        stats = await queue.get_failure_stats()
+        assert (stats.kept, stats.total, stats.by_name) == (2, 4, {"a": 2, "b": 1, "final": 1})
+        assert stats.by_reason == {R.MAX_ATTEMPTS_EXCEEDED: 3, R.EXPLICIT_FAIL: 1}
+        assert stats.since is not None
+        assert (stats.oldest, stats.newest) == (first.failed_at, last.failed_at)
+        await queue.reset_failure_stats()
+        assert (await queue.get_failure_stats()).total == 0
+        assert await queue.purge_failures() == 2
+
+
+async def test_dead_letter_entry_has_the_attempts(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        await all_failed(queue, "a", attempts=2)
+        (entry,) = await queue.get_dead_letter_jobs()
+        assert [(each["number"], each["reason"]) for each in entry.data["failedAttempts"]] == [
+            (1, "explicit_fail"), (2, "max_attempts_exceeded"),
+        ]  # fmt: skip
+        assert await queue.remove_dead_letter_job(entry.id)
+
+
+async def test_settings(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_failure_policy() is None
+        await queue.set_failure_policy(retry_interval=timedelta(minutes=1), max_age=timedelta(days=7))
+        assert await queue.get_failure_policy() == FailurePolicy(60_000, 3, 7 * 86_400_000, None)
+        await queue.set_failure_policy(max_entries=5)
+        assert await queue.get_failure_policy() == FailurePolicy(None, 3, None, 5)
+        await queue.remove_failure_policy()
+        assert await queue.get_failure_policy() is None
+        assert await queue.get_attempt_history() == AttemptHistory(20, 4_096, 65_536)
+        await queue.set_attempt_history(max_attempts=0)
+        assert (await queue.get_attempt_history()).max_attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("set_failure_policy", {"retry_interval": 999}), ("set_failure_policy", {"max_age": True}),
+        ("set_failure_policy", {"max_entries": 0}), ("set_attempt_history", {"max_attempts": 1_001}),
+        ("set_attempt_history", {"max_bytes": 4_096}), ("get_failures", {"reason": "failed"}),
+        ("get_failures", {"limit": 0}), ("get_failures", {"name": ""}), ("purge_failures", {"since": "now"}),
+        ("retry_failures", {"until": -1}), ("purge_failures", {"reason": []}),
+    ],
+)  # fmt: skip
+async def test_invalid_arguments_are_rejected(url: str, queue_name: str, method: str, options: dict[str, Any]) -> None:
+    async with Queue(queue_name, url) as queue:
+        with pytest.raises(GlideMQValidationError, match=next(iter(options))):
+            await getattr(queue, method)(**options)
+        with pytest.raises(GlideMQValidationError, match="at least one of"):
+            await queue.set_failure_policy()
+        with pytest.raises(GlideMQValidationError, match="before"):
+            await queue.get_failures(since=2, until=1)
+
+
+async def test_worker_executes_the_policy(url: str, queue_name: str) -> None:
+    done: asyncio.Queue[str] = asyncio.Queue()
+
+    async def finish(job: Job) -> None:
+        await done.put(job.id)
+
+    async with Queue(queue_name, url) as queue:
+        await queue.set_failure_policy(retry_interval=1_000)
+        (job,) = await all_failed(queue, "a")
+        async with Worker(queue_name, finish, url, lock_duration=1_000, stalled_interval=1_000):
+            assert await asyncio.wait_for(done.get(), 30) == job.id
+        assert len(await job.get_failed_attempts()) == 1
+
+
+async def test_maintenance_executes_the_policy(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        (job,) = await all_failed(queue, "a")
+        await queue.set_failure_policy(retry_interval=1_000)
+        async with Maintenance([queue], lock_duration=1_000, stalled_interval=1_000):
+            (lease,) = await queue.fetch(wait=30_000)
+            assert lease.id == job.id
+            await lease.complete()
+
+
+async def test_backup_contains_the_attempts(url: str, queue_name: str, tmp_path: Path) -> None:
+    async with Queue(queue_name, url) as queue, Queue(f"{queue_name}-copy", url) as copy:
+        await queue.set_failure_policy(retry_interval=60_000)
+        (job,) = await all_failed(queue, "a", attempts=2)
+        await queue.backup(tmp_path)
+        await copy.restore(tmp_path, source=queue_name)
+        assert await copy.get_job_attempts(job.id) == await job.get_failed_attempts()
+        assert await copy.get_failure_policy() == FailurePolicy(60_000)
+        assert await copy.get_failures() == await queue.get_failures()
+        assert (await copy.get_failure_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}
+        await copy.obliterate()
