@@ -10,6 +10,7 @@ ran: list[str] = []
 
 async def handle(job: Job) -> None:
     ran.append(job.queue_name)
+    await asyncio.sleep(0.02)
 
 
 async def fill(jobs: int, *names: str) -> None:
@@ -30,7 +31,7 @@ async def main() -> None:
     print("strict order:", ", ".join(await run(Worker(["emails", "images"], handle))))
 
     await fill(100, "critical", "default", "bulk")
-    order = await run(Worker({"critical": 6, "default": 3, "bulk": 1}, handle))
+    order = await run(Worker({"critical": 6, "default": 3, "bulk": 1}, handle, concurrency=5))
     first = Counter(order[:100])
     shares = [f"{name} {round(first[name], -1)}" for name in ("critical", "default", "bulk")]
     print("of the first 100 jobs:", ", ".join(shares))

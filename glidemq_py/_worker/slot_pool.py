@@ -5,9 +5,9 @@ only while no earlier one has ready jobs. Weights share the slots by weighted fa
 the virtual time of its queue by 1 / weight, and each free slot is for the queue that is furthest behind. That may be a
 queue that has a call in flight: the slot then stays free until its reply, or short jobs would ignore the weights.
 
-If jobs are so short that all slots are free again within `LEAD_S`, dealing single slots would make many small calls.
-All free slots then go to one queue, until it is ahead of the one that is furthest behind by the jobs that the worker
-completes in that time. So calls are as large as those of a worker of one queue.
+If jobs are so short that all slots are free again within 12 ms, dealing single slots would make many small calls. All
+free slots then go to one queue, until it is ahead of the one that is furthest behind by the jobs that the worker
+completes in `LEAD_S`. So calls are as large as those of a worker of one queue.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ __all__ = ["PooledEngine", "PooledFetchLoop", "SlotPool"]
 
 LEAD_S: Final = 0.025
 """How far a queue may be ahead of the others: by the jobs that the worker completes in so many seconds."""
+_SHORT: Final = 2
+"""Number of times that all slots become free in `LEAD_S` if jobs are short."""
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
 _SAME_TIME: Final = 1e-6
@@ -77,7 +79,7 @@ class SlotPool:
             self._since = now
         elif now - self._since >= LEAD_S:
             jobs = self._ended * LEAD_S / (now - self._since)
-            self._lead = jobs if jobs >= self.slots else 0.0
+            self._lead = jobs if jobs >= _SHORT * self.slots else 0.0
             self._ended, self._since = 0, now
 
     def charge(self, engine: PooledEngine, count: int) -> None:
