@@ -38,7 +38,8 @@ async def fail(job: Job) -> None:
 
 
 async def all_failed(queue: Queue, *names: str, **options: Any) -> list[Job]:
-    async with Worker(queue.name, fail, queue._connection, concurrency=1):
+    # Its turn to recover stalled jobs ends before the next worker starts.
+    async with Worker(queue.name, fail, queue._connection, concurrency=1, lock_duration=1_000, stalled_interval=1_000):
         jobs = [await queue.add(name, **options) for name in names]
         for job in jobs:
             with pytest.raises(JobFailedError):
