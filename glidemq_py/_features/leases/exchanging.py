@@ -16,6 +16,7 @@ from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import encode_result
+from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases.calls import CONSUMER
 from glidemq_py._features.leases.tokens import LeaseFacts
@@ -127,15 +128,16 @@ class Report(NamedTuple):
 # -- rows ------------------------------------------------------------------------------------------------------
 
 
-def completed_row(link: QueueLink, facts: LeaseFacts, result: Any) -> Finished:
+def completed_row(serializer: Serializer, facts: LeaseFacts, result: Any) -> Finished:
     """Return the row of a completed lease.
 
     Raises:
         SerializationError: If the result cannot be serialized.
         PayloadTooLargeError: If the result is too large.
     """
-    text = "null" if result is None else encode_result(result, link.serializer)
-    return working.completed(facts.id, facts.entry, facts.fence, facts.processed_on, text, facts.keep)
+    text = "null" if result is None else encode_result(result, serializer)
+    job_id, entry, fence, processed_on, _, keep = facts
+    return working.Completed(working.COMPLETED, job_id, entry, fence, processed_on, text, keep)
 
 
 def released_row(facts: LeaseFacts) -> Finished:
@@ -397,6 +399,7 @@ async def _release(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
 def facts_of(run: Run) -> LeaseFacts:
     """Return the facts of a fetched lease."""
     attempt, options = run.attempt, run.options
-    limit = 0 if not options.timeout else attempt.processed_on + to_ms("timeout", options.timeout)
-    return LeaseFacts(run.job.id, attempt.entry, attempt.fence, attempt.processed_on, limit,
-                      kept(options.remove_on_complete))  # fmt: skip
+    timeout, remove = options.timeout, options.remove_on_complete
+    limit = attempt.processed_on + to_ms("timeout", timeout) if timeout else 0
+    keep = 0 if remove is None else kept(remove)
+    return LeaseFacts(run.job.id, attempt.entry, attempt.fence, attempt.processed_on, limit, keep)

@@ -132,7 +132,7 @@ class Lease(Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached.
         """
         link = await self._queue._connected()
-        row = completed_row(link, self._facts, result)
+        row = completed_row(link.serializer, self._facts, result)
         return await self._report(Report(row, self._facts.limit, self._run), fetch_next)
 
     async def fail(self, error: Any, *, retry: bool = True, fetch_next: int = 0) -> list[Lease[Any, Any]]:
@@ -230,7 +230,8 @@ async def report_all(
     """Report leases, and fetch others; return the outcomes and the fetched leases."""
     outcomes, fetched, _ = await exchange(queue, reports, fetch, maker(queue, fetch))
     for lease, outcome in zip(leases, outcomes, strict=True):
-        lease.ended = lease.ended or outcome.applied
+        if outcome is LeaseOutcome.COMPLETED or outcome.applied:
+            lease.ended = True
     return outcomes, fetched
 
 

@@ -222,8 +222,10 @@ async def complete_leases(
     """
     pairs = _pairs(self, "results", results)
     link = await self._connected()
+    serializer = link.serializer
     reports = [
-        Report(completed_row(link, lease._facts, result), lease._facts.limit, lease._run) for lease, result in pairs
+        Report(completed_row(serializer, lease._facts, result), lease._facts.limit, lease._run)
+        for lease, result in pairs
     ]
     return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)
 
@@ -346,7 +348,8 @@ def _leases(queue: LeasingQueue, option: str, given: object) -> list[Lease[Any, 
         lease = getattr(each, "_core", each)  # a blocking lease
         if not isinstance(lease, _LEASE):
             raise GlideMQValidationError(f"{option}[{number}]", each, f"must be a lease, not {type(each).__name__}")
-        _check_queue(queue, f"{option}[{number}]", lease)
+        if lease._queue is not queue:
+            _check_queue(queue, f"{option}[{number}]", lease)
         found.append(lease)
     return found
 
@@ -360,9 +363,10 @@ def _pairs(queue: LeasingQueue, option: str, given: object) -> list[tuple[Lease[
             first, value = each
         except (TypeError, ValueError):
             first = value = None
-        lease: Any = getattr(first, "_core", first)
+        lease: Any = first if type(first) is _LEASE else getattr(first, "_core", first)
         if not isinstance(lease, _LEASE):
             raise GlideMQValidationError(f"{option}[{number}]", each, "must be a pair of a lease and a value")
-        _check_queue(queue, f"{option}[{number}]", lease)
+        if lease._queue is not queue:
+            _check_queue(queue, f"{option}[{number}]", lease)
         found.append((lease, value))
     return found
