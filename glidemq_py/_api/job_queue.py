@@ -140,6 +140,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
         self._adder: Adder | None = None  # of the event loop that added last
+        self._durable_adder: tuple[Durability, LoopConnection, DurableAdds] | None = None  # the same, of durable adds
         self._dead_letter_queue = dead_letters.DeadLetterQueue()
         self._dead_letters_declared = False
         self._closed = False
@@ -231,12 +232,17 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _durable_adds(self, durability: Durability) -> DurableAdds:
         """Return the adder of the running event loop for durable adds."""
         connection = await self._transport.connected()
+        last = self._durable_adder
+        if last is not None and last[0] is durability and last[1] is connection:
+            return last[2]
 
         def make(transport: Transport) -> DurableAdds:
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
             return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), add_marked), confirmer)
 
-        return connection.part(durability, make)
+        adder = connection.part(durability, make)
+        self._durable_adder = durability, connection, adder
+        return adder
 
     async def _wake_ups(self) -> WakeUps:
         """Return the wake-ups of the running event loop, for fetches that wait."""
