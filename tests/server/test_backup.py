@@ -458,6 +458,36 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
     assert {each.id for state in states for each in await copy.get_jobs(state)} >= set(lasting)
 
 
+@pytest.mark.parametrize("kind", ["job", "log"])
+async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
+    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A key is deleted after SCAN has returned it; the new primary does not have the deletion."""
+    jobs = await queue.add_bulk([("n", n) for n in range(5)])
+    await jobs[2].log("line")
+    link = await queue._connected()
+    raw, key, times = Raw(resp, queue.name), f"{kind}:{jobs[2].id}", 0
+    read = creating._Reading._read_full
+
+    async def racing(self: Any, *, all_: bool = False) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raw.run("RENAME", key, raw.key("elsewhere"))
+        await read(self, all_=all_)
+        if times == 2:
+            raw.run("RENAME", "elsewhere", raw.key(key))
+            link.transport.interruptions.record()
+
+    monkeypatch.setattr(creating._Reading, "_read_full", racing)
+    info = await queue.backup(tmp_path)
+    assert info.jobs == 5
+    report = await copy.restore(tmp_path, source=queue.name)
+    assert report.jobs == 5
+    assert (await copy.get_job_logs(jobs[2].id)).logs == ["line"]
+    assert (await copy.check()).findings == ()
+
+
 async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses are in proportion to the CPU time that the server reports."""
     await queue.add_bulk([("n", n) for n in range(2_000)])

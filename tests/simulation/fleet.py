@@ -271,7 +271,7 @@ class Fleet:
             while loop.now < until:
                 counts = await queue.get_job_counts()
                 left = (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
-                        counts.suspended)  # fmt: skip
+                        counts.suspended, counts.group_waiting)  # fmt: skip
                 done = not any(left) and not self._pending and not await queue.get_job_schedulers()
                 if done and (not self.scenario.subscribers or await self.subscriptions.are_done()):
                     break
@@ -355,8 +355,18 @@ class Fleet:
         place = act.party % len(self.producers)
         party = self.producers[place]
         self.kill(party)
+        self._forget_waiters(party)
         self._pending = {number: by for number, by in self._pending.items() if by is not party}
         self.loop.call_later(act.amount, self.start_producer, place)
+
+    def _forget_waiters(self, party: Party) -> None:
+        """Give the next step of the work to no task of a killed party."""
+        waiters: Any = self._work._getters  # type: ignore[attr-defined]
+        for waiter in [*waiters]:
+            if any(context.get(PARTY) is party for _, context in waiter._callbacks or ()):
+                waiters.remove(waiter)
+        if not self._work.empty():
+            self._work._wakeup_next(waiters)  # type: ignore[attr-defined]
 
     def _failover(self, act: Act) -> None:
         """The primary dies; a replica that lacks its last writes takes over.

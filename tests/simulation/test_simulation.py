@@ -43,6 +43,13 @@ FOUND_WITH_EXTRAS: list[tuple[int, int, str]] = [
 ]
 """The same, with leases, a broadcast, wake-up channels and maintenance."""
 
+FOUND_WITH_BACKUPS: list[tuple[int, int, str]] = [
+    (1000003, 1000, "a backup lacked jobs that were deleted before they were read, and that a failover brought back"),
+    (1000008, 1000, "a run ended while jobs waited in ordering groups (a fault of the simulation)"),
+    (1000072, 1000, "a killed producer took the last step of the work (a fault of the simulation)"),
+]
+"""The same, with backups."""
+
 
 def check(totals: Totals, options: Mapping[str, Any], problems: list[str]) -> None:
     commands = "\n".join(totals.replay(seed, options) for seed in totals.failed)
@@ -167,6 +174,13 @@ def test_seed_that_found_a_fault(seed: int, jobs: int, fault: str) -> None:
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_EXTRAS)
 def test_seed_that_found_a_fault_with_extras(seed: int, jobs: int, fault: str) -> None:
     verdict = run_seed(seed, {"jobs": jobs, "backups": False})
+    assert verdict.problems == [], fault
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_BACKUPS)
+def test_seed_that_found_a_fault_with_backups(seed: int, jobs: int, fault: str) -> None:
+    verdict = run_seed(seed, {"jobs": jobs})
     assert verdict.problems == [], fault
 
 

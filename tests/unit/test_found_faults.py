@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.test_simulation import FOUND, FOUND_WITH_EXTRAS
+from tests.simulation.test_simulation import FOUND, FOUND_WITH_BACKUPS, FOUND_WITH_EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "found-faults.md"
-SEED = re.compile(r"seed (\d+) \((\d+) jobs(, extras)?\)")
+SEED = re.compile(r"seed (\d+) \((\d+) jobs(?:, (extras|backups))?\)")
+SEEDS = {None: FOUND, "extras": FOUND_WITH_EXTRAS, "backups": FOUND_WITH_BACKUPS}
 
 
 def guards() -> dict[str, list[str]]:
@@ -32,8 +33,7 @@ def test_every_fault_has_a_guard() -> None:
 @pytest.mark.parametrize("guard", sorted({guard for names in guards().values() for guard in names}))
 def test_the_guard_exists(guard: str) -> None:
     if seed := SEED.fullmatch(guard):
-        table = FOUND_WITH_EXTRAS if seed[3] else FOUND
-        assert (int(seed[1]), int(seed[2])) in [(number, jobs) for number, jobs, _ in table]
+        assert (int(seed[1]), int(seed[2])) in [(number, jobs) for number, jobs, _ in SEEDS[seed[3]]]
         return
     file, _, name = guard.partition("::")
     text = (ROOT / file).read_text(encoding="utf-8")
@@ -42,6 +42,5 @@ def test_the_guard_exists(guard: str) -> None:
 
 def test_every_seed_has_a_row() -> None:
     listed = {SEED.fullmatch(guard) for names in guards().values() for guard in names}
-    rows = {(int(seed[1]), int(seed[2]), bool(seed[3])) for seed in listed if seed}
-    expected = {(seed, jobs, False) for seed, jobs, _ in FOUND}
-    assert rows == expected | {(seed, jobs, True) for seed, jobs, _ in FOUND_WITH_EXTRAS}
+    rows = {(int(seed[1]), int(seed[2]), seed[3]) for seed in listed if seed}
+    assert rows == {(seed, jobs, kind) for kind, table in SEEDS.items() for seed, jobs, _ in table}

@@ -90,6 +90,8 @@ class _Reading:
         self._jobs: list[str] = []
         self._keys: list[str] = []
         self._last: list[str] = []
+        self._missing: set[str] = set()
+        """Keys that were deleted before they were read."""
         self._large_records = 0
         self.keys = 0
         self.last_id = 0
@@ -100,16 +102,23 @@ class _Reading:
         return self._records.count + self._large_records
 
     async def run(self) -> None:
+        records = self._records
         for _ in range(SCANS):
             started = self._interruption()
             await self._scan()
-            # After a failover, SCAN continues in another order: keys may have been missed.
             if self._interruption() <= started:
-                break
+                await records.read_parents()
+                large, records.large = records.large, []
+                await self._read_keys([f"job:{each}" for each in large], records=True)
+                if self._interruption() <= started:
+                    break
+            # After a failover, SCAN continues in another order: keys may have been missed. And what was deleted before
+            # it was read may exist again, if the new primary did not have the deletion.
+            self._seen -= self._missing | {f"job:{each}" for each in records.missing}
+            self._missing.clear()
+            records.missing.clear()
         else:
             raise BackupError(f"queue {self._stem[:-1]!r}: the connection was interrupted in each of {SCANS} scans")
-        await self._records.read_parents()
-        await self._read_keys([f"job:{each}" for each in self._records.large], records=True)
         await self._read_keys(self._last)
 
     def _interruption(self) -> float:
@@ -154,12 +163,13 @@ class _Reading:
             await self._read_keys(batch)
 
     async def _read_keys(self, suffixes: list[str], *, records: bool = False) -> None:
-        cursor, found = b"", set[bytes]()
+        cursor, found = b"", set[str]()
         while suffixes:
             batch = suffixes[:KEYS_PER_CALL]
             reply = await self._link.transport.call(calls.backup_keys(self._link.keys.meta, batch, cursor))
             await self._parts.add("keys", reply.rows)
-            found.update(key for key, *_ in reply.rows)  # others are gone
+            found.update(text_of(key) for key, *_ in reply.rows)
+            self._missing.update(each for each in batch[: reply.taken] if each not in found)
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
         if records:

@@ -43,6 +43,7 @@ class RecordReader:
     Attributes:
         parents: ids of jobs with children, to be read at the end with `read_parents`.
         large: ids of jobs with too many fields, to be read as other keys.
+        missing: ids of jobs that were deleted before they were read.
         count: number of rows.
     """
 
@@ -59,6 +60,7 @@ class RecordReader:
         """Records in the next pipeline."""
         self.parents: list[str] = []
         self.large: list[str] = []
+        self.missing: set[str] = set()
         self.count = 0
 
     async def read(self, ids: Sequence[str]) -> None:
@@ -87,6 +89,7 @@ class RecordReader:
         sizes = await self._send([("HLEN", job(each)) for each in ids])
         found = [(each, size) for each, size in zip(ids, sizes, strict=True) if isinstance(size, int)]  # a hash
         self.large += [each for each, size in found if size > MOST_FIELDS]
+        self.missing.update(each for each, size in found if size == 0)
         return [each for each, size in found if 0 < size <= MOST_FIELDS]
 
     async def _read(self, ids: Sequence[str]) -> None:
@@ -97,6 +100,7 @@ class RecordReader:
             *(("HGETALL", job(each)) for each in ids),
         ])  # fmt: skip
         records = {each: flat for each, reply in zip(ids, replies, strict=True) if (flat := _flat(reply))}
+        self.missing.update(each for each in ids if each not in records)
         largest = max((sum(map(len, flat)) for flat in records.values()), default=1)
         self._most = max(1, min(MOST_RECORDS, 2 * self._most, PIPELINE_BYTES // largest))
         parents = await self._with_children(records, marked=marked is not False and marked != 0)
@@ -146,6 +150,8 @@ class RecordReader:
             reply = await self._link.transport.call(calls.backup_jobs(self._link.keys.meta, batch, parents=parents))
             self.parents += (text_of(each) for each in reply.deferred)
             self.large += (text_of(each) for each in reply.large)
+            read = {text_of(each) for each in (*reply.deferred, *reply.large, *(row[0] for row in reply.rows))}
+            self.missing.update(each for each in batch[: reply.taken] if each not in read)
             await self._take(reply.rows)
             ids = ids[reply.taken :]
             await self._used(reply.used)
