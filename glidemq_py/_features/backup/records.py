@@ -150,7 +150,7 @@ class RecordReader:
             reply = await self._link.transport.call(calls.backup_jobs(self._link.keys.meta, batch, parents=parents))
             self.parents += (text_of(each) for each in reply.deferred)
             self.large += (text_of(each) for each in reply.large)
-            read = {text_of(each) for each in (*reply.deferred, *reply.large, *(row[0] for row in reply.rows))}
+            read = {text_of(each) for each in (*reply.deferred, *reply.large, *(name for name, *_ in reply.rows))}
             self.missing.update(each for each in batch[: reply.taken] if each not in read)
             await self._take(reply.rows)
             ids = ids[reply.taken :]
