@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.budgets.options import Budget
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
     from glidemq_py._features.dead_letters.options import DeadLetterOptions
-    from glidemq_py._features.deduplication import Deduplication
+    from glidemq_py._features.deduplication.options import Deduplication
     from glidemq_py._features.durability.options import Durability
     from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
@@ -159,7 +159,7 @@ else:
             "glidemq_py._features.budgets.options": ("Budget",),
             "glidemq_py._features.consistency.checking": ("CheckReport", "Finding", "FindingKind"),
             "glidemq_py._features.dead_letters.options": ("DeadLetterOptions",),
-            "glidemq_py._features.deduplication": ("Deduplication",),
+            "glidemq_py._features.deduplication.options": ("Deduplication",),
             "glidemq_py._features.durability.options": ("Durability",),
             "glidemq_py._features.failures.attempts": ("FailedAttempt", "FailureReason"),
             "glidemq_py._features.failures.policy": ("AttemptHistory", "FailurePolicy"),

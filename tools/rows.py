@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "flow_job": f"{_NEW_JOB} flow",
         "flow_links": "inner multi parents",
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
-        "deduplication": "id ttl mode",
+        "deduplication": "id ttl mode until_started extend replace",
         "parent": "id queue",
         "added_other": "outcome id",
         # -- working
@@ -214,6 +214,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("set_stalled_policy", "interval max_stalled grace"),
     _call("set_failure_setting", "field text"),
     _call("run_failure_policy", "is_first", reply="retried deleted more wait"),
+    _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
     _call("pass_wake_up"),

@@ -19,7 +19,7 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, add, encode_row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
-from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
 from glidemq_py._job.job import Job
@@ -182,12 +182,12 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
             raise invalid_parent(options.parent, job_id)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
-        if job.outcome is JobOutcome.REPLACED:
+        if job.outcome in ADDED_OUTCOMES:
             job.timestamp = now
     job._data = data
     if options is NO_OPTIONS:
         return job
-    if job.outcome is JobOutcome.ADDED or job.outcome is JobOutcome.REPLACED:
+    if job.outcome is JobOutcome.ADDED or job.outcome in ADDED_OUTCOMES:
         job._given = options
         job._delay = options.delay or 0
     if options.priority:

@@ -21,7 +21,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add, encode_row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
-from glidemq_py._core.job_states import JobCounts, JobOutcome, WorkerInfo
+from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
@@ -40,6 +40,7 @@ from glidemq_py._features.backup import queue_api as backups
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
+from glidemq_py._features.deduplication import queue_api as deduplication
 from glidemq_py._features.durability.adding import ConfirmingTransport, DurableAdds, MarkedChunks, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
@@ -295,7 +296,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
         Returns:
             The job. Its ``outcome`` is ``added``; ``duplicate`` if a job with this ``job_id`` exists; with
-            ``deduplication`` also ``skipped`` (the returned job is the existing one) or ``replaced``.
+            ``deduplication`` also ``skipped`` (the returned job is the existing one), ``replaced`` or ``staged``.
 
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
@@ -456,7 +457,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
                 raise UnsupportedOptionError(option, getattr(job_options, option), "cannot be used with add_and_wait")
         await (await self._connected()).waiter.start()
         job = await self.add(name, data, **options)
-        if job.outcome not in (JobOutcome.ADDED, JobOutcome.REPLACED):
+        if job.outcome not in ADDED_OUTCOMES:
             message = f"job {job.id!r} already exists ({job.outcome})"
             raise JobStateError(job.id, str(job.outcome), "add and wait for", message)
         return await job.wait_until_finished(timeout)
@@ -658,6 +659,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- deduplication ------------------------------------------------------------------------------------
+
+    get_deduplication_job = deduplication.get_deduplication_job
+    remove_deduplication = deduplication.remove_deduplication
 
     # -- stalled jobs -------------------------------------------------------------------------------------
 

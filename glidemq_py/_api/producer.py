@@ -18,7 +18,7 @@ from glidemq_py._client.connect import URL_VARIABLE, Connection
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
-from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import validate_queue_name
@@ -171,7 +171,7 @@ def abandon(producer: Producer[Any]) -> None:
 
 def added_id(job: Job[Any, Any]) -> str | None:
     """Return the id of an added job; None if a job already existed."""
-    return job.id if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED) else None
+    return job.id if job.outcome in ADDED_OUTCOMES else None
 
 
 async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any], durable: DurableInput = None) -> list[str | None]:

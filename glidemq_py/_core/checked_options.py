@@ -95,7 +95,7 @@ class CheckedOptions:
                 values[name] = found[0](found[2], value)
         self._check_given()
 
-    def replace(self, **changes: Any) -> Self:
+    def with_changes(self, **changes: Any) -> Self:
         """Return a copy with some options changed; the others are not checked again."""
         checked, copy = type(self)(**changes), object.__new__(type(self))
         copy.__dict__.update(self.__dict__ | checked.__dict__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class JobState(StrEnum):
@@ -36,6 +37,12 @@ class JobOutcome(StrEnum):
     """Deduplication kept the existing job."""
     REPLACED = "replaced"
     """Deduplication replaced the existing job with this one."""
+    STAGED = "staged"
+    """Deduplication staged this job: it runs after the existing job, which is active, has ended."""
+
+
+ADDED_OUTCOMES: Final = frozenset((JobOutcome.ADDED, JobOutcome.REPLACED, JobOutcome.STAGED))
+"""Outcomes of an `add` that stored a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

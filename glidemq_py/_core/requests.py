@@ -81,6 +81,7 @@ __all__ = [
     "release_leases",
     "remote_children",
     "remove",
+    "remove_deduplication",
     "renew",
     "repair",
     "repair_counters",
@@ -270,6 +271,11 @@ def set_failure_setting(*, field: object, text: object) -> tuple[bytes]:
 def run_failure_policy(*, is_first: object) -> tuple[bytes]:
     """Return the arguments of ``run_failure_policy``."""
     return (pack((is_first,)),)
+
+
+def remove_deduplication(*, id: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``remove_deduplication``."""
+    return (id,)
 
 
 def invalidate(*, token: str | bytes) -> tuple[str | bytes]:

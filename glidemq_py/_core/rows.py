@@ -42,7 +42,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "flow_links": ("inner", "multi", "parents"),
     "ordering": ("group", "concurrency", "rate_max", "rate_duration", "tb_capacity", "tb_rate", "cost"),
-    "deduplication": ("id", "ttl", "mode"),
+    "deduplication": ("id", "ttl", "mode", "until_started", "extend", "replace"),
     "parent": ("id", "queue"),
     "added_other": ("outcome", "id"),
     "fetched_job": (

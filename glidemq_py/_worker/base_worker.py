@@ -130,9 +130,9 @@ class BaseWorker(AsyncOnly):
             raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
         if connection is not None:
             check_connection(connection)
-        options = self.options if concurrency is None else self.options.replace(concurrency=concurrency)
+        options = self.options if concurrency is None else self.options.with_changes(concurrency=concurrency)
         if prefix is not None:
-            self._queue_options = self._queue_options.replace(prefix=prefix)
+            self._queue_options = self._queue_options.with_changes(prefix=prefix)
             self._keys = QueueKeys(prefix, self.queue_name)
         self.options = options
         self._connection = self._connection if connection is None else connection

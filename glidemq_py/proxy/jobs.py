@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from fastapi import Query
 from starlette.responses import Response
 
-from glidemq_py._core.job_states import JobOutcome
+from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
 from glidemq_py._features.suspend.queue_api import send_signal
@@ -135,7 +135,7 @@ class SignalOutcome(ResponseModel):
 
 
 def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
-    if job.outcome in (JobOutcome.ADDED, JobOutcome.REPLACED):
+    if job.outcome in ADDED_OUTCOMES:
         return {"id": job.id, "name": job.name, "timestamp": job.timestamp}
     return {"skipped": True}
 

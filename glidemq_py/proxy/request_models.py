@@ -82,6 +82,9 @@ class Deduplication(_Request, total=False):
     id: Required[_Key]
     ttl: _MsPositive
     mode: Literal["simple", "throttle", "debounce"]
+    until: Literal["started", "ended"]
+    extend: bool
+    replace: bool
 
 
 class MessageDeduplication(_Request, total=False):

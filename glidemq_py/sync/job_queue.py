@@ -171,7 +171,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Returns:
             The job. Its ``outcome`` is ``added``; ``duplicate`` if a job with this ``job_id`` exists; with
-            ``deduplication`` also ``skipped`` (the returned job is the existing one) or ``replaced``.
+            ``deduplication`` also ``skipped`` (the returned job is the existing one), ``replaced`` or ``staged``.
 
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
@@ -770,6 +770,34 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def get_deduplication_job(self, deduplication_id: str) -> Job[Any, Any] | None:
+        """Return the job that was added last with this deduplication id, or None.
+
+        Args:
+            deduplication_id: The ``id`` of the option ``deduplication``, 1 to 256 characters.
+
+        Returns:
+            The job, which may have ended. None if there is no such job, or if it was deleted.
+
+        Raises:
+            GlideMQValidationError: If ``deduplication_id`` is invalid.
+        """
+        return twin_if_any(run_immediately(self._core.get_deduplication_job(deduplication_id)))
+
+    def remove_deduplication(self, deduplication_id: str) -> bool:
+        """Remove a deduplication id: the next add with it is not skipped. No job is changed.
+
+        Args:
+            deduplication_id: The ``id`` of the option ``deduplication``, 1 to 256 characters.
+
+        Returns:
+            True if a job had been added with the id.
+
+        Raises:
+            GlideMQValidationError: If ``deduplication_id`` is invalid.
+        """
+        return run_immediately(self._core.remove_deduplication(deduplication_id))
 
     def set_stalled_policy(
         self,

@@ -72,7 +72,7 @@ class Borrowing:
         if owner is None:
             owner = _BORROWED[worker] = _Borrowed(_Place.of(worker))
         prefix = queue.options.prefix
-        options = worker._queue_options.replace(prefix=prefix)
+        options = worker._queue_options.with_changes(prefix=prefix)
         self.place: Final = _Place(queue._connection, queue.name, options, QueueKeys(prefix, queue.name))
         owner.borrowings.append(weakref.ref(self))
         owner.apply(worker)

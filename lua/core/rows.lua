@@ -15,7 +15,7 @@ G.rows = {
   ordering = {
     group = 1, concurrency = 2, rate_max = 3, rate_duration = 4, tb_capacity = 5, tb_rate = 6, cost = 7,
   },
-  deduplication = { id = 1, ttl = 2, mode = 3 },
+  deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
   parent = { id = 1, queue = 2 },
   added_other = { outcome = 1, id = 2 },
   fetched_job = {

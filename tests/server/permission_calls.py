@@ -222,6 +222,18 @@ async def add(place: Place) -> None:
         await queue.add("a", {"x": 1}, **options)
 
 
+async def replace(place: Place) -> None:
+    for options in ({}, {"lifo": True}, {"ordering": ORDERING}, {"delay": 10_000}, {"priority": 3}, {}):
+        await place.queue.add("a", deduplication={"id": "r", "replace": True}, **options)
+
+
+async def get_deduplication_job(place: Place) -> None:
+    job = await place.admin.add("a", deduplication={"id": "d"})
+    found = await place.queue.get_deduplication_job("d")
+    assert found is not None
+    assert found.id == job.id
+
+
 async def add_and_wait(place: Place) -> None:
     async with Worker(place.name, succeed, place.admin_url):
         assert await place.queue.add_and_wait("a") == 1
@@ -736,6 +748,7 @@ CALLS: dict[str, Call] = {
     "Queue.backup": back_up,
     "Queue.restore": restore,
     "Queue.add": add,
+    "Queue.add(deduplication={'replace': True})": replace,
     "Queue.add_and_wait": add_and_wait,
     "Queue.add_bulk": of_queue("add_bulk", [("b", 1), ("c", 2, {"delay": 50}), ("d", 1, {"ordering": ORDERING})]),
     "Queue.change_delay": of_job_id("change_delay", 50, delay=HOUR_MS),
@@ -756,6 +769,7 @@ CALLS: dict[str, Call] = {
     "Queue.get_flow_usage": flow_usage,
     "Queue.get_global_concurrency": of_queue("get_global_concurrency"),
     "Queue.get_global_rate_limit": of_queue("get_global_rate_limit"),
+    "Queue.get_deduplication_job": get_deduplication_job,
     "Queue.get_stalled_policy": of_queue("get_stalled_policy"),
     "Queue.get_attempt_history": of_queue("get_attempt_history"),
     "Queue.get_failure_policy": of_queue("get_failure_policy"),
@@ -793,6 +807,7 @@ CALLS: dict[str, Call] = {
     "Queue.remove_dead_letter_job": of_dead_letter(lambda queue, letter: queue.remove_dead_letter_job(letter)),
     "Queue.remove_global_rate_limit": of_queue("remove_global_rate_limit"),
     "Queue.remove_job_scheduler": with_scheduler(lambda queue: queue.remove_job_scheduler("s")),
+    "Queue.remove_deduplication": of_queue("remove_deduplication", "d"),
     "Queue.remove_stalled_policy": of_queue("remove_stalled_policy"),
     "Queue.remove_failure_policy": of_queue("remove_failure_policy"),
     "Queue.replay_dead_letter_job": of_dead_letter(lambda queue, letter: queue.replay_dead_letter_job(letter)),

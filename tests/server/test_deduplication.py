@@ -172,3 +172,150 @@ async def test_invalid_options_are_rejected(option: Any, url: str, queue_name: s
             await queue.add("a", deduplication=option)
         with pytest.raises((GlideMQValidationError, BulkAddError), match="deduplication"):
             await queue.add_bulk([("a", None, {"deduplication": option})])
+
+
+# -- until, extend, replace -----------------------------------------------------------------------------------
+
+
+async def test_until_started_counts_only_jobs_that_have_not_started(url: str, queue_name: str) -> None:
+    gate = Gate()
+    options: Any = {"deduplication": {"id": "d", "until": "started"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **options)
+        assert (await queue.add("a", 2, **options)).outcome is JobOutcome.SKIPPED
+        async with Worker(queue_name, gate, url, concurrency=1):
+            await gate.next()
+            second = await queue.add("a", 3, **options)
+            assert (second.outcome, second.id != first.id) == (JobOutcome.ADDED, True)
+            assert (await queue.add("a", 4, **options)).id == second.id
+            gate.open()
+            await second.wait_until_finished()
+        assert second.opts["deduplication"] == {"id": "d", "mode": "simple", "until": "started"}
+
+
+async def test_until_started_ignores_a_job_that_waits_for_its_retry(url: str, queue_name: str) -> None:
+    async def fail(_: Job) -> None:
+        raise ValueError("once more")
+
+    options: Any = {"deduplication": {"id": "d", "until": "started"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", attempts=2, backoff=600_000, **options)
+        worker = Worker(queue_name, fail, url)
+        events = EventRecorder(worker)
+        async with worker:
+            await events.wait("retrying")
+        assert await first.get_state() == "delayed"
+        assert (await queue.add("a", **options)).outcome is JobOutcome.ADDED
+
+
+async def test_extend_starts_the_ttl_again(url: str, queue_name: str, raw: Raw) -> None:
+    options: Any = {"deduplication": {"id": "d", "mode": "throttle", "ttl": 600_000, "extend": True}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", **options)
+        raw.run("HSET", "dedup", "d", f"{first.id}:5000")
+        old = await queue.add("a", **options)
+        assert old.outcome is JobOutcome.ADDED  # its time was over
+        raw.run("HSET", "dedup", "d", f"{old.id}:{old.timestamp - 599_000}")
+        again = await queue.add("a", **options)
+        assert (again.outcome, again.id) == (JobOutcome.SKIPPED, old.id)
+        job_id, _, at = str(raw.run("HGET", "dedup", "d")).partition(":")
+        assert (job_id, int(at) >= old.timestamp) == (old.id, True)
+
+
+@pytest.mark.parametrize("given", [{}, {"lifo": True}, {"priority": 3}, {"delay": 600_000}, {"ordering": {"key": "g"}}])
+async def test_replace_deletes_a_job_that_has_not_started(url: str, queue_name: str, given: Any) -> None:
+    options: Any = {"deduplication": Deduplication("d", replace=True), **given}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **options)
+        second = await queue.add("a", 2, deduplication=Deduplication("d", replace=True))
+        assert (second.outcome, await queue.get_job(first.id)) == (JobOutcome.REPLACED, None)
+        assert await queue.count() == 1
+        async with Worker(queue_name, handle, url):
+            await second.wait_until_finished()
+        assert (await queue.check()).ok
+
+
+async def test_replace_stages_one_job_behind_an_active_one(url: str, queue_name: str) -> None:
+    gate = Gate()
+    options: Any = {"deduplication": Deduplication("d", replace=True)}
+    async with Queue(queue_name, url) as queue, Worker(queue_name, gate, url, concurrency=3):
+        first = await queue.add("a", 1, **options)
+        await gate.next()
+        staged = [await queue.add("a", i, **options) for i in range(3)]
+        assert [job.outcome for job in staged] == ["staged"] * 3
+        assert [await queue.get_job(job.id) for job in staged[:2]] == [None, None]
+        last = staged[2]
+        assert await last.get_state() == "waiting-children"
+        skipped = await queue.add("a", 5, deduplication={"id": "d"})
+        assert (skipped.outcome, skipped.id) == (JobOutcome.SKIPPED, last.id)
+        found = await queue.get_deduplication_job("d")
+        assert found is not None
+        assert found.id == last.id
+        assert (await queue.get_features())["dependencies"] == "0.2.0"
+        gate.open()
+        await last.wait_until_finished()
+        assert await first.get_state() == "completed"
+        assert (await queue.check()).ok
+
+
+@pytest.mark.parametrize("end", ["fail", "remove", "revoke"])
+async def test_staged_job_runs_however_the_active_one_ends(url: str, queue_name: str, end: str) -> None:
+    started, proceed = asyncio.Event(), asyncio.Event()
+
+    async def handler(job: Job) -> str:
+        if job.data == 2:
+            return "ran"
+        started.set()
+        await proceed.wait()
+        raise ValueError("failed")
+
+    options: Any = {"deduplication": Deduplication("d", replace=True)}
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url, lock_duration=1_000):
+        first = await queue.add("a", 1, **options)
+        await started.wait()
+        second = await queue.add("a", 2, **options)
+        assert second.outcome is JobOutcome.STAGED
+        if end == "fail":
+            proceed.set()
+        elif end == "remove":
+            await first.remove()
+        else:
+            await queue.revoke(first.id)
+        assert await second.wait_until_finished() == "ran"
+
+
+async def test_deduplication_id_is_looked_up_and_removed(url: str, queue_name: str) -> None:
+    options: Any = {"deduplication": {"id": "d"}}
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_deduplication_job("d") is None
+        assert await queue.remove_deduplication("d") is False
+        first = await queue.add("a", {"x": 1}, **options)
+        found = await queue.get_deduplication_job("d")
+        assert found is not None
+        assert (found.id, found.data) == (first.id, {"x": 1})
+        assert await queue.remove_deduplication("d") is True
+        assert await queue.get_deduplication_job("d") is None
+        second = await queue.add("a", **options)
+        assert (second.outcome, await queue.count()) == (JobOutcome.ADDED, 2)
+        await second.remove()
+        assert await queue.get_deduplication_job("d") is None
+        with pytest.raises(GlideMQValidationError, match="deduplication_id"):
+            await queue.get_deduplication_job("")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"extend": True}, "option 'deduplication.extend' = True: requires 'ttl'"),
+        ({"replace": True, "mode": "debounce"}, "requires the mode 'simple'"),
+        ({"until": "started", "mode": "throttle", "ttl": 5}, "cannot be used with mode 'throttle'"),
+        ({"until": "later"}, "deduplication.until"),
+        ({"replace": 1}, "deduplication.replace"),
+    ],
+)
+async def test_invalid_combinations_are_rejected(url: str, queue_name: str, given: Any, message: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        invalid: Any = {"id": "d", **given}
+        with pytest.raises(GlideMQValidationError, match=message):
+            await queue.add("a", deduplication=invalid)
+        assert await queue.count() == 0

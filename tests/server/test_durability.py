@@ -120,7 +120,7 @@ async def test_add_that_its_own_pipeline_does_not_confirm(
         for n in range(confirming._SHORT_WAITS):
             await queue.add("resize", n)
         confirmer = (await queue._durable_adds(durable)).confirmer
-        confirmer._durability = durable.replace(timeout=100)
+        confirmer._durability = durable.with_changes(timeout=100)
         replica.pause()
         with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 100 ms"):
             await queue.add("resize", job_id="late")
@@ -268,7 +268,7 @@ async def test_an_add_in_its_own_pipeline_has_one_timeout(
         for n in range(confirming._SHORT_WAITS):
             await queue.add("resize", n)
         confirmer = (await queue._durable_adds(durable)).confirmer
-        confirmer._durability = durable.replace(timeout=1_000)
+        confirmer._durability = durable.with_changes(timeout=1_000)
         replica.pause()
         blocks.clear()
         with pytest.raises(DurabilityError, match="received by 0 of 1 replicas within 1000 ms"):

@@ -83,7 +83,11 @@ async def test_closed_transport_rejects_calls_while_others_use_the_client(url: s
 async def test_objects_with_different_options_do_not_share(private_server: Callable[..., ServerProcess]):
     server = private_server()
     options = ConnectionOptions([(server.host, server.port)])
-    async with Queue("a", options) as a, Queue("b", options.replace(client_name="b")) as b, Queue("c", server.url) as c:
+    async with (
+        Queue("a", options) as a,
+        Queue("b", options.with_changes(client_name="b")) as b,
+        Queue("c", server.url) as c,
+    ):
         await asyncio.gather(a.add("n"), b.add("n"), c.add("n"))
         assert clients_of(server) == 2
 

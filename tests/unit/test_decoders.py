@@ -362,7 +362,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.budgets.options:parse_budget",
         "_features.dead_letters.options:parse_dead_letter_queue",
         "_features.durability.options:parse_durable",
-        "_features.deduplication:Deduplication.parse",
+        "_features.deduplication.options:Deduplication.parse",
         "_features.fallbacks:parse_fallbacks",
         "_features.fallbacks:_parse",
         "_features.flows.definition:FlowJob.parse",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect, read_stored_options
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS
-from glidemq_py._features.deduplication import Deduplication
+from glidemq_py._features.deduplication.options import Deduplication
 from glidemq_py._features.flows.definition import FlowJob
 from glidemq_py._features.retention import KeepJobs
 from glidemq_py._features.retries import Backoff

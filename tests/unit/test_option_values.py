@@ -32,7 +32,7 @@ from glidemq_py import (
 from glidemq_py._core.checked_options import OptionValue, parse_nested
 from glidemq_py._features.budgets.options import BudgetDict
 from glidemq_py._features.dead_letters.options import DeadLetterOptionsDict
-from glidemq_py._features.deduplication import DeduplicationDict
+from glidemq_py._features.deduplication.options import DeduplicationDict
 from glidemq_py._features.fallbacks import Fallback, FallbackDict
 from glidemq_py._features.limits.options import RateLimitDict, TokenBucketDict, TokenLimiterDict
 from glidemq_py._features.ordering_groups import OrderingDict

@@ -21,6 +21,8 @@ _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", 
 READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
 """Keys of reports to other queues and parents that are not delivered. Read last: they are written when a job ends."""
 
+_MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
+"""Beginnings of the fields of a record that name another job."""
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
     b"wakeChannels", b"failureScan",
@@ -75,7 +77,8 @@ class Renaming:
         return [text for pair in record.items() for text in pair]
 
     def _field(self, name: bytes) -> bytes:
-        return b"depdone:" + self._member(name[8:]) if name.startswith(b"depdone:") else name
+        prefix = next((each for each in _MEMBER_FIELDS if name.startswith(each)), None)
+        return name if prefix is None else prefix + self._member(name[len(prefix) :])
 
     def _member(self, text: bytes) -> bytes:
         return self._new_stem + text[len(self._old_stem) :] if text.startswith(self._old_stem) else text
@@ -92,7 +95,9 @@ class Renaming:
                 record.pop(b"parentId", None)
                 record.pop(b"parentQueue", None)
         ids, queues = record.pop(b"parentIds", b""), record.pop(b"parentQueues", b"")
-        if ids and queues and (pairs := self._own_parents(ids, queues)):
+        if ids == b"[]":  # of a job that others wait for: the set alone names them
+            record[b"parentIds"] = record[b"parentQueues"] = ids
+        elif ids and queues and (pairs := self._own_parents(ids, queues)):
             record[b"parentIds"] = json.dumps([each for each, _ in pairs]).encode()
             record[b"parentQueues"] = json.dumps([self._new_name] * len(pairs)).encode()
 

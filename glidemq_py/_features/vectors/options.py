@@ -45,7 +45,7 @@ RESERVED: Final = frozenset({
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy",
     "restored", "failedType", "stacktrace",
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
-    "resultSeq", "failedAttempts", "failureReason", "autoRetries", "timeline",
+    "resultSeq", "failedAttempts", "failureReason", "autoRetries", "timeline", "dependency", "stagedBehind",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""
 

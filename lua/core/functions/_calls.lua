@@ -68,6 +68,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { is_first = r[1] }
   end,
+  remove_deduplication = function(args) return { id = args[1] } end,
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
   pass_wake_up = function() end,

@@ -4,10 +4,10 @@
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut
 -- after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
---   dedup: {id, ttl ms, mode}
+--   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
--- with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
+-- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
 -- ('gone' or the parent's state: not added)
 -- errors: OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
@@ -81,7 +81,8 @@ local function add_plain(q, now_text, quiet, id, row, trims)
 end
 
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
--- 'replaced'.
+-- 'replaced', or
+-- 'staged' with the id of the started job as the second.
 local function reject_reason(q, now, quiet, row, group)
   local id, dedup = row[ID], row[DEDUP]
   if group and A.too_costly(q, group) then return 'cost', id or '' end
@@ -92,12 +93,16 @@ local function reject_reason(q, now, quiet, row, group)
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
   if not dedup then return nil end
   local outcome, existing = G.deduplicate(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.mode],
-    dedup[DEDUPLICATION.ttl], now, quiet)
-  if outcome == 'replaced' then return nil, nil, outcome end
+    dedup[DEDUPLICATION.ttl], now, quiet, {
+      until_started = dedup[DEDUPLICATION.until_started], extend = dedup[DEDUPLICATION.extend],
+      replace = dedup[DEDUPLICATION.replace],
+    })
+  if outcome == 'replaced' or outcome == 'staged' then return nil, existing, outcome end
   return outcome, existing
 end
 
-local function add_row(q, now, now_text, quiet, id, row, group, trims)
+-- behind: the job that the new one is staged behind, if any.
+local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   if id == '' then
     id = next_free_id(q)
   elseif row[ID] and row[ID] ~= '' then
@@ -105,6 +110,9 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims)
   end
   if row[PARENT] then
     A.full(q, now, quiet, id, row, group, A.attach_child(q, id, row[PARENT]))
+  elseif behind then
+    A.full(q, now, quiet, id, row, group, { 'stagedBehind', behind }, true)
+    G.dependencies.attach(q, id, behind, 'ignore')
   elseif row[DELAY] or row[PRIORITY] or group then
     A.full(q, now, quiet, id, row, group)
   else
@@ -118,13 +126,13 @@ end
 -- issued: the id issued for the row; nil if it has one, or needs one only if it is added. Return its result.
 local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
   local group = A.group_of(row, now_text)
-  local id, outcome, existing, replaced = issued or row[ID] or ''
+  local id, outcome, existing, added = issued or row[ID] or ''
   if row[ID] or group or row[DEDUP] or row[PARENT] then
-    outcome, existing, replaced = reject_reason(q, now, quiet, row, group)
+    outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
-  id = add_row(q, now, now_text, quiet, id, row, group, trims)
-  return replaced and G.new.added_other({ outcome = replaced, id = id }) or id
+  id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing)
+  return added and G.new.added_other({ outcome = added, id = id }) or id
 end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id

@@ -1,7 +1,9 @@
 -- Deduplicate jobs: one entry per dedup id, `jobId:timestamp` of the job that was added last. `dedup-expiry` holds the
--- time at which an entry may be deleted; nothing else bounds that hash.
+-- time at which an entry may be deleted; nothing else bounds that hash. The record of a job that was staged behind an
+-- active one names that one in `stagedBehind`.
 
 local SWEEP_MAX, RECHECK_MS = 100, 3600000
+local NO_MORE = {}
 
 -- Delete the job that the newer one replaces, with all its keys, and continue its group.
 local function replace(q, id, h, now, quiet)
@@ -17,9 +19,43 @@ local function existing_job(q, dedup_id)
   return string.match(found or '', '^(.*):(%d+)$')
 end
 
--- Return nil = add; 'skipped' and the id of the existing job; 'replaced' = add, the existing job was deleted. ttl: ms
--- for which the last added job counts as a duplicate; 0 = simple and debounce depend on the job only.
-G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
+-- States of a job that another one may replace. In other states before its end the job has started.
+local REPLACEABLE = {
+  waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true, ['waiting-children'] = true,
+}
+local STARTED = { active = true, suspended = true }
+
+-- Return whether the job does not count any more: it has ended, or started.
+local function is_over(h, until_started)
+  if not h.state or G.TERMINAL[h.state] then return true end
+  return until_started and (STARTED[h.state] or G.given(h.processedOn) ~= nil)
+end
+
+-- Return whether the job has been deleted. A job that a peer's worker has just read will be active.
+local function delete_existing(q, id, h, quiet)
+  if not REPLACEABLE[h.state] then return false end
+  if h.state == 'waiting' then
+    local place = G.waiting_place(q, id, h)
+    if not place or place.held then return false end
+  end
+  local denied = G.missing_permission(q.meta) -- a deletion must not end half-way
+  if denied then error(denied, 0) end
+  G.remove_job(q, id, 'replaced by a newer job', quiet)
+  return true
+end
+
+-- Replace the existing job, or stage the new one behind it: at most one job is staged behind a started one.
+local function replace_or_stage(q, id, h, quiet)
+  local first = redis.call('HGET', q.J .. id, 'stagedBehind')
+  if not delete_existing(q, id, h, quiet) then return 'staged', id end
+  if not first then return 'replaced' end
+  G.dependencies.unregister(q, first, q.P .. id)
+  local state = redis.call('HGET', q.J .. first, 'state')
+  if not state or G.TERMINAL[state] then return 'replaced' end
+  return 'staged', first
+end
+
+local function find_duplicate(q, dedup_id, mode, ttl, now, quiet, more)
   local id, at = existing_job(q, dedup_id)
   if not id then return nil end
   if mode == 'throttle' then
@@ -29,12 +65,29 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet)
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
   if ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
   local h = G.job_of(q, id)
-  if not h.state or G.TERMINAL[h.state] then return nil end
+  if is_over(h, more.until_started) then return nil end
+  if more.replace then return replace_or_stage(q, id, h, quiet) end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
     replace(q, id, h, now, quiet)
     return 'replaced'
   end
   return 'skipped', id
+end
+
+-- Start the time of the entry again.
+local function extend(q, dedup_id, id, ttl, now)
+  if ttl > 0 then G.record_dedup(q, dedup_id, id, ttl, now) end
+  return 'skipped', id
+end
+
+-- Return nil = add; 'skipped' and the id of the existing job; 'replaced' = add, the existing job was deleted; 'staged'
+-- and the id of the started job which the new one is to wait for. ttl: ms for which the last added job counts as a
+-- duplicate; 0 = simple and debounce depend on the job only. more: absent, or {until_started, extend, replace}.
+G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet, more)
+  more = more or NO_MORE
+  local outcome, id = find_duplicate(q, dedup_id, mode, ttl, now, quiet, more)
+  if outcome == 'skipped' and more.extend then return extend(q, dedup_id, id, ttl, now) end
+  return outcome, id
 end
 
 G.record_dedup = function(q, dedup_id, id, ttl, now)

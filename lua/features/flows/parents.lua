@@ -142,11 +142,12 @@ end
 -- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
 F.record_child_end = function(q, id, member, how, text, policy, now, in_other_queue)
   local key = q.J .. id
-  local found = G.pcall('HGET', key, 'state')
-  local state = type(found) == 'string' and found
+  local state, of_dependency = unpack(G.pcall('HMGET', key, 'state', G.dependencies.field(member)))
   if not state then return end -- a deleted parent must not come back as a ghost
+  policy = of_dependency or policy
   if how == F.RETRIED then return reopen_child(q, id, member) end
   local failed = how ~= F.COMPLETED
+  if failed and policy == 'wait' then return end
   if failed and policy == 'remove' then return ignore_child(q, id, member, state, now) end
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
   local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, in_other_queue)

@@ -1,0 +1,1 @@
+"""Deduplication: unique jobs (``lua/features/deduplication``)."""
