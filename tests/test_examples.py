@@ -78,6 +78,15 @@ EXPECTED = {
         r"of the first 100 jobs: critical 60, default 30, bulk 10",
         r"300 jobs ran",
     ],
+    "iteration": [
+        "invoice for ada",
+        "invoice for bob",
+        "invoice for cy",
+        "deployed; continue after row 3",
+        "invoice for dee",
+        "invoice for eve",
+        "the last attempt sent 2",
+    ],
     "leases": [
         r"a\.png 200 ok",
         r"b\.png 200 ok",

@@ -51,6 +51,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "Job": [
             "get_parents",
+            "get_cursor",
             "get_failed_attempts",
             "get_state",
             "is_active",
@@ -160,6 +161,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "BroadcastWorker": ["close", "drain", "run", "start", "wait_until_closed", "wait_until_ready"],
         "Message": [
             "discard",
+            "iterate",
             "log",
             "logs",
             "move_to_delayed",

@@ -14,6 +14,7 @@ from glidemq_py.errors import (
     DelayedError,
     GlideMQError,
     GroupRateLimitError,
+    JobInterruptedError,
     JobSignal,
     RateLimitError,
     SuspendError,
@@ -61,4 +62,6 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
     if isinstance(signal, SuspendError):
         ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
         return suspending.suspended(*token, signal.reason or "", ms, keep)
+    if isinstance(signal, JobInterruptedError):
+        return working.released(*token)
     raise GlideMQError(f"{type(signal).__name__} is not a signal that workers support") from signal

@@ -17,6 +17,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
@@ -156,6 +157,34 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
     def ordering_key(self) -> str | None:
         """Key of the job's ordering group; None for a job without `ordering`."""
         return self._job.ordering_key
+
+    def iterate(self, source: Source[ItemT], *, checkpoint_interval: Milliseconds = 1000) -> JobIteration[ItemT]:
+        """Return the items of ``source`` that are left, for one loop over them.
+
+        The cursor of the last processed item is stored with the job: at most once per interval, and when the worker
+        closes. Then the loop raises `JobInterruptedError`, the job is released without counting an attempt, and
+        another worker continues after that item. After a failure, a crash or a requeue, the next attempt continues
+        after the last stored cursor too, so items of the last interval are processed again. A completed loop is not
+        repeated.
+
+        Args:
+            source: function of the cursor after which to continue, None at first. It returns an iterator of pairs
+                (cursor, item); in a coroutine it may be an async one. A cursor is a JSON value of at most 64 KiB,
+                such as the id of the last row.
+            checkpoint_interval: ms or timedelta; 0 stores the cursor after every item.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid; in the loop: a cursor is not JSON, or ``source`` does not
+                return an iterator of pairs.
+            GlideMQError: the job is not running in a handler, or ``iterate`` was called before in this attempt.
+            JobInterruptedError: in the loop: the worker is closing. Do not catch it.
+            StaleAttemptError: in the loop: the job is locked by another worker now.
+        """
+        return self._job.iterate(source, checkpoint_interval=checkpoint_interval)
+
+    def get_cursor(self) -> Any:
+        """Return the last stored cursor of `iterate`; None if there is none, or if no items are left."""
+        return wait_for(self._job, self._job.get_cursor())
 
     def get_failed_attempts(self) -> list[FailedAttempt]:
         """Return the failed attempts of the job, oldest first, also those before a requeue.

@@ -18,6 +18,7 @@ from glidemq_py._features import revoke as revocation
 from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
+from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
@@ -75,6 +76,8 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     """Converts a decoded result to the task's result type; set for jobs of a task."""
     _check_step: Callable[[str], None] | None = None
     """Rejects a step that does not fit the task's own parameter ``step``; None if it has no such parameter."""
+    _iterated: bool = False
+    """True once `iterate` was called in this attempt."""
     _signals_text: str | None = None
     _waits: dict[str, int] | None = None
     """Number of signals already returned per name in this run of the handler."""
@@ -240,6 +243,8 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         key = cast("Mapping[str, Any]", ordering).get("key") if isinstance(ordering, Mapping) else None
         return key if isinstance(key, str) and key else None
 
+    iterate = iteration.iterate
+    get_cursor = iteration.get_cursor
     get_failed_attempts = failures.get_failed_attempts
     move_to_delayed = steps.move_to_delayed
     move_to_failed = steps.move_to_failed

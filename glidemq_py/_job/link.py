@@ -70,6 +70,8 @@ class QueueLink(Generic[TransportT]):
     """True if the queue is listed in the registry of queues with usage."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
+    is_closing: bool = False
+    """True once the worker of this link's jobs closes: jobs that can continue later end at their next step."""
     no_continuations: str | None = None
     """Why this link's jobs do not support ``on_resume``; None if they do."""
 

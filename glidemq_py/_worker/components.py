@@ -106,6 +106,10 @@ class Parts:
     patience: float
     """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
 
+    def interrupt(self) -> None:
+        """Let jobs that can continue later end at their next step."""
+        self.link.is_closing = True
+
     @property
     def heartbeat(self) -> Heartbeat:
         """The heartbeats of the worker."""

@@ -318,6 +318,11 @@ class Lanes:
                 return False
         return True
 
+    def interrupt(self) -> None:
+        """See `Parts.interrupt`."""
+        for lane in self.lanes:
+            lane.link.is_closing = True
+
     async def close(self, force: asyncio.Event) -> None:
         """See `Parts.close`."""
         if self._registering is not None:

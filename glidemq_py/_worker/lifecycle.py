@@ -153,6 +153,8 @@ class Lifecycle:
                 handle.cancel()
 
     async def _close(self) -> None:
+        if self.parts is not None:
+            self.parts.interrupt()
         self._listeners.emit("closing")
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()

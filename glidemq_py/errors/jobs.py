@@ -18,6 +18,7 @@ __all__ = [
     "GroupRateLimitError",
     "JobDataError",
     "JobFailedError",
+    "JobInterruptedError",
     "JobNotFoundError",
     "JobRevokedError",
     "JobSignal",
@@ -304,6 +305,13 @@ class SuspendError(JobSignal):
 
     def __str__(self) -> str:
         return "suspended" if self.reason is None else f"suspended: {self.reason}"
+
+
+class JobInterruptedError(JobSignal):
+    """The worker is closing: the job is released and continues in another worker. Raised by `Job.iterate`."""
+
+    def __str__(self) -> str:
+        return "interrupted: the worker is closing"
 
 
 class NoHandlerError(GlideMQError):

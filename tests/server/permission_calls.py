@@ -631,6 +631,11 @@ def use_task(use: Callable[[Any], Awaitable[Any]]) -> Call:
     return run
 
 
+async def iterate_items(job: Job) -> None:
+    async for _ in job.iterate(lambda _: [(1, "item")], checkpoint_interval=0):
+        pass
+
+
 async def wait_for_task(place: Place) -> None:
     async with task_of(place, place.admin_url)[0]:
         await use_task(lambda task: task.add_and_wait(1))(place)
@@ -831,6 +836,7 @@ CALLS: dict[str, Call] = {
     "Job.discard": in_handler(lambda job: job.discard()),
     "Job.get_children_failures": of_job("get_children_failures"),
     "Job.get_children_values": of_job("get_children_values"),
+    "Job.get_cursor": of_job("get_cursor"),
     "Job.get_failed_attempts": of_job("get_failed_attempts"),
     "Job.get_open_children": of_job("get_open_children"),
     "Job.get_parents": of_job("get_parents"),
@@ -841,6 +847,7 @@ CALLS: dict[str, Call] = {
     "Job.is_failed": of_job("is_failed"),
     "Job.is_revoked": of_job("is_revoked"),
     "Job.is_waiting": of_job("is_waiting"),
+    "Job.iterate": in_handler(iterate_items),
     "Job.log": of_job("log", "x"),
     "Job.logs": of_job("logs"),
     "Job.move_to_delayed": in_handler(lambda job: job.move_to_delayed(HOUR_MS, next_step="second")),

@@ -210,6 +210,7 @@ DECODERS = dict(
             "_features.failures.attempts:read_failed_attempts",
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
         ),
+        one("_features.iteration.job_api:read_cursor", TEXT | as_json(["cursor", "done"])),
         one("_features.failures.policy:read_failure_policy", st.none() | st.binary(max_size=60)),
         one("_features.failures.policy:read_attempt_history", st.none() | st.binary(max_size=60)),
         one("_features.suspend.job_api:parse_signals_field", JSON | st.none()),

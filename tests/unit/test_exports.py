@@ -42,7 +42,8 @@ EXPORTED = {
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
-    "JobSignal", "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
+    "JobSignal", "JobInterruptedError",
+    "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
     "AttemptHistory", "FailedAttempt", "Failure", "FailurePolicy", "FailureReason", "FailureStats",
     "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     "WaitingChildrenError",

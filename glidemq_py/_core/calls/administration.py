@@ -35,6 +35,7 @@ __all__ = [
     "revoke",
     "set_event_retention",
     "unlock",
+    "update_job_cursor",
     "update_job_data",
     "update_job_progress",
 ]
@@ -136,6 +137,11 @@ def update_job_data(meta: str, job_id: str, data: str, token: tuple[int, int] = 
 def record_tokens(meta: str, job_id: str, tokens: int, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
     """Record how many tokens a job has used."""
     return _update(meta, 4, job_id, str(tokens), token, 0)
+
+
+def update_job_cursor(meta: str, job_id: str, text: str, token: tuple[int, int]) -> Call[AttemptStatus]:
+    """Store how far a job's handler is (`Job.iterate`)."""
+    return _update(meta, 5, job_id, text, token, 0)
 
 
 def lock(key: str, token: str, ttl: int) -> Call[bool]:

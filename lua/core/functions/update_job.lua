@@ -1,6 +1,6 @@
--- update_job: write progress, a log line, new data or token usage of a job.
+-- update_job: write progress, a log line, new data, token usage or the cursor of a job.
 -- KEYS 1 meta   ARGV 1 packed {kind, id, text, fence, processed_on, keep}   -> status (0 ok, 2 gone, 3 stale)
--- kind: 1 progress, 2 log line, 3 data, 4 tokens used. fence 0 = not from a worker: the job only has to exist.
+-- kind: 1 progress, 2 log line, 3 data, 4 tokens used, 5 cursor. fence 0 = not from a worker: the job only has to exist.
 -- keep > 0: number of log lines kept, the newest ones.
 
 local NO_END = {}
@@ -24,7 +24,11 @@ local function tokens(q, id, text)
   redis.call('HSET', q.J .. id, 'tpmTokens', text)
 end
 
-local KINDS = { progress, log, data, tokens }
+local function cursor(q, id, text)
+  redis.call('HSET', q.J .. id, 'cursor', text)
+end
+
+local KINDS = { progress, log, data, tokens, cursor }
 
 G.export('update_job', { 'allow-oom' }, function(q, r)
   local state, fence, processed_on = unpack(redis.call('HMGET', q.J .. r.id, 'state', 'fence', 'processedOn'))

@@ -1,0 +1,267 @@
+"""Jobs of many items continue after the last stored cursor: after a deploy, a failure, a crash."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, JobFailedError, Queue, StaleAttemptError, Worker
+from glidemq_py.errors import GlideMQError, JobInterruptedError
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import until
+
+pytestmark = pytest.mark.timeout(100)
+
+
+async def numbers(after: int | None) -> AsyncIterator[tuple[int, int]]:
+    for n in range((after or 0) + 1, 11):
+        yield n, n * n
+
+
+def plain_numbers(after: int | None) -> Iterator[tuple[int, int]]:
+    for n in range((after or 0) + 1, 11):
+        yield n, n * n
+
+
+SQUARES = [n * n for n in range(1, 11)]
+
+
+async def test_every_item_once_and_no_cursor_is_left(core_url: str, queue_name: str) -> None:
+    seen: list[int] = []
+
+    async def handle(job: Job) -> int:
+        assert await job.get_cursor() is None
+        seen.extend([item async for item in job.iterate(numbers)])
+        assert await job.get_cursor() is None
+        return len(seen)
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        assert await queue.add_and_wait("job") == 10
+    assert seen == SQUARES
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_another_worker_continues_when_one_closes(core_url: str, queue_name: str, kind: str) -> None:
+    seen: list[int] = []
+    jobs: list[Job] = []
+    third, goes_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def handle(job: Job) -> str:
+        jobs.append(job)
+        async for item in job.iterate(numbers):
+            seen.append(item)
+            if item == 9:
+                third.set()
+                await goes_on.wait()
+        return "done"
+
+    def handle_in_thread(job: Job) -> str:
+        jobs.append(job)
+        for item in job.blocking.iterate(plain_numbers):
+            seen.append(item)
+            if item == 9:
+                loop.call_soon_threadsafe(third.set)
+                asyncio.run_coroutine_threadsafe(goes_on.wait(), loop).result(100)
+        return "done"
+
+    handler: Any = handle if kind == "coroutine" else handle_in_thread
+    async with Queue(queue_name, core_url) as queue:
+        first = Worker(queue_name, handler, core_url)
+        async with first:
+            job = await queue.add("job")
+            await third.wait()
+            closing = asyncio.create_task(first.close())
+            await until(lambda: jobs[0]._link.is_closing)
+            goes_on.set()
+            await closing
+        assert seen == SQUARES[:3]
+        assert await job.get_state() == "waiting"
+        assert await job.get_cursor() == 3
+        async with Worker(queue_name, handler, core_url):
+            assert await job.wait_until_finished() == "done"
+        assert (await queue.get_job(job.id)).attempts_made == 0  # type: ignore[union-attr]
+    assert seen == SQUARES
+
+
+async def test_a_retry_continues_and_a_completed_loop_is_not_repeated(core_url: str, queue_name: str) -> None:
+    seen: list[int] = []
+    failures = iter([4, "end", "never"])
+    problem: Any = next(failures)
+
+    async def handle(job: Job) -> str:
+        nonlocal problem
+        async for item in job.iterate(numbers, checkpoint_interval=0):
+            if item == problem:
+                problem = next(failures)
+                raise ValueError(item)
+            seen.append(item)
+        if problem == "end":
+            problem = next(failures)
+            raise ValueError("after the loop")
+        return "done"
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        assert await queue.add_and_wait("job", attempts=3) == "done"
+    assert seen == SQUARES
+
+
+async def test_a_source_that_fails_keeps_the_items_before(core_url: str, queue_name: str) -> None:
+    starts: list[int | None] = []
+
+    async def flaky(after: int | None) -> AsyncIterator[tuple[int, int]]:
+        starts.append(after)
+        async for pair in numbers(after):
+            if pair[0] == 6 and len(starts) == 1:
+                raise ConnectionError("database")
+            yield pair
+
+    async def handle(job: Job) -> list[int]:
+        return [item async for item in job.iterate(flaky, checkpoint_interval=60_000)]
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        assert await queue.add_and_wait("job", attempts=2) == SQUARES[5:]
+    assert starts == [None, 5]
+
+
+async def test_the_cursor_is_stored_once_per_interval(
+    core_url: str, core_resp: RespClient, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("glidemq_py._features.iteration.job_api.time.monotonic", lambda: now)
+    stored: list[Any] = []
+
+    async def handle(job: Job) -> None:
+        nonlocal now
+        async for _ in job.iterate(numbers, checkpoint_interval=1_000):
+            now += 0.4
+            stored.append(await job.get_cursor())
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("job")
+        await job.wait_until_finished()
+        assert core_resp.execute("HGET", f"glide:{{{queue_name}}}:job:{job.id}", "cursor") == '{"done":true}'
+    assert stored == [None, None, None, 3, 3, 3, 6, 6, 6, 9]
+
+
+async def test_an_attempt_that_lost_its_job_stops(core_url: str, core_resp: RespClient, queue_name: str) -> None:
+    problems: list[BaseException] = []
+    ended = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        try:
+            async for item in job.iterate(numbers, checkpoint_interval=0):
+                if item == 4:
+                    core_resp.execute("HINCRBY", f"glide:{{{queue_name}}}:job:{job.id}", "fence", "1")
+        except GlideMQError as error:
+            problems.append(error)
+            raise
+        finally:
+            ended.set()
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        await queue.add("job")
+        await ended.wait()
+    assert [type(problem) for problem in problems] == [StaleAttemptError]
+
+
+def without_parameters() -> list[Any]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (lambda cursor: 5, "'source' = .*: must return an iterator, not 5"),
+        (lambda cursor: [1, 2], "'source' = 1: must yield pairs \\(cursor, item\\)"),
+        (lambda cursor: [(object(), 1)], "'cursor'"),
+        (lambda cursor: [("x" * 70_000, 1)], "'cursor'.*65,?536"),
+        (without_parameters, "'source' = .*: must be a callable with the parameters \\(cursor\\)"),
+    ],
+)
+async def test_a_wrong_source_fails_the_job_with_a_reason(
+    core_url: str, queue_name: str, source: Any, problem: str
+) -> None:
+    async def handle(job: Job) -> None:
+        async for _ in job.iterate(source):
+            pass
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("job")
+        with pytest.raises(JobFailedError, match=problem):
+            await job.wait_until_finished()
+
+
+async def iterate_twice(job: Job) -> None:
+    async for _ in job.iterate(numbers):
+        break
+    job.iterate(numbers)
+
+
+def iterate_over_an_async_source(job: Job) -> None:
+    for _ in job.blocking.iterate(numbers):
+        pass
+
+
+async def iterate_with_a_negative_interval(job: Job) -> None:
+    job.iterate(numbers, checkpoint_interval=-1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (iterate_twice, "once per attempt"),
+        (iterate_over_an_async_source, "must not be async in a plain handler"),
+        (iterate_with_a_negative_interval, "'checkpoint_interval' = -1"),
+    ],
+)
+async def test_misuse_fails_the_job_with_a_reason(core_url: str, queue_name: str, handler: Any, problem: str) -> None:
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):
+        job = await queue.add("job")
+        with pytest.raises(JobFailedError, match=problem):
+            await job.wait_until_finished()
+
+
+async def test_jobs_outside_handlers_have_no_items(core_url: str, queue_name: str) -> None:
+    async with Queue(queue_name, core_url) as queue:
+        job = await queue.add("job")
+        with pytest.raises(GlideMQError, match="iterate may only be called by the handler"):
+            job.iterate(numbers)
+
+
+async def test_generators_are_closed_when_interrupted(core_url: str, queue_name: str) -> None:
+    closed: list[str] = []
+    jobs: list[Job] = []
+    entered, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def with_connection(after: int | None) -> AsyncIterator[tuple[int, int]]:
+        try:
+            async for pair in numbers(after):
+                yield pair
+        finally:
+            closed.append("connection")
+
+    interrupted: list[str] = []
+
+    async def handle(job: Job) -> None:
+        jobs.append(job)
+        try:
+            async for _ in job.iterate(with_connection):
+                entered.set()
+                await goes_on.wait()
+        except JobInterruptedError as signal:
+            interrupted.append(str(signal))
+            raise
+
+    async with Queue(queue_name, core_url) as queue:
+        worker = Worker(queue_name, handle, core_url)
+        async with worker:
+            await queue.add("job")
+            await entered.wait()
+            closing = asyncio.create_task(worker.close())
+            await until(lambda: jobs[0]._link.is_closing)
+            goes_on.set()
+            await closing
+    assert closed == ["connection"]
+    assert interrupted == ["interrupted: the worker is closing"]
