@@ -308,10 +308,10 @@ class SuspendError(JobSignal):
 
 
 class JobInterruptedError(JobSignal):
-    """The worker is closing: the job is released and continues in another worker. Raised by `Job.iterate`."""
+    """The worker is closing; the job is released, and another worker continues it.
 
-    def __str__(self) -> str:
-        return "interrupted: the worker is closing"
+    Raised by the loop over `Job.iterate`.
+    """
 
 
 class NoHandlerError(GlideMQError):

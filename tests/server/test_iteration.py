@@ -264,4 +264,4 @@ async def test_generators_are_closed_when_interrupted(core_url: str, queue_name:
             goes_on.set()
             await closing
     assert closed == ["connection"]
-    assert interrupted == ["interrupted: the worker is closing"]
+    assert interrupted == ["The worker is closing; the job is released, and another worker continues it"]
