@@ -58,8 +58,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     name: _names(fields)
     for name, fields in {
         # -- adding
-        "new_job": f"{_NEW_JOB} parent",
-        "flow_job": f"{_NEW_JOB} flow",
+        "new_job": f"{_NEW_JOB} parent rank",
+        "flow_job": f"{_NEW_JOB} flow rank",
         "flow_links": "inner multi parents",
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
         "deduplication": "id ttl mode until_started extend replace",
@@ -253,6 +253,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("remove", args="id"),
     _call("revoke", args="id"),
     _call("change_priority", args="id priority"),
+    _call("change_rank", args="id rank"),
+    _call("count_ranks", args="cursor"),
     _call("change_delay", args="id delay"),
     _call("promote", args="id"),
     _call("requeue_job", args="id"),

@@ -13,7 +13,7 @@ from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.keys import usage_registry_key
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities, results
+from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
@@ -22,10 +22,12 @@ from glidemq_py.errors import GlideMQError, JobStateError
 __all__ = [
     "change_delay",
     "change_priority",
+    "change_rank",
     "clean",
     "drain",
     "get_event_retention",
     "get_features",
+    "get_rank_counts",
     "get_result_retention",
     "is_paused",
     "obliterate",
@@ -262,6 +264,31 @@ async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> N
         JobNotFoundError: If the job does not exist.
     """
     await priorities.change_job_priority(await self._connected(), parse_job_id(job_id), priority)
+
+
+async def change_rank(self: ConnectedQueue, job_id: str, rank: int) -> None:
+    """Change the rank of a job that has not started.
+
+    Args:
+        job_id: Id of the job.
+        rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
+
+    Raises:
+        GlideMQValidationError: If ``rank`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    await ranks.change_job_rank(await self._connected(), parse_job_id(job_id), rank)
+
+
+async def get_rank_counts(self: ConnectedQueue) -> dict[int, int]:
+    """Return the number of ready jobs of each rank that has any, highest rank first.
+
+    Rank 0 has the jobs without a priority or rank, except those parked in their ordering groups. A priority p
+    counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
+    counted twice.
+    """
+    return await ranks.count_ranks(await self._connected())
 
 
 async def change_delay(self: ConnectedQueue, job_id: str, delay: Milliseconds) -> None:

@@ -190,8 +190,8 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
     if job.outcome is JobOutcome.ADDED or job.outcome in ADDED_OUTCOMES:
         job._given = options
         job._delay = options.delay or 0
-    if options.priority:
-        job.priority = options.priority
+    if options.priority or options.rank:
+        job.priority, job._rank = options.placed_priority, options.placed_rank
     return job
 
 

@@ -366,7 +366,7 @@ def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
         job: Job[Any, Any] = Job(planned.link, planned.id, planned.name)
         job._data = planned.data
         job.timestamp = now
-        job.priority = planned.options.priority or 0
+        job.priority, job._rank = planned.options.placed_priority, planned.options.placed_rank
         job._given = planned.options
         job._delay = planned.options.delay or 0
         state = JobState.WAITING_CHILDREN if planned.inner else None

@@ -638,6 +638,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     revoke = administration.revoke
     promote = administration.promote
     change_priority = administration.change_priority
+    change_rank = administration.change_rank
+    get_rank_counts = administration.get_rank_counts
     change_delay = administration.change_delay
 
     check = consistency.check

@@ -37,6 +37,9 @@ MAX_ATTEMPTS: Final = 1_000_000
 MAX_PRIORITY: Final = 2047
 """Largest priority. With 2048, the score in the scheduled set would exceed 53 bits and lose its lowest bit."""
 
+MAX_RANK: Final = 1_000_000
+"""Largest rank; the smallest is its negative. Rank r from 1 to 2047 is the priority 2048 - r."""
+
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "parents": "is an option of flows; use FlowProducer.add_dag for several parents",
     "wait_timeout": "is an option of Queue.add_and_wait",
@@ -69,6 +72,7 @@ class JobOptionsDict(TypedDict, total=False):
     backoff: BackoffInput | None
     job_id: str | None
     priority: int | None
+    rank: int | None
     lifo: bool | None
     ttl: Milliseconds | None
     timeout: Milliseconds | None
@@ -109,7 +113,9 @@ class JobOptions(CheckedOptions):
         backoff: delay between attempts: a `Backoff`, a mapping of its fields, or a duration (fixed delay).
         job_id: custom id. If a job with this id exists, no job is added. See `validate_job_id`.
         priority: 0 to 2047; 1 is the most urgent, 0 runs after all priorities.
-        lifo: True: the job runs before jobs that have waited longer. Not with `priority` or `ordering`.
+        rank: -1,000,000 to 1,000,000; higher ranks run first, 0 is the rank of jobs without priority. Rank 1 to 2047
+            equals priority 2048 - rank. Not with `priority`.
+        lifo: True: the job runs before jobs of its rank that have waited longer. Not with `priority` or `ordering`.
         ttl: the job fails as "expired" if it has not started after this time, in milliseconds or a timedelta; > 0.
         timeout: maximum duration of one attempt, in milliseconds or a timedelta; > 0.
         remove_on_complete: retention of the completed job. True or 0 removes it immediately, a number keeps that many
@@ -137,6 +143,7 @@ class JobOptions(CheckedOptions):
     delay: int | None = option(to_ms, wire="delay")
     run_at: datetime | None = option(to_instant)
     priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), wire="priority")
+    rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), wire="rank")
     lifo: bool | None = option(check_bool, wire="lifo")
     attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS), wire="attempts")
     backoff: Backoff | None = option(Backoff.parse, wire="backoff", encode=Backoff.to_wire)
@@ -163,6 +170,8 @@ class JobOptions(CheckedOptions):
     def _check_given(self) -> None:
         if self.delay is not None and self.run_at is not None:
             raise GlideMQValidationError("run_at", self.run_at, "options 'delay' and 'run_at' are mutually exclusive")
+        if self.rank is not None and self.priority is not None:
+            raise GlideMQValidationError("rank", self.rank, "options 'rank' and 'priority' are mutually exclusive")
         _check_together(self)
 
     def _reject(self, name: str, value: object) -> None:
@@ -195,7 +204,9 @@ class JobOptions(CheckedOptions):
 
     @staticmethod
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
-        """Return `defaults` overridden by `overrides`; a given `delay` or `run_at` replaces both defaults.
+        """Return `defaults` overridden by `overrides`.
+
+        A given `delay` or `run_at` replaces both defaults; so does a given `priority` or `rank`.
 
         Raises:
             GlideMQValidationError: the merged options are mutually exclusive.
@@ -210,6 +221,9 @@ class JobOptions(CheckedOptions):
         if "delay" in given or "run_at" in given:
             values.pop("delay", None)
             values.pop("run_at", None)
+        if "priority" in given or "rank" in given:
+            values.pop("priority", None)
+            values.pop("rank", None)
         values.update(given)
         values.pop("_wire_json", None)
         _check_together(merged)
@@ -232,6 +246,20 @@ class JobOptions(CheckedOptions):
         """Return `run_at` in milliseconds since 1970, or None."""
         return None if self.run_at is None else epoch_ms(self.run_at)
 
+    @property
+    def placed_rank(self) -> int | None:
+        """Return the rank if no priority has it, or if the job is LIFO within it; None otherwise."""
+        rank = self.rank
+        return rank if rank and (self.lifo or not 0 < rank <= MAX_PRIORITY) else None
+
+    @property
+    def placed_priority(self) -> int:
+        """Return the priority, or that of the rank; 0 if there is none."""
+        rank = self.rank
+        if rank is not None:
+            return MAX_PRIORITY + 1 - rank if 0 < rank <= MAX_PRIORITY else 0
+        return self.priority or 0
+
     def to_wire(self) -> dict[str, Any]:
         """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
         wire: dict[str, Any] = {}
@@ -242,6 +270,11 @@ class JobOptions(CheckedOptions):
                 value = encode(value)
             if value is not None:
                 wire[key] = value
+        if "rank" in wire and self.placed_rank is None:
+            # Node peers know it as a priority.
+            del wire["rank"]
+            if self.placed_priority:
+                wire["priority"] = self.placed_priority
         return wire
 
     def to_wire_json(self) -> str:
@@ -341,6 +374,8 @@ def read_stored_options(text: str) -> JobOptions:
             continue
     if kept.get("lifo") and ("ordering" in kept or kept.get("priority")):
         del kept["lifo"]  # the server ignores it in this combination
+    if "rank" in kept:
+        kept.pop("priority", None)
     if "deduplication" in kept:
         kept.pop("parent", None)
     return JobOptions(**kept) if kept else NO_OPTIONS

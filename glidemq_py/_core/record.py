@@ -40,6 +40,8 @@ class JobRecord:
     attempts_made: int = 0
     delay: int = 0
     priority: int = 0
+    rank: int | None = None
+    ranked_as: str | None = None
     max_attempts: int = 0
     lifo: bool = False
     expire_at: int | None = None
@@ -156,6 +158,7 @@ _TEXTS: Final = {
     "failedType": "failed_type",
     "progress": "progress",
     "eid": "eid",
+    "rankedAs": "ranked_as",
     "groupKey": "group_key",
     "orderingKey": "ordering_key",
     "parentId": "parent_id",
@@ -171,6 +174,7 @@ _INTEGERS: Final = {
     "attemptsMade": "attempts_made",
     "delay": "delay",
     "priority": "priority",
+    "rank": "rank",
     "maxAttempts": "max_attempts",
     "expireAt": "expire_at",
     "scheduledFor": "scheduled_for",

@@ -27,6 +27,7 @@ __all__ = [
     "broadcast_unsubscribe",
     "change_delay",
     "change_priority",
+    "change_rank",
     "charge_budget",
     "check_budget",
     "check_counters",
@@ -42,6 +43,7 @@ __all__ = [
     "confirm_durable",
     "count_delayed",
     "count_parked",
+    "count_ranks",
     "create_budget",
     "dead_letter_queue",
     "delete_side_keys",
@@ -410,6 +412,16 @@ def revoke(*, id: str | bytes) -> tuple[str | bytes]:
 def change_priority(*, id: str | bytes, priority: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``change_priority``."""
     return (id, priority)
+
+
+def change_rank(*, id: str | bytes, rank: str | bytes) -> tuple[str | bytes, str | bytes]:
+    """Return the arguments of ``change_rank``."""
+    return (id, rank)
+
+
+def count_ranks(*, cursor: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``count_ranks``."""
+    return (cursor,)
 
 
 def change_delay(*, id: str | bytes, delay: str | bytes) -> tuple[str | bytes, str | bytes]:

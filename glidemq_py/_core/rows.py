@@ -24,6 +24,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "ordering",
         "deduplication",
         "parent",
+        "rank",
     ),
     "flow_job": (
         "name",
@@ -39,6 +40,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "ordering",
         "deduplication",
         "flow",
+        "rank",
     ),
     "flow_links": ("inner", "multi", "parents"),
     "ordering": ("group", "concurrency", "rate_max", "rate_duration", "tb_capacity", "tb_rate", "cost"),

@@ -286,6 +286,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         return self._job.current_fallback
 
+    @property
+    def rank(self) -> int:
+        """Rank of the job: higher ranks run first; 0 for a job without rank and priority."""
+        return self._job.rank
+
     def change_priority(self, priority: int) -> None:
         """Change the priority of the job, if it has not started.
 
@@ -298,6 +303,19 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.change_priority(priority))
+
+    def change_rank(self, rank: int) -> None:
+        """Change the rank of the job, if it has not started.
+
+        Args:
+            rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
+
+        Raises:
+            GlideMQValidationError: If ``rank`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
+        """
+        wait_for(self._job, self._job.change_rank(rank))
 
     def change_delay(self, delay: Milliseconds) -> None:
         """Change when the job becomes due, if it has not started.
@@ -648,7 +666,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
     @property
     def priority(self) -> int:
-        """Priority of the job: 1 (most urgent) to 2047, or 0 for none."""
+        """Priority of the job: 1 (most urgent) to 2047, or 0 for none. See `rank`."""
         return self._job.priority
 
     @property

@@ -53,6 +53,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     timestamp: int = 0
     attempts_made: int = 0
     priority: int = 0
+    _rank: int | None = None
+    """Rank of the job if it is not that of its priority."""
     stalled_count: int = 0
     processed_on: int | None = None
     failed_reason: str | None = None

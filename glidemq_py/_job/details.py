@@ -17,7 +17,8 @@ __all__ = ["HAS_USAGE", "LISTED_FIELDS", "RECORD_FIELDS", "read_record", "reload
 
 HAS_USAGE: Final = "usage:bucketTs"
 LISTED_FIELDS: Final = (
-    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "rank", "processedOn",
+    "finishedOn",
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount", "signals", "fallbackIndex",
     "budgetKey", HAS_USAGE,
 )  # fmt: skip

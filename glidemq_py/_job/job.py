@@ -9,11 +9,12 @@ from typing import Any, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._core.calls import administration
+from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.payload import decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features import delays, priorities
+from glidemq_py._features import delays, priorities, ranks
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
@@ -57,7 +58,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         outcome: Result of `Queue.add`: added, duplicate, skipped or replaced; `id` may be that of an existing job.
         timestamp: When the job was added; 0 if unknown.
         attempts_made: Number of failed attempts so far.
-        priority: Priority of the job: 1 (most urgent) to 2047, or 0 for none.
+        priority: Priority of the job: 1 (most urgent) to 2047, or 0 for none. See `rank`.
         stalled_count: How often a worker stopped renewing the job's lock.
         processed_on: When the last attempt started; None before the first.
         finished_on: When the job ended; None before.
@@ -94,7 +95,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         self.timestamp = record.timestamp or 0
         self.attempts_made = record.attempts_made
         self._delay = record.delay
-        self.priority = record.priority
+        self.priority, self._rank = record.priority, record.rank
         self.stalled_count = record.stalled_count
         self.processed_on = record.processed_on
         self.finished_on = record.finished_on
@@ -264,9 +265,17 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         """
         return current_fallback(self.fallbacks, self.fallback_index) if self.fallback_index > 0 else None
 
+    @property
+    def rank(self) -> int:
+        """Rank of the job: higher ranks run first; 0 for a job without rank and priority."""
+        if self._rank is not None:
+            return self._rank
+        return max(1, MAX_PRIORITY + 1 - self.priority) if self.priority else 0
+
     # -- changes before the first attempt -----------------------------------------------------------------
 
     change_priority = priorities.change_priority
+    change_rank = ranks.change_rank
     change_delay = delays.change_delay
     promote = delays.promote
     revoke = revocation.revoke

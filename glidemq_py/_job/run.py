@@ -62,7 +62,10 @@ class Run:
         if attempts_made != "0":
             job.attempts_made = _int(attempts_made)
         if priority != "0":
-            job.priority = _int(priority)
+            if priority.startswith("r"):
+                job._rank = _int(priority[1:])
+            else:
+                job.priority = _int(priority)
         if progress:
             job._progress_text = progress
         if stacktrace:

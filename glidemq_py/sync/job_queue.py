@@ -544,6 +544,29 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         run_immediately(self._core.change_priority(job_id, priority))
 
+    def change_rank(self, job_id: str, rank: int) -> None:
+        """Change the rank of a job that has not started.
+
+        Args:
+            job_id: Id of the job.
+            rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
+
+        Raises:
+            GlideMQValidationError: If ``rank`` is invalid.
+            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobNotFoundError: If the job does not exist.
+        """
+        run_immediately(self._core.change_rank(job_id, rank))
+
+    def get_rank_counts(self) -> dict[int, int]:
+        """Return the number of ready jobs of each rank that has any, highest rank first.
+
+        Rank 0 has the jobs without a priority or rank, except those parked in their ordering groups. A priority p
+        counts as rank 2048 - p. The ranks are counted in pages, so jobs that move meanwhile may be missing or
+        counted twice.
+        """
+        return run_immediately(self._core.get_rank_counts())
+
     def change_delay(self, job_id: str, delay: Milliseconds) -> None:
         """Change when a job that has not started becomes due.
 

@@ -8,11 +8,17 @@ local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, A
 local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
 local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
 local PRIORITY, STACKTRACE, BUDGET_KEY = AT.priority, AT.stacktrace, AT.budgetKey
+-- The same, in queues that have used ranks.
+local RANKED_FIELDS = {}
+for at = 1, #FIELDS do RANKED_FIELDS[at] = FIELDS[at] end
+RANKED_FIELDS[#FIELDS + 1] = 'rank'
+local RANK = #RANKED_FIELDS
 
 local M = G.groups
 
 -- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots.
 local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'stream', 'groups' }
+local RANKED = { 'ranked_above', 'priority_list', 'priorities', 'lifo', 'groups', 'stream', 'groups', 'ranked_below' }
 local STREAM_ONLY = { 'groups', 'stream', 'groups' }
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
@@ -27,6 +33,13 @@ end
 G.drop = function(fetching, id, entry, reason)
   if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
   fetching.dropped[#fetching.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = reason })
+end
+
+-- The same for a queue with ranks. A worker reads a rank that no priority has in place of the priority, after an r.
+local function read_ranked(key)
+  local h = G.pcall('HMGET', key, unpack(RANKED_FIELDS))
+  if h[RANK] then h[PRIORITY] = 'r' .. h[RANK] end
+  return h
 end
 
 local function reject_unrunnable(q, fetching, id, entry, h)
@@ -110,10 +123,15 @@ local function write_active(q, fetching, id, entry, h)
   end
 end
 
+-- A peer that schedules without a function may leave a job in two places. It runs from one of them.
+local function leave_other_place(q, fetching, id)
+  if fetching.ranked then G.leave_scheduled(q, id) else redis.call('ZREM', q.scheduled, id) end
+end
+
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
-  local h = G.pcall('HMGET', key, unpack(FIELDS))
+  local h = fetching.ranked and read_ranked(key) or G.pcall('HMGET', key, unpack(FIELDS))
   if h.err then
     G.drop(fetching, id, entry, 'the job key is not a hash')
     return false
@@ -131,10 +149,7 @@ G.activate = function(q, fetching, id, entry)
     -- started.
     redis.call('HDEL', q.stall_watch, id)
   end
-  if entry ~= '' and h[STATE] ~= 'waiting' then
-    -- A peer that schedules without a function may leave a job in two places. It runs from one of them.
-    redis.call('ZREM', q.scheduled, id)
-  end
+  if entry ~= '' and h[STATE] ~= 'waiting' then leave_other_place(q, fetching, id) end
   write_active(q, fetching, id, entry, h)
   if h[BUDGET_KEY] then G.budgets.add_decision(q, fetching, id, h[BUDGET_KEY]) end
   return true
@@ -145,7 +160,7 @@ end
 G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
   local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
-  local order = fetching.stream_only and STREAM_ONLY or ORDER
+  local order = fetching.stream_only and STREAM_ONLY or fetching.ranked and RANKED or ORDER
   for i = 1, blocked and 0 or #order do
     local free = want - #fetching.jobs
     if free <= 0 then

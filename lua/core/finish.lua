@@ -166,13 +166,14 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, made, priority, group, scheduler, stalls, suspect_limit, name, history = current(key, row, FAILED,
-    'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit', 'name', 'failedAttempts')
+  local rejected, made, priority, group, scheduler, stalls, suspect_limit, name, history, rank = current(key, row,
+    FAILED, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit', 'name',
+    'failedAttempts', 'rank')
   if rejected then return rejected end
   local attempts, limit = G.count_of(made) + 1, row[FAILURE.limit]
   if limit > 0 and attempts < limit then
     history = record_retried(b, row, attempts, history)
-    return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit, history)
+    return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit, history, rank)
   end
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   return fail_finally(b, row, group, {

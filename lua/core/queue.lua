@@ -17,6 +17,7 @@ local STATIC = {
   wake_channels = 'wake-channels',
   temporary = 'temporary', obliterating = 'obliterating',
   restore = 'restore', failure_counts = 'failure-counts', failure_retries = 'failure-retries',
+  ranked_above = 'ranked-above', ranked_below = 'ranked-below', delayed_own = 'delayed-own',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

@@ -12,7 +12,7 @@ end
 -- The job's record must exist. reason: why, for its parents.
 G.remove_job = function(q, id, reason, quiet)
   local key = q.J .. id
-  local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp')
+  local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp', 'rank', 'rankedAs')
   if h.state == 'waiting' then
     local place = G.waiting_place(q, id, h)
     if place then G.leave_waiting(q, id, place) end
@@ -20,7 +20,7 @@ G.remove_job = function(q, id, reason, quiet)
     local entry = G.find_entry(q, id, h.eid, h.timestamp)
     if entry then G.ack_entries(q, { entry }) else leave_lists(q, id, h.lifo == '1' or G.count_of(h.priority) > 0) end
   end
-  redis.call('ZREM', q.scheduled, id)
+  G.leave_scheduled(q, id, h)
   redis.call('ZREM', q.completed, id)
   redis.call('ZREM', q.failed, id)
   redis.call('ZREM', q.suspended, id)

@@ -19,7 +19,7 @@ G.return_job = function(q, id, now, h)
     return g
   end
   local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
   })
   G.bump(key, 'fence')
   redis.call('HDEL', key, 'processedOn', 'lastActive')

@@ -5,11 +5,11 @@
 G.rows = {
   new_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, parent = 13,
+    ordering = 11, deduplication = 12, parent = 13, rank = 14,
   },
   flow_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, flow = 13,
+    ordering = 11, deduplication = 12, flow = 13, rank = 14,
   },
   flow_links = { inner = 1, multi = 2, parents = 3 },
   ordering = {

@@ -107,7 +107,8 @@ def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
         job_id=options.job_id or "",
         delay=options.delay or 0,
         attempts=options.attempts or 0,
-        priority=options.priority or 0,
+        priority=options.placed_priority,
+        rank=options.placed_rank,
         lifo=options.lifo or False,
         ttl=options.ttl or 0,
         run_at=options.run_at_ms or 0,
@@ -131,11 +132,16 @@ def row(
     ordering: list[object] | None = None,
     deduplication: list[object] | None = None,
     parent: list[object] | None = None,
+    rank: int | None = None,
 ) -> Row:
     """Return the row of one job of an `add`, truncated after its last option."""
+    head: Row
+    if rank is not None:
+        head = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at or False]
+        return [*head, ordering or False, deduplication or False, parent or False, rank]
     if ordering or deduplication or parent:
         timed = delay or priority or lifo or ttl or run_at
-        head: Row = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]
+        head = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]
         head += [int(lifo), ttl, run_at or False, ordering or False]
         if parent:
             return [*head, deduplication or False, parent]

@@ -17,6 +17,7 @@ __all__ = [
     "append_job_log",
     "change_delay",
     "change_priority",
+    "change_rank",
     "clean",
     "drain",
     "lock",
@@ -241,6 +242,11 @@ def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:
         bytes.decode,
         repeatable=True,
     )
+
+
+def change_rank(meta: str, job_id: str, rank: int) -> Call[str]:
+    """Change a job's rank (-1,000,000 to 1,000,000). Returns the same results as `change_priority`."""
+    return Call("change_rank", meta, requests.change_rank(id=job_id, rank=str(rank)), bytes.decode, repeatable=True)
 
 
 def change_delay(meta: str, job_id: str, delay: int) -> Call[str]:

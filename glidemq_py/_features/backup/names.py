@@ -29,7 +29,7 @@ DROPPED_META: Final = frozenset((
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((
-    b"eid", b"lease", b"takenBy", b"resultSeq", b"lastActive", b"building", b"restored",
+    b"eid", b"rankedAs", b"lease", b"takenBy", b"resultSeq", b"lastActive", b"building", b"restored",
 ))  # fmt: skip
 """Fields of a record that describe its place and its attempt."""
 

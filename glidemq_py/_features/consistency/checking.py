@@ -303,7 +303,8 @@ JOBS_PER_CALL: Final = 60
 """Jobs per call; about 1 ms of server time."""
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
-         "dedup-expiry", "waiting-children", "suspects", "leases")  # fmt: skip
+         "dedup-expiry", "waiting-children", "suspects", "leases", "ranked-above", "ranked-below",
+         "delayed-own")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
 _JOB_SATELLITE = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
 _WRITE_KEY = re.compile(r"write:[^:]+(:(tried|won|queues|drivers|try:.+))?")

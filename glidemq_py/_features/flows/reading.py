@@ -81,7 +81,8 @@ class JobNode:
 _PAGE: Final = 200
 _SMALL_PAGE: Final = 100
 _FIELDS: Final = (
-    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "processedOn", "finishedOn",
+    "name", "data", "opts", "state", "timestamp", "attemptsMade", "delay", "priority", "rank", "processedOn",
+    "finishedOn",
     "returnvalue", "failedReason", "failedType", "stacktrace", "progress", "stalledCount",
 )  # fmt: skip
 

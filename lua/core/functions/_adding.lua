@@ -53,7 +53,9 @@ local function place(q, now, id, row, due, inner)
     G.flows.wait(q, id, now)
     return 'waiting-children', ''
   end
-  return G.place(q, now, { id = id, name = row[NAME], priority = row[PRIORITY] or 0, lifo = row[LIFO] == 1, due = due })
+  return G.place(q, now, {
+    id = id, name = row[NAME], priority = row[PRIORITY] or 0, lifo = row[LIFO] == 1, due = due, rank = row[JOB.rank],
+  })
 end
 
 -- Return the fields that only some jobs have, as a flat list.
@@ -61,6 +63,7 @@ local function more_fields(q, now, row, group, inner)
   local more = {}
   local function put(field, value) more[#more + 1], more[#more + 2] = field, value end
   if row[LIFO] == 1 then put('lifo', '1') end
+  if row[JOB.rank] then put('rank', G.int(row[JOB.rank])) end
   if (row[TTL] or 0) > 0 then put('expireAt', G.int(now + row[TTL])) end
   if inner and row[RUN_AT] then put('notBefore', G.int(row[RUN_AT])) end
   if not group then return more end

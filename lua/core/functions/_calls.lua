@@ -144,6 +144,8 @@ G.calls = {
   remove = function(args) return { id = args[1] } end,
   revoke = function(args) return { id = args[1] } end,
   change_priority = function(args) return { id = args[1], priority = args[2] } end,
+  change_rank = function(args) return { id = args[1], rank = args[2] } end,
+  count_ranks = function(args) return { cursor = args[1] } end,
   change_delay = function(args) return { id = args[1], delay = args[2] } end,
   promote = function(args) return { id = args[1] } end,
   requeue_job = function(args) return { id = args[1] } end,

@@ -5,7 +5,7 @@ local R = G.rescheduling
 -- Move the job to the place given by `priority` and `due`, and write further fields of its record.
 R.move = function(q, id, h, now, priority, due, ...)
   local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due,
+    id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due, rank = h.rank,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry, ...)
   return state

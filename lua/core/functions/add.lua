@@ -1,10 +1,11 @@
 -- add: add one or many jobs in one step.
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
--- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent}, cut
+-- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank}, cut
 -- after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
+--   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
 --   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
@@ -113,7 +114,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   elseif behind then
     A.full(q, now, quiet, id, row, group, { 'stagedBehind', behind }, true)
     G.dependencies.attach(q, id, behind, 'ignore')
-  elseif row[DELAY] or row[PRIORITY] or group then
+  elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] then
     A.full(q, now, quiet, id, row, group)
   else
     add_plain(q, now_text, quiet, id, row, trims)

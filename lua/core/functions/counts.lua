@@ -35,6 +35,8 @@ G.counts = function(q)
     + call('ZCARD', q.suspects)
   local from_lists = G.count_of(call('GET', q.list_active))
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
+  delayed = delayed + call('ZCARD', q.delayed_own)
+  prioritized = prioritized + call('ZCARD', q.ranked_above) + call('ZCARD', q.ranked_below)
   return {
     waiting, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,

@@ -89,6 +89,24 @@ end
 
 PHASE.lifo, PHASE.priority = list('lifo'), list('priority')
 
+-- Jobs with ranks of their own sets; delayed ones only with `delayed`.
+local function ranks(field)
+  return function(q, d, position)
+    if field == 'delayed_own' and not d.delayed then return nil end
+    local left = tonumber(position) or redis.call('ZCARD', q[field])
+    local members = left > 0 and redis.call('ZRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
+    for _, member in ipairs(members) do
+      local id = field == 'delayed_own' and member or G.ranks.id_of(member)
+      if id then delete(q, d, id) end
+    end
+    if #members > 0 then redis.call('ZREM', q[field], unpack(members)) end
+    left = left - #members
+    return #members > 0 and left > 0 and G.int(left) or nil
+  end
+end
+
+PHASE.above, PHASE.below, PHASE.own = ranks('ranked_above'), ranks('ranked_below'), ranks('delayed_own')
+
 -- Due members of the scheduled set, by priority. position: the priority, and how many members to read at most.
 PHASE.due = function(q, d, position)
   local band, left = string.match(position, '^(%d+)|(%d+)$')
@@ -147,7 +165,8 @@ PHASE.again = function(q, d, position)
   return PHASE.stream(q, d, position)
 end
 
-local ORDER = { 'suspects', 'stream', 'lifo', 'priority', 'due', 'scheduled', 'groups', 'again' }
+local ORDER = { 'suspects', 'stream', 'lifo', 'priority', 'above', 'due', 'below', 'scheduled', 'own', 'groups',
+  'again' }
 
 -- ------------------------------------------------------------------ the call
 

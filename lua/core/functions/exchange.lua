@@ -50,13 +50,25 @@ end
 
 -- Return whether all jobs are in the stream, and whether the outbox has entries. Most queues have only stream jobs:
 -- one command instead of one per place.
-local function read_places(q)
+local function read_places(q, ranked)
   local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspects,
     q.suspect_host, q.outbox)
+  if ranked then places = places + redis.call('EXISTS', q.ranked_above, q.ranked_below, q.delayed_own) end
   if places == 0 then return true, false end
   local outbox = redis.call('EXISTS', q.outbox)
   local entries = outbox == 1 and G.pcall('XLEN', q.outbox)
   return places == outbox, type(entries) == 'number' and entries > 0
+end
+
+-- Make due jobs ready. Return ms until the next one is due, or -1.
+local function promote(q, fetching, quiet)
+  local next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
+  if not fetching.ranked then return next_due end
+  return earlier(next_due, G.ranks.promote_due(q, fetching.now, PROMOTE_MAX, quiet))
+end
+
+local function scheduled_is_ready(q, fetching)
+  return fetching.ranked and G.ranks.is_ready(q) or G.priority_is_due(q, fetching.now)
 end
 
 local function run(q, fetching, request, want)
@@ -67,16 +79,15 @@ local function run(q, fetching, request, want)
   if fetching.lease then G.leases.reported(q, fetching, finished, statuses, want) end
   local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
   local next_due, flags = -1, 0
-  local stream_only, outbox_has_entries = read_places(q)
+  fetching.ranked = G.ranks.are_used(fetching.settings)
+  local stream_only, outbox_has_entries = read_places(q, fetching.ranked)
   fetching.stream_only = stream_only
-  if not fetching.stream_only then
-    next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
-  end
+  if not fetching.stream_only then next_due = promote(q, fetching, quiet) end
   if want > 0 then
     flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
   elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
-  elseif not fetching.stream_only and G.priority_is_due(q, fetching.now) then
+  elseif not fetching.stream_only and scheduled_is_ready(q, fetching) then
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
   end
   G.promote_groups(q, fetching)

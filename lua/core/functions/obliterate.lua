@@ -77,11 +77,15 @@ end
 -- Return ids of jobs, `count` at most, and how many places were emptied.
 local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
-    q.list_popped, q.leases }
+    q.list_popped, q.leases, q.delayed_own, q.ranked_above, q.ranked_below }
   for _, key in ipairs(sets) do
     local ids = typed(G.pcall('ZRANGE', key, 0, count - 1))
     if #ids > 0 then
-      return without_subscriptions(q, ids, redis.call('ZREM', key, unpack(ids)))
+      local removed = redis.call('ZREM', key, unpack(ids))
+      if key == q.ranked_above or key == q.ranked_below then
+        for i, member in ipairs(ids) do ids[i] = G.ranks.id_of(member) or member end
+      end
+      return without_subscriptions(q, ids, removed)
     end
   end
   for _, key in ipairs({ q.lifo, q.priority }) do
@@ -283,7 +287,8 @@ local function delete_queue(q)
     q.schedulers_own, q.schedulers_due, P .. 'children-watch', q.remote_parents, q.remote_children, P .. 'lock:remote',
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
     q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
-    q.restore, q.failure_counts, q.failure_retries, P .. 'lock:backup', P .. 'lock:maintenance')
+    q.restore, q.failure_counts, q.failure_retries, q.ranked_above, q.ranked_below,
+    q.delayed_own, P .. 'lock:backup', P .. 'lock:maintenance')
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

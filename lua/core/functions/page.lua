@@ -81,12 +81,14 @@ local function set_slice(key, cursor, count, low, high)
 end
 
 -- `below` (a number or nil) ends the range before that score.
-local function from_set(q, key, cursor, count, fields, low, below)
+local function from_set(q, key, cursor, count, fields, low, below, id_of)
   local rows = {}
   local found = set_slice(key, cursor, count, low, below and '(' .. G.int(below) or '+inf')
   for i = 1, #found, 2 do
     if below and tonumber(found[i + 1]) >= below then return rows, '' end
-    read(q, fields, rows, found[i], found[i + 1])
+    local id = found[i]
+    if id_of then id = id_of(id) end
+    if id then read(q, fields, rows, id, found[i + 1]) end
   end
   if #found < 2 * count then return rows, '' end
   return rows, found[#found] .. '@' .. found[#found - 1]
@@ -111,6 +113,42 @@ local function scheduled(q, cursor, count, fields, ready)
     if #rows > 0 then return rows, band and 'b:' .. G.int(band) or '' end
   end
   return {}, band and 'b:' .. G.int(band) or ''
+end
+
+-- Read the sets of features/ranks and `scheduled` one after the other, the most urgent first. A cursor of our sets begins
+-- with the number of the set, `o<number>:`.
+local OWN = {
+  prioritized = { 'ranked_above', false, 'ranked_below' },
+  delayed = { false, 'delayed_own' },
+}
+
+local function one_set(q, name, cursor, count, fields, ready)
+  if not name then return scheduled(q, cursor, count, fields, ready) end
+  return from_set(q, q[name], cursor, count, fields, '-inf', nil, ready and G.ranks.id_of or nil)
+end
+
+-- Return the number of the first set from `at` on that may have jobs; nil if there is none.
+local function next_set(q, sets, at)
+  for number = at, #sets do
+    if not sets[number] or redis.call('EXISTS', q[sets[number]]) == 1 then return number end
+  end
+  return nil
+end
+
+local function with_ranks(q, state, cursor, count, fields)
+  local sets, ready = OWN[state], state == 'prioritized'
+  local number, rest = string.match(cursor, '^o(%d):(.*)$')
+  -- The cursors of `scheduled` have no prefix.
+  local at = tonumber(number) or cursor ~= '' and ready and 2 or next_set(q, sets, 1)
+  rest = rest or cursor
+  for _ = 1, #sets do
+    local rows, next_cursor = one_set(q, sets[at], rest, count, fields, ready)
+    if next_cursor ~= '' then return rows, sets[at] and 'o' .. at .. ':' .. next_cursor or next_cursor end
+    at, rest = next_set(q, sets, at + 1), ''
+    if not at then return rows, '' end
+    if #rows > 0 then return rows, 'o' .. at .. ':' end
+  end
+  return {}, ''
 end
 
 local function pending_between(q, first, last, count)
@@ -219,10 +257,8 @@ G.export('page', { 'no-writes' }, function(q, r)
   local rows, next_cursor
   if SETS[state] then
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
-  elseif state == 'delayed' then
-    rows, next_cursor = scheduled(q, cursor, count, fields, false)
-  elseif state == 'prioritized' then
-    rows, next_cursor = scheduled(q, cursor, count, fields, true)
+  elseif OWN[state] then
+    rows, next_cursor = with_ranks(q, state, cursor, count, fields)
   elseif state == 'waiting' then
     rows, next_cursor = waiting(q, cursor, count, fields)
   elseif state == 'active' then

@@ -7,7 +7,7 @@ local NO_MORE = {}
 
 -- Delete the job that the newer one replaces, with all its keys, and continue its group.
 local function replace(q, id, h, now, quiet)
-  redis.call('ZREM', q.scheduled, id)
+  G.leave_scheduled(q, id, h)
   G.groups.leave_group(q, id, h, now, true)
   G.flows.child_ended(q, id, G.flows.REMOVED, 'replaced by a newer job', now)
   G.purge(q, { id })

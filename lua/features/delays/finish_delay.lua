@@ -9,12 +9,17 @@ local ENDED = { delayed = true, waiting = true, prioritized = true, ['group-wait
 G.finish_kinds[G.report_kinds.delayed] = function(b, row)
   local id = row[ROW.id]
   local key = b.q.J .. id
-  local rejected, priority, group, sequence = F.current(key, row, ENDED, 'priority', 'groupKey', 'orderingSeq')
+  local rejected, priority, group, sequence, rank = F.current(key, row, ENDED, 'priority', 'groupKey', 'orderingSeq',
+    'rank')
   if rejected then return rejected end
   local due = row[ROW.due] > 0 and math.max(b.now, row[ROW.due]) or b.now + row[ROW.delay]
   due = G.clamped_time(due)
   local delay = G.int(due - b.now)
-  redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
+  if rank then
+    G.place(b.q, b.now, { id = id, priority = priority, due = due, rank = rank })
+  else
+    redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
+  end
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay)
   if row[ROW.data] then redis.call('HSET', key, 'data', row[ROW.data]) end
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')

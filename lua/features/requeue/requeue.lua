@@ -10,7 +10,7 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, priority, lifo, groupKey of a failed job. The caller removes it from the index of failed jobs.
+-- h: name, priority, lifo, rank, groupKey of a failed job. The caller removes it from the index of failed jobs.
 G.requeue_failed = function(q, id, now, h)
   local key = q.J .. id
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
@@ -22,7 +22,7 @@ G.requeue_failed = function(q, id, now, h)
     redis.call('HDEL', key, 'notBefore')
   else
     state, entry = G.place(q, now, {
-      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+      id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
     })
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',

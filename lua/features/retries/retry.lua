@@ -8,9 +8,13 @@ local function is_given(number) return number and number ~= 0 end
 -- row: a failed attempt (core/finish.lua, kind 2). attempts: attempts made, this one included, as text.
 -- stalled: the attempt ended while its worker was alive, so earlier stalls are no longer counted. history: the value of
 -- `failedAttempts`, nil = none is kept.
-F.retry = function(b, key, row, attempts, priority, stalled, history)
-  local due = G.scheduled_score(priority, b.now + row[ROW.backoff])
-  redis.call('ZADD', b.q.scheduled, due, row[ROW.id])
+F.retry = function(b, key, row, attempts, priority, stalled, history, rank)
+  local due = b.now + row[ROW.backoff]
+  if rank then
+    G.place(b.q, b.now, { id = row[ROW.id], priority = priority, due = due, rank = rank })
+  else
+    redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), row[ROW.id])
+  end
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[ROW.reason],
     'failedType', row[ROW.failed_type], 'stacktrace', row[ROW.stacktrace], 'processedOn', b.now_text)
   if history then redis.call('HSET', key, 'failedAttempts', history) end

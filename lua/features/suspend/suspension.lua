@@ -53,11 +53,11 @@ S.undelivered = function(q, id)
   return read and type(signal) == 'table' and tostring(signal.name) or ''
 end
 
--- Return the job to its source, with all its signals. h: name, priority, lifo.
+-- Return the job to its source, with all its signals. h: name, priority, lifo, rank.
 S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
   local state, entry = G.place(q, now, {
-    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1',
+    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
   redis.call('ZREM', q.suspended, id)

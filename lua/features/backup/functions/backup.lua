@@ -3,7 +3,7 @@
 --   broadcast: subscriptions read its stream   features: the field `features` of P:meta, or ''
 -- backup_jobs: return the records of jobs.
 --   KEYS 1 meta   ARGV 1 packed {ids, parents 0|1}   -> packed {rows, taken, deferred, used, large}
---   row: {id, due, fields}: fields and values of the record, flat; due: its score in `scheduled`, or ''
+--   row: {id, due, fields}: fields and values of the record, flat; due: its score in `scheduled` or `delayed-own`, or ''
 --   taken: how many of the ids were read; the caller sends the others again   used: CPU time of this call, microseconds
 --   deferred: with parents = 0, the ids of jobs that have children, which are not in the rows: a parent is read last,
 --   so that its record counts every child that ended and was removed meanwhile
@@ -49,6 +49,10 @@ end)
 
 local SCHEDULED = { delayed = true, prioritized = true }
 
+local function due_of(q, id)
+  return redis.call('ZSCORE', q.scheduled, id) or redis.call('ZSCORE', q.delayed_own, id)
+end
+
 -- Return the state, and the size of the long values.
 local function measure(fields)
   local state, size = nil, 500
@@ -83,7 +87,7 @@ G.export('backup_jobs', { 'no-writes' }, function(q, r)
       if waits or (have_children and redis.call('EXISTS', q.P .. 'deps:' .. id) == 1) then
         deferred[#deferred + 1] = id
       else
-        local due = SCHEDULED[state] and redis.call('ZSCORE', q.scheduled, id) or ''
+        local due = SCHEDULED[state] and due_of(q, id) or ''
         rows[#rows + 1] = G.new.backed_up_job({ id = id, due = due, fields = fields })
         size = size + bytes
       end

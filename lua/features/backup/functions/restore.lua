@@ -48,7 +48,9 @@ end
 -- ------------------------------------------------------------------ begin and end
 
 local PLACES = {
-  ZCARD = { 'scheduled', 'completed', 'failed', 'suspended', 'waiting_children' }, LLEN = { 'lifo', 'priority' },
+  ZCARD = { 'scheduled', 'completed', 'failed', 'suspended', 'waiting_children', 'ranked_above', 'ranked_below',
+    'delayed_own' },
+  LLEN = { 'lifo', 'priority' },
   XLEN = { 'stream' }, HLEN = { 'ordering', 'schedulers', 'schedulers_own' },
 }
 
@@ -193,7 +195,9 @@ local function place(q, id, h, due, now)
   if READY[h.state] and h.groupKey then return place_in_group(q, id, h) end
   if h.state == 'delayed' and due ~= '' then
     local at = G.num(due) % G.BAND
-    local state = G.place(q, now, { id = id, name = h.name or '', priority = G.count_of(h.priority), due = at })
+    local state = G.place(q, now, {
+      id = id, name = h.name or '', priority = G.count_of(h.priority), due = at, rank = h.rank,
+    })
     return redis.call('HSET', q.J .. id, 'state', state)
   end
   if h.state == 'active' then return G.return_job(q, id, now, h) end

@@ -5,8 +5,8 @@ local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
   'orderingSeq', 'slot', 'attemptsMade', 'finishedOn', 'lastActive', 'suspendedAt', 'suspendTimeout', 'src',
-  'building', 'lease' }
-local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'attemptsMade', 'slot' }
+  'building', 'lease', 'rank', 'rankedAs' }
+local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'attemptsMade', 'slot', 'rankedAs' }
 
 local READY = { waiting = true, prioritized = true, delayed = true }
 
@@ -19,6 +19,8 @@ C.FITS = {
   groupq = { ['group-waiting'] = true }, ['waiting-children'] = { ['waiting-children'] = true },
   suspects = { waiting = true }, ['list-active-ids'] = { active = true }, ['list-taken'] = { active = true },
   ['stall-watch'] = { active = true, waiting = true }, leases = { active = true },
+  ['ranked-above'] = { prioritized = true }, ['ranked-below'] = { prioritized = true },
+  ['delayed-own'] = { delayed = true },
 }
 
 -- Return the job's record; else nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (written after the job was
@@ -66,10 +68,15 @@ end
 -- A popped job is activated within milliseconds and recovered after a lock duration; this is twice the default one.
 local POPPED_OVERDUE = 60000
 
+local LISTED = { stream = true, lifo = true, priority = true }
+-- Their members have the order of the job before its id.
+C.RANKED = { ['ranked-above'] = true, ['ranked-below'] = true }
+
 -- Return why a member whose state fits the place is still wrong there.
 local function misplaced(q, source, id, entry, h)
   if source == 'list-popped' then return G.is_popped(q, id, G.now(q) - POPPED_OVERDUE) and 'popped' or nil end
-  if source ~= 'stream' and source ~= 'lifo' and source ~= 'priority' then return nil end
+  if C.RANKED[source] then return G.ranks.member_of(h, id) ~= entry and 'twice' or nil end
+  if not LISTED[source] then return nil end
   if h.eid and h.eid ~= '' and h.eid ~= entry and C.has_entry(q, id, h.eid) then return 'twice' end
   -- If the state is `waiting`, the member of the scheduled set is the wrong one.
   return h.state ~= 'waiting' and redis.call('ZSCORE', q.scheduled, id) and 'twice' or nil
@@ -90,6 +97,7 @@ end
 -- Sets whose members are removed by name, and the command for it.
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
   ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', leases = 'ZREM',
+  ['ranked-above'] = 'ZREM', ['ranked-below'] = 'ZREM', ['delayed-own'] = 'ZREM',
   ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- recover_stalled keeps deduplication entries in order. Entries older than this are leftovers.

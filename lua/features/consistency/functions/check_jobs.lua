@@ -46,6 +46,8 @@ end
 -- Return true if the job is in its place, false if it is not, nil if one read does not show it.
 C.is_placed = function(q, id, h)
   local index = INDEX[h.state]
+  local own, member = G.ranks.place_of(q, id, h)
+  if index == 'scheduled' and own then return has_usable_score(own, member) end
   if index then return has_usable_score(q.P .. index, id, LATEST[h.state]) end
   if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end
   if h.state == 'waiting' then return is_ready(q, id, h) end

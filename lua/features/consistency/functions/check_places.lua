@@ -1,7 +1,7 @@
 -- check_places: return one page of the members of a place, and which of them are wrong there. Changes nothing.
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
--- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, leases,
+-- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, leases, ranked-above, ranked-below, delayed-own,
 -- groupq:<group>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (pending, but no longer in
 -- the stream), stale (deduplication), popped (and never activated)
@@ -81,7 +81,7 @@ local function set(p, key, cursor, count)
   for i = 1, #found, STEP[command] do
     -- Members of a broadcast retry are `id||group`.
     local member = found[i]
-    local id = string.match(member, '^(.-)||') or member
+    local id = string.match(member, '^(.-)||') or C.RANKED[p.source] and G.ranks.id_of(member) or member
     local why = check(p, id, member)
     if p.source == 'list-popped' and (not why or why == 'popped') then mark_seen(p, id, p.source) end
   end

@@ -114,13 +114,14 @@ end
 LOST.delayed = function(q, id, h, now)
   local due = now
   if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.duration(h.delay)) end
-  local state = G.place(q, now, { id = id, name = h.name or '', priority = G.count_of(h.priority), due = due })
+  local state = G.place(q, now, { id = id, name = h.name or '', priority = G.count_of(h.priority), due = due, rank = h.rank })
   redis.call('HSET', q.J .. id, 'state', state)
 end
 
 local function ready(q, id, h, now)
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
+    rank = h.rank,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
 end

@@ -7,6 +7,16 @@
 local R = G.rescheduling
 local DELAY = {}
 
+-- The same for a job with a rank of its own set: its old place differs from the new one.
+local function change_ranked(q, id, h, now, delay)
+  local key, member = G.ranks.place_of(q, id, h)
+  if not redis.call('ZSCORE', key or q.scheduled, member or id) then return 'lost' end
+  local due = delay > 0 and now + delay or nil
+  R.move(q, id, h, now, G.count_of(h.priority), due, 'delay', G.int(delay))
+  if key ~= q.delayed_own or not due then redis.call('ZREM', key or q.scheduled, member or id) end
+  return 'ok'
+end
+
 DELAY.waiting = function(q, id, h, now, delay)
   if delay == 0 then return 'no_op' end
   return R.leave_ready(q, id, h, now, G.count_of(h.priority), now + delay, 'delay', G.int(delay))
@@ -18,6 +28,7 @@ DELAY.prioritized = function(q, id, h, now, delay)
 end
 
 DELAY.delayed = function(q, id, h, now, delay)
+  if G.ranks.of(h.rank) then return change_ranked(q, id, h, now, delay) end
   local priority = R.scheduled_at(q, id)
   if not priority then return 'lost' end
   if delay == 0 then return R.make_ready(q, id, h, now, priority, 'delay', '0') end

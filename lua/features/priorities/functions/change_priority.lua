@@ -5,6 +5,7 @@
 -- Bound: core/find_waiting.lua.
 local R = G.rescheduling
 local PRIORITY = {}
+R.priority = PRIORITY
 
 PRIORITY.waiting = function(q, id, h, now, priority)
   if G.count_of(h.priority) == priority then return 'no_op' end
@@ -34,4 +35,12 @@ PRIORITY.delayed = function(q, id, _, _, priority)
   return rescore(q, id, priority, at)
 end
 
-G.export('change_priority', { 'allow-oom' }, G.for_operators(R.call(PRIORITY, 'priority-changed', 'priority')))
+-- A job with a rank of its own set loses it.
+local function change(q, id, h, now, priority)
+  if G.ranks.of(h.rank) then return G.ranks.move(q, id, h, now, priority) end
+  return PRIORITY[h.state](q, id, h, now, priority)
+end
+
+local RULES = { waiting = change, prioritized = change, delayed = change }
+
+G.export('change_priority', { 'allow-oom' }, G.for_operators(R.call(RULES, 'priority-changed', 'priority')))

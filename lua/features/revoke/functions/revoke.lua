@@ -31,7 +31,7 @@ G.export('revoke', { 'allow-oom' }, G.for_operators(function(q, r)
   if place then
     G.leave_waiting(q, id, place)
   else
-    redis.call('ZREM', h.state == 'suspended' and q.suspended or q.scheduled, id)
+    if h.state == 'suspended' then redis.call('ZREM', q.suspended, id) else G.leave_scheduled(q, id, h) end
   end
   return 'revoked'
 end))

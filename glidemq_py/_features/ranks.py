@@ -1,0 +1,61 @@
+"""Ranks: changing the rank of a job that has not started, and counting ready jobs per rank.
+
+The job option `rank` is in `glidemq_py._core.job_options`; docs/design/ready-sources.md lists what it combines
+with. The server's side is in lua/features/ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, administration, unpack
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_options import MAX_PRIORITY, MAX_RANK
+from glidemq_py._job.link import QueueLink, change_job
+
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+__all__ = ["change_job_rank", "change_rank", "count_ranks"]
+
+
+def _count(meta: str, cursor: str) -> Call[list[Any]]:
+    """Count the ready jobs of some ranks; returns the next cursor ('' = the end), then rank and jobs by turns."""
+    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), unpack, repeatable=True)
+
+
+async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
+    """Return the number of ready jobs of each rank that has any, highest rank first."""
+    counts: dict[int, int] = {}
+    cursor = ""
+    while True:
+        cursor, *found = await link.transport.call(_count(link.keys.meta, cursor))
+        counts.update(zip(found[::2], found[1::2], strict=True))
+        if not cursor:
+            return counts
+
+
+async def change_job_rank(link: QueueLink[JobTransport], job_id: str, rank: int) -> int:
+    """Change the rank of a job that has not started, and return the validated value."""
+    value = check_int("rank", rank, -MAX_RANK, MAX_RANK)
+    await change_job(link, job_id, administration.change_rank(link.keys.meta, job_id, value), "change the rank of")
+    return value
+
+
+async def change_rank(self: Job[Any, Any, Any], rank: int) -> None:
+    """Change the rank of the job, if it has not started.
+
+    Args:
+        rank: -1,000,000 to 1,000,000; higher ranks run first. 1 to 2047 equals priority 2048 - rank.
+
+    Raises:
+        GlideMQValidationError: If ``rank`` is invalid.
+        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobNotFoundError: If the job does not exist.
+    """
+    value = await change_job_rank(self._link, self.id, rank)
+    is_priority = 0 < value <= MAX_PRIORITY
+    self.priority = MAX_PRIORITY + 1 - value if is_priority else 0
+    self._rank = None if is_priority else value

@@ -1,0 +1,114 @@
+-- Place jobs by rank, -1,000,000 to 1,000,000, higher first (docs/design/ready-sources.md). A priority from 1 to 2047 is
+-- the rank 2048 - priority, and such jobs are stored as priorities; rank 0 is the stream or the LIFO list. The others are
+-- in sorted sets of ours, `ranked-above` (ranks above 2047) and `ranked-below` (below 0): score -rank, member
+-- `<order>:<id>`, so that members of a rank are sorted by their order. While delayed they are in `delayed-own`, which no
+-- peer promotes. LIFO jobs with a rank from 1 to 2047 are in `scheduled` when they are ready, and delayed like the others.
+-- Fields of the record: `rank`, and `rankedAs`, the order of its last place.
+
+local R = G.ranks
+local SCORED = G.rows.scored
+
+R.FEATURE = 'ranks:0.2.0'
+local MOST, LAST_PRIORITY = 1000000, G.PRIORITY_MAX - 1
+-- Below every time of this century in milliseconds: the time in the score of a LIFO job, which is always due.
+local LIFO_FROM = 1099511627776
+local ORDERS = 9007199254740991
+local NOT_WAITING = { active = true, completed = true, failed = true }
+
+-- Return the rank in a record's field; nil if the job is placed without this feature.
+R.of = function(text)
+  local rank = text and tonumber(text)
+  if not rank or rank ~= math.floor(rank) or rank < -MOST or rank > MOST or rank == 0 then return nil end
+  return rank
+end
+
+-- Return whether jobs of the queue may have a rank. settings: see G.settings.
+R.are_used = function(settings) return G.uses_feature(settings, R.FEATURE) end
+
+local function is_priority(rank) return rank >= 1 and rank <= LAST_PRIORITY end
+
+local function set_of(q, rank) return rank > 0 and q.ranked_above or q.ranked_below end
+
+-- Return the job of a member of the two sets; nil for a member of a foreign form.
+R.id_of = function(member) return string.match(member, '^[01]%d+:(.*)$') end
+
+-- Return the member of a job in its set.
+R.member_of = function(h, id) return (h.rankedAs or '') .. ':' .. id end
+
+local function next_order(q, lifo)
+  local n = G.bump(q.meta, 'rankClock')
+  return n, string.format(lifo and '0%016.0f' or '1%016.0f', lifo and ORDERS - n or n)
+end
+
+-- Put a job that is ready into the set of its rank. Return its state.
+R.place = function(q, id, rank, lifo)
+  G.use_feature(q, R.FEATURE)
+  local n, order = next_order(q, lifo)
+  if is_priority(rank) then
+    redis.call('ZADD', q.scheduled, G.scheduled_score(LAST_PRIORITY + 1 - rank, math.max(0, LIFO_FROM - n)), id)
+  else
+    redis.call('ZADD', set_of(q, rank), G.int(-rank), order .. ':' .. id)
+    redis.call('HSET', q.J .. id, 'rankedAs', order)
+  end
+  G.wake(q, 1)
+  return 'prioritized'
+end
+
+-- Delay a job until `due`. Return its state.
+R.delay = function(q, id, due)
+  G.use_feature(q, R.FEATURE)
+  redis.call('ZADD', q.delayed_own, G.int(G.clamped_time(due)), id)
+  if G.first(redis.call('ZRANGE', q.delayed_own, 0, 0)) == id then G.wake(q, 1) end
+  return 'delayed'
+end
+
+-- Remove a job that has not started from the sets of this feature. h: rank, rankedAs.
+R.leave = function(q, id, h)
+  local rank = R.of(h.rank)
+  if not rank then return end
+  redis.call('ZREM', q.delayed_own, id)
+  if h.rankedAs then redis.call('ZREM', set_of(q, rank), R.member_of(h, id)) end
+end
+
+-- The same, and from the scheduled set.
+G.leave_scheduled = function(q, id, h)
+  redis.call('ZREM', q.scheduled, id)
+  R.leave(q, id, h or G.pick(q.J .. id, 'rank', 'rankedAs'))
+end
+
+-- Return the key and member of a job that is prioritized or delayed; the key is nil if its place is `scheduled`.
+R.place_of = function(q, id, h)
+  local rank = R.of(h.rank)
+  if not rank then return nil end
+  if h.state == 'delayed' then return q.delayed_own, id end
+  if not is_priority(rank) then return set_of(q, rank), R.member_of(h, id) end
+  return nil
+end
+
+-- ------------------------------------------------------------------ promotion
+
+local function promote_one(q, id, now, quiet)
+  local ok, h = G.attempt(G.job_of, q, id)
+  if not ok or not h.state or NOT_WAITING[h.state] then return end
+  if G.is_expired(h, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
+  local state, entry = G.place(q, now, {
+    id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
+  })
+  redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
+-- Make due jobs ready, `limit` at most. Return ms until the next one is due (0 = now), or -1.
+R.promote_due = function(q, now, limit, quiet)
+  local due = redis.call('ZRANGEBYSCORE', q.delayed_own, '-inf', G.int(now), 'LIMIT', 0, limit)
+  for i = 1, #due do
+    promote_one(q, due[i], now, quiet)
+    redis.call('ZREM', q.delayed_own, due[i])
+  end
+  if #due == limit then return 0 end
+  local score = tonumber(redis.call('ZRANGE', q.delayed_own, 0, 0, 'WITHSCORES')[SCORED.score] or '')
+  return score and math.max(0, score - now) or -1
+end
+
+-- Return whether a worker with a free slot would find a ready job.
+R.is_ready = function(q) return redis.call('EXISTS', q.ranked_above, q.ranked_below) > 0 end
