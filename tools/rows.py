@@ -254,7 +254,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("revoke", args="id"),
     _call("change_priority", args="id priority"),
     _call("change_rank", args="id rank"),
-    _call("count_ranks", args="cursor"),
+    _call("count_ranks", args="cursor", reply="cursor counts"),
     _call("change_delay", args="id delay"),
     _call("promote", args="id"),
     _call("requeue_job", args="id"),

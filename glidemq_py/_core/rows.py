@@ -356,6 +356,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "failures_page_reply": ("rows", "cursor"),
     "failure_stats_reply": ("kept", "oldest", "newest", "retries", "counts"),
     "gauges_reply": ("counts", "oldest", "workers", "outbox"),
+    "count_ranks_reply": ("cursor", "counts"),
     "requeue_jobs_reply": ("retried", "left"),
     "failures_change_reply": ("changed", "cursor", "high"),
     "drain_reply": ("deleted", "cursor"),

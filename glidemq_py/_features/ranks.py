@@ -6,11 +6,11 @@ with. The server's side is in lua/features/ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, administration, unpack
+from glidemq_py._core.calls import Call, administration, declared, reader
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import MAX_PRIORITY, MAX_RANK
 from glidemq_py._job.link import QueueLink, change_job
@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["change_job_rank", "change_rank", "count_ranks"]
 
 
-def _count(meta: str, cursor: str) -> Call[list[Any]]:
-    """Count the ready jobs of some ranks; returns the next cursor ('' = the end), then rank and jobs by turns."""
-    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), unpack, repeatable=True)
+@declared("count_ranks_reply")
+class RankCounts(NamedTuple):
+    """One page of the counts per rank."""
+
+    cursor: str
+    """'' = the end."""
+    counts: list[int]
+    """Rank and jobs by turns."""
+
+
+def count_ranks_page(meta: str, cursor: str) -> Call[RankCounts]:
+    """Count the ready jobs of some ranks, the highest first."""
+    return Call("count_ranks", meta, requests.count_ranks(cursor=cursor), reader(RankCounts), repeatable=True)
 
 
 async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
@@ -31,8 +41,9 @@ async def count_ranks(link: QueueLink[JobTransport]) -> dict[int, int]:
     counts: dict[int, int] = {}
     cursor = ""
     while True:
-        cursor, *found = await link.transport.call(_count(link.keys.meta, cursor))
-        counts.update(zip(found[::2], found[1::2], strict=True))
+        page = await link.transport.call(count_ranks_page(link.keys.meta, cursor))
+        counts.update(zip(page.counts[::2], page.counts[1::2], strict=True))
+        cursor = page.cursor
         if not cursor:
             return counts
 

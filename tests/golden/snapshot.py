@@ -19,11 +19,13 @@ Snapshot = dict[str, dict[str, Any]]
 OUR_KEYS = re.compile(
     r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|stalled-policies|schedulers-[a-z]+"
     r"|lock:[a-z:]+|dedup-expiry|w:.*"
-    r"|outbox|waiting-children|children-watch|flows|temporary|results|leases|depvals:.*|failure-counts|failure-retries)$"
+    r"|outbox|waiting-children|children-watch|flows|temporary|results|leases"
+    r"|ranked-above|ranked-below|delayed-own|depvals:.*|failure-counts|failure-retries)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
-                        "resultsKept", "lease", "features", "failedAttempts", "failureReason"})  # fmt: skip
+                        "resultsKept", "lease", "features", "failedAttempts", "failureReason", "rank", "rankedAs",
+                        "rankClock"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

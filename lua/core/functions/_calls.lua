@@ -499,6 +499,7 @@ G.replies = {
   failures_page = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   failure_stats = function(r) return cmsgpack.pack({ r.kept, r.oldest, r.newest, r.retries, r.counts }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox }) end,
+  count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
   requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
   failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,

@@ -30,7 +30,7 @@ local function is_priority(rank) return rank >= 1 and rank <= LAST_PRIORITY end
 local function set_of(q, rank) return rank > 0 and q.ranked_above or q.ranked_below end
 
 -- Return the job of a member of the two sets; nil for a member of a foreign form.
-R.id_of = function(member) return string.match(member, '^[01]%d+:(.*)$') end
+R.id_of = function(member) return string.match(member, '^%d+:(.*)$') end
 
 -- Return the member of a job in its set.
 R.member_of = function(h, id) return (h.rankedAs or '') .. ':' .. id end

@@ -3,7 +3,7 @@
 -- -> as change_priority
 -- Bound: core/find_waiting.lua.
 -- count_ranks: count the ready jobs per rank, the highest rank first.
--- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), rank, jobs, ...}
+-- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), counts}; counts: rank and jobs by turns
 -- Rank 0 has the jobs of the stream, the LIFO list and the suspects. A Node peer's promoted priority jobs are not
 -- counted. Bound: RANKS_A_CALL ranks.
 local R, RESCHEDULING = G.ranks, G.rescheduling
@@ -113,17 +113,17 @@ local PHASES = {
 G.export('count_ranks', { 'no-writes' }, function(q, r)
   local phase, from = string.match(r.cursor, '^(%d)|(.*)$')
   phase, from = tonumber(phase) or 1, tonumber(from or '')
-  local now, found = G.now(q), { '' }
+  local now, counts = G.now(q), {}
   for _ = 1, RANKS_A_CALL do
     local rank, count = PHASES[phase](q, now, from)
     if rank then
-      if count > 0 then found[#found + 1], found[#found + 2] = rank, count end
+      if count > 0 then counts[#counts + 1], counts[#counts + 2] = rank, count end
       from = rank
     else
       phase, from = phase + 1, nil
-      if not PHASES[phase] then return cmsgpack.pack(found) end
+      if not PHASES[phase] then return G.replies.count_ranks({ cursor = '', counts = counts }) end
     end
   end
-  found[1] = G.int(phase) .. '|' .. (from and G.int(from) or '')
-  return cmsgpack.pack(found)
+  local cursor = G.int(phase) .. '|' .. (from and G.int(from) or '')
+  return G.replies.count_ranks({ cursor = cursor, counts = counts })
 end)
