@@ -41,6 +41,7 @@ KINDS = {
     "rated": "100 groups with a rate limit that does not limit",
     "limited": "worker with a rate limit that does not limit",
     "prioritized": "five priorities",
+    "ranked": "100 ranks above those of priorities",
     "lifo": "LIFO",
     "flow": "flows of 999 children",
     "broadcast": "messages of a broadcast, one subscription",

@@ -117,6 +117,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("kind-rated", "rate"): "server: the rate window of each group in a call",
     ("kind-limited", "rate"): "the worker's limit: one call at a time, so that the limit is never exceeded",
     ("kind-prioritized", "rate"): "server: due priority jobs are looked up before each fetch",
+    ("kind-ranked", "rate"): "server: one member of a sorted set per job, removed, and indexed while active",
     ("kind-lifo", "rate"): "server: one list entry per job, popped, and indexed while active",
     ("kind-flow", "rate"): "server: five more commands per child, on its parent's keys",
     ("kind-broadcast", "rate"): "server: the record of each result, and the lookup of each token",

@@ -135,10 +135,14 @@ async def test_the_order_of_jobs_is_restored(queue: Queue, copy: Queue, url: str
     plain = await queue.add_bulk([("plain", n) for n in range(120)])
     lifo = await queue.add_bulk([("lifo", n, {"lifo": True}) for n in range(30)])
     urgent = await queue.add_bulk([("urgent", n, {"priority": 3 - n % 3}) for n in range(30)])
+    above = await queue.add_bulk([("above", n, {"rank": 9_000 - n}) for n in range(20)])
+    below = await queue.add_bulk([("below", n, {"rank": -1, "lifo": n > 9}) for n in range(20)])
+    late = await queue.add("late", None, rank=-1, delay=3_600_000)
     await queue.backup(tmp_path)
     await copy.restore(tmp_path, source=queue.name)
+    assert [job.id for job in await copy.get_jobs("delayed", 0, 10)] == [late.id]
     expected = sorted(urgent, key=lambda job: (job.opts["priority"], int(job.id)))
-    order = [job.id for job in (*expected, *reversed(lifo), *plain)]
+    order = [job.id for job in (*above, *expected, *reversed(lifo), *plain, *reversed(below[10:]), *below[:10])]
     assert await order_of(copy, url, len(order)) == order
 
 

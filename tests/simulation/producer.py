@@ -176,9 +176,9 @@ def _options(kind: str, pick: random.Random) -> dict[str, Any]:
     group = pick.randint(1, 4)
     match kind:
         case "priority":
-            return {"priority": pick.randint(1, 9)}
+            return pick.choice(({"priority": pick.randint(1, 9)}, {"rank": pick.choice((-9, -1, 3_000, 4_000))}))
         case "lifo":
-            return {"lifo": True}
+            return {"lifo": True, "rank": pick.choice((None, -9, 5, 3_000))}
         case "delay":
             return {"delay": pick.choice((1, 50, 300, 3_000))}
         case "ordered":

@@ -114,7 +114,7 @@ def test_extras_end_without_faults(scenario: Scenario) -> None:
 @pytest.mark.parametrize("faults", [False, True], ids=["quiet", "faults"])
 def test_backups_under_traffic_have_each_lasting_job_once(faults: bool) -> None:
     """Jobs are added, run, retried, delayed and removed while backups are made, and the party is killed twice."""
-    kinds = ("plain", "retried", "delay", "ordered", "flow", "suspended", "priority")
+    kinds = ("plain", "retried", "delay", "ordered", "flow", "suspended", "priority", "lifo")
     work = tuple(Work(0.02 * n, n, kinds[n % len(kinds)], n / 150) for n in range(150))
     acts = (Act(0.7, "kill_saver", 0, 0.2), Act(1.2, "failover", 0, 0.3), Act(2.2, "kill_saver", 0, 0.2))
     fleet = Fleet(Scenario(1, work, (), acts if faults else (), workers=2, savers=1))

@@ -10,9 +10,8 @@ local function source(field)
       local limit = math.min(free, G.STREAM_PAGE)
       local members = redis.call('ZRANGE', q[field], 0, limit - 1)
       if #members == 0 then return true end
+      redis.call('ZREM', q[field], unpack(members)) -- a command per page, as the lists are popped
       for i = 1, #members do
-        if fetching.bytes >= G.REPLY_BYTES then return false end
-        redis.call('ZREM', q[field], members[i])
         local id = R.id_of(members[i])
         if id and G.activate(q, fetching, id, '') then free = free - 1 end
         budget = budget - 1

@@ -1,0 +1,157 @@
+"""Ranks in the Lua functions: places, repairs, recovery, members left behind by peers, and the feature gate."""
+
+import pytest
+
+from glidemq_py._core.calls import administration, working
+from glidemq_py._features.consistency.checking import FindingKind
+from glidemq_py._features.ranks import count_ranks_page
+from tests.lua.check_support import assert_repairs, check
+from tests.lua.own_support import Fetched, OwnQueue
+from tests.lua.test_own_reading import visit
+
+FEATURE = "ranks:0.2.0"
+MINUTE_MS = 60_000
+
+
+def place_of(rank: int) -> str:
+    return "ranked-above" if rank > 0 else "ranked-below"
+
+
+def ids(q: OwnQueue, want: int = 10) -> list[str]:
+    return [fetched.id for fetched in q.fetch(want)]
+
+
+def test_plain_jobs_and_priorities_need_no_feature(q: OwnQueue) -> None:
+    q.add_job()
+    q.add_job(priority=2_047)
+    assert q.redis("HGET", "meta", "features") is None
+    q.add_job(rank=-1)
+    assert q.redis("HGET", "meta", "features") == FEATURE
+
+
+@pytest.mark.parametrize("rank", [2_048, -1])
+def test_delayed_job_waits_where_no_peer_promotes(q: OwnQueue, rank: int) -> None:
+    job = q.add_job(rank=rank, delay=500)
+    assert q.redis("EXISTS", "scheduled") == 0
+    assert float(q.redis("ZSCORE", "delayed-own", job)) == q.now + 500
+    reply = q.exchange()
+    assert (reply.jobs, reply.next_due) == ([], 500)
+    q.advance(500)
+    fetched = q.take_one()
+    assert fetched.id == job
+    assert not {"delayed-own", place_of(rank)} & q.key_names()
+    assert q.counts() == {**dict.fromkeys(q.counts(), 0), "active": 1}
+
+
+@pytest.mark.parametrize("rank", [2_048, -1])
+def test_released_and_retried_jobs_return_to_their_rank(q: OwnQueue, rank: int) -> None:
+    first, second = q.add_job(rank=rank, attempts=2), q.add_job(rank=rank)
+    taken = q.take_one()
+    q.finish(taken.released())
+    assert q.state(first) == "prioritized"
+    assert ids(q, 1) == [second]
+    again = q.take_one()
+    assert again.id == first
+    q.finish(again.failed(limit=2, backoff=30))
+    assert (q.state(first), q.redis("ZCARD", "delayed-own")) == ("delayed", 1)
+    q.advance(30)
+    assert ids(q) == [first]
+
+
+def test_job_of_a_dead_worker_returns_to_its_rank(q: OwnQueue) -> None:
+    job, other = q.add_job(rank=9_000), q.add_job(rank=8_000)
+    assert ids(q, 1) == [job]
+    for _ in range(2):
+        q.advance(MINUTE_MS)
+        q.run(working.recover_stalled(q.meta, "py-9", 60_000, 1_000, 5, False, ""))
+    assert q.state(job) == "prioritized"
+    assert ids(q) == [job, other]
+
+
+@pytest.mark.parametrize("rank", [9_000, -9_000])
+def test_lost_and_misplaced_jobs_are_repaired(q: OwnQueue, rank: int) -> None:
+    place = place_of(rank)
+    ready, late = q.add_job(rank=rank), q.add_job(rank=rank, delay=5_000)
+    stack = q.add_job(rank=7, lifo=True, priority=2_041)
+    assert check(q).findings == ()
+    q.redis("DEL", place)
+    q.redis("DEL", "delayed-own")
+    q.redis("DEL", "scheduled")
+    lost = FindingKind.LOST_JOB
+    assert_repairs(q, (lost, ready), (lost, late), (lost, stack))
+    q.redis("ZADD", place, -rank, f"1{7:016}:{ready}", -rank, f"1{8:016}:none", -rank, f"1{9:016}:{late}")
+    q.redis("ZADD", "delayed-own", q.now, "none")
+    assert_repairs(
+        q, (FindingKind.TWICE, ready), (FindingKind.DANGLING, "none"), (FindingKind.MISPLACED, late),
+        (FindingKind.DANGLING, "none"),
+    )  # fmt: skip
+    assert q.redis("ZCARD", place) == 1
+
+
+@pytest.mark.parametrize("rank", [9_000, -9_000])
+def test_members_left_by_a_peer_are_dropped(q: OwnQueue, rank: int) -> None:
+    gone, kept, late = q.add_job(rank=rank), q.add_job(rank=rank), q.add_job(rank=rank, delay=50)
+    q.redis("DEL", f"job:{gone}")
+    q.redis("DEL", f"job:{late}")
+    q.redis("ZADD", place_of(rank), -rank - 1, "of no known form")
+    q.advance(50)
+    reply = q.exchange(10)
+    assert [Fetched(job, q.now).id for job in reply.jobs] == [kept]
+    assert not {"ranked-above", "ranked-below", "delayed-own"} & q.key_names()
+
+
+def test_worker_without_a_free_slot_wakes_another(q: OwnQueue) -> None:
+    q.add_job()
+    running = q.take_one()
+    q.add_job(rank=-3)
+    before = q.redis("XLEN", "wake")
+    q.exchange(0, (running.completed(),))
+    assert q.redis("XLEN", "wake") == before + 1
+
+
+def test_many_ranks_are_counted_in_pages(q: OwnQueue) -> None:
+    ranks = [*range(5_600, 5_000, -1), *(-n for n in range(1, 100))]
+    for rank in ranks:
+        q.add_job(rank=rank)
+    q.add_job(priority=3)
+    counts: list[int] = []
+    cursor, pages = "", 0
+    while pages == 0 or cursor:
+        page = q.run(count_ranks_page(q.meta, cursor))
+        counts += page.counts
+        cursor, pages = page.cursor, pages + 1
+    assert counts[::2] == [*ranks[:600], 2_045, *ranks[600:]]
+    assert set(counts[1::2]) == {1}
+    assert pages == 3
+
+
+def test_pages_of_ranked_jobs_are_complete(q: OwnQueue) -> None:
+    added = [q.add_job(rank=rank) for rank in (9_000, 9_000, 8_000)]
+    added += [q.add_job(priority=4), q.add_job(priority=5)]
+    added += [q.add_job(rank=rank) for rank in (-1, -2, -2)]
+    late = [q.add_job(priority=1, delay=50), q.add_job(delay=60), q.add_job(rank=-5, delay=70)]
+    for count in (1, 2, 3, 100):
+        assert visit(q, "prioritized", count) == added
+        assert sorted(visit(q, "delayed", count)) == sorted(late)
+
+
+def test_change_of_the_rank_of_a_running_job_is_rejected(q: OwnQueue) -> None:
+    job = q.add_job(rank=5_000)
+    assert q.run(administration.change_rank(q.meta, job, 5_000)) == "no_op"
+    q.take_one()
+    assert q.run(administration.change_rank(q.meta, job, 1)) == "active"
+    assert q.run(administration.change_rank(q.meta, "none", 1)) == "gone"
+
+
+def test_rank_of_a_leased_job_is_in_the_reply(q: OwnQueue) -> None:
+    q.add_job(rank=-7)
+    leasing = working.Leasing("owner", 1_000, False, ())
+    reply = q.run(working.exchange(q.meta, "c", 1, (), False, False, leasing=leasing))
+    assert [Fetched(job, q.now).fields["priority"] for job in reply.jobs] == ["r-7"]
+
+
+def test_reattached_job_keeps_its_rank(q: OwnQueue) -> None:
+    q.add_job(rank=6_000)
+    q.take_one()
+    reply = q.run(working.reattach(q.meta, "py-1", (), 5, False, "l:0", ()))
+    assert [Fetched(job, q.now).fields["priority"] for job in reply.jobs] == ["r6000"]
