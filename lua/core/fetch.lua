@@ -91,6 +91,20 @@ local function enter_group(q, fetching, id, entry, h)
   return true
 end
 
+-- Without a stream entry nothing is pending for the job, so its record names the worker (write_active) and an event
+-- reports its start. The first event of a call trims the stream.
+local function track_list_job(q, fetching, id, h)
+  local listed = fetching.from_lists
+  listed[#listed + 1] = id
+  if fetching.lease and not h[GROUP_KEY] then redis.call('HSET', q.J .. id, 'takenBy', fetching.consumer) end
+  if fetching.quiet then return end
+  if #listed == 1 then
+    G.emit(q.events, 'active', id)
+  else
+    G.pcall('XADD', q.events, '*', 'event', 'active', 'jobId', id)
+  end
+end
+
 -- Mark the job active and add it to the reply.
 local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
@@ -103,15 +117,13 @@ local function write_active(q, fetching, id, entry, h)
   elseif h[GROUP_KEY] then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
       'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
+  elseif entry == '' then
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
+      'takenBy', fetching.consumer)
   else
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
-  if entry == '' then
-    -- Without a stream entry nothing is pending for the job, so its record names the worker.
-    fetching.from_lists[#fetching.from_lists + 1] = id
-    if not h[GROUP_KEY] then redis.call('HSET', key, 'takenBy', fetching.consumer) end
-    if not fetching.quiet then G.emit(q.events, 'active', id) end
-  end
+  if entry == '' then track_list_job(q, fetching, id, h) end
   fetching.bytes = fetching.bytes + #h[DATA]
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
     h[STALLED], h[PRIORITY], h[STACKTRACE])
