@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobState, Queue, Worker
+from glidemq_py import FlowProducer, GlideMQValidationError, Job, JobState, Queue, Worker
 from glidemq_py.testing import MemoryServer
 
 Place = MemoryServer | str
@@ -168,6 +168,17 @@ async def test_pause_groups_and_deduplication(place: Place, queue: Queue) -> Non
     await work_off(queue, place, handler)
     assert sorted(handler.begun) == ["first", "new", "second"]
     assert handler.begun.index("first") < handler.begun.index("second")
+
+
+async def test_ranked_jobs_of_a_flow(place: Place, queue: Queue) -> None:
+    handler = Recorder()
+    children = [{"name": "n", "queue": queue.name, "data": rank, "options": {"rank": rank}} for rank in (-5, 4_000, 7)]
+    async with FlowProducer(place) as flows:
+        root = {"name": "n", "queue": queue.name, "data": "root", "options": {"rank": 9_000}, "children": children}
+        node = await flows.add(root)
+    assert (node.job.rank, [child.job.rank for child in node.children]) == (9_000, [-5, 4_000, 7])
+    await work_off(queue, place, handler)
+    assert handler.begun == [4_000, 7, -5, "root"]
 
 
 async def test_default_rank_is_replaced(queue: Queue, place: Place) -> None:

@@ -145,7 +145,8 @@ def is_small(plan: Sequence[Planned]) -> bool:
 
 
 def _flow_row(job: Planned, parents: list[object]) -> Row:
-    return [*job.row[:_ID], job.id, *job.row[_ID + 1 :], [int(job.inner), int(job.multi), parents]]
+    return [*job.row[:_ID], job.id, *job.row[_ID + 1 : _WIDTH], [int(job.inner), int(job.multi), parents],
+            *job.row[_WIDTH + 1 :]]  # fmt: skip
 
 
 def whole_request(
