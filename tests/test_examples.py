@@ -30,6 +30,13 @@ EXPECTED = {
         r"received by 0 of 1 replicas within 200 ms",
         r"charge-100: duplicate",
     ],
+    "ranks": [
+        r"ready per rank: \{10000: 1, 5000: 1, 3000: 1, 0: 1, -10: 1\}",
+        r"render again \(rank 10000\)",
+        r"render for business \(rank 5000\)",
+        r"render for free \(rank 0\)",
+        r"clean up \(rank -10\)",
+    ],
     "schedulers": [
         r"weekdays: 2027-01-08 07:30:00\+01:00",
         r"weekdays: 2027-01-11 07:30:00\+01:00",

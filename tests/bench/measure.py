@@ -248,7 +248,7 @@ CASES = [
             peers=(OURS,),
             run=lateness(kind=kind),
         )
-        for kind in ("prioritized", "lifo")
+        for kind in ("prioritized", "ranked", "lifo")
     ),
     Case(
         key="delayed",

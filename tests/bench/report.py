@@ -100,7 +100,7 @@ ROWS = [
             figure="p99",
             required=25,
         )
-        for kind in ("prioritized", "lifo")
+        for kind in ("prioritized", "ranked", "lifo")
     ),
     Row(label="idle worker, lateness of a delayed job, p99", case="delayed", figure="p99", required=25),
     Row(label="server CPU per job, drain at 100", case="drain-100", figure="cpu", required=20),
