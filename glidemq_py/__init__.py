@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.failures.queue_api import Failure, FailureStats
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
+    from glidemq_py._features.flows.dependencies import Dependency
     from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.leases.exchanging import LeaseOutcome
@@ -167,6 +168,7 @@ else:
             "glidemq_py._features.failures.queue_api": ("Failure", "FailureStats"),
             "glidemq_py._features.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
+            "glidemq_py._features.flows.dependencies": ("Dependency",),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
@@ -235,6 +237,7 @@ __all__ = [
     "Deduplication",
     "DelayedError",
     "Delivery",
+    "Dependency",
     "DuplicateJobError",
     "Durability",
     "DurabilityError",

@@ -128,6 +128,7 @@ TABLES = (
             "deduplication": "../learn/deduplication.md",
             "fallbacks": "../learn/fallbacks.md",
             "parent": "../learn/flows.md",
+            "depends_on": "../learn/dependencies.md",
         },
     ),
     Options("glidemq_py.Ordering", {"key": "k"}),

@@ -80,7 +80,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "get_repeatable_jobs",
             "get_usage_summary",
         ],
-        "Job": ["get_children_failures", "get_children_values", "get_open_children"],
+        "Job": ["get_children_failures", "get_children_values", "get_dependencies", "get_open_children"],
         "FlowProducer": ["get_flow"],
         "": ["get_usage_summary", "Spark: read", "python -m glidemq_py.worker --check"],
     },
@@ -131,7 +131,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "": ["chain", "chord", "dag", "group"],
     },
     "worker operator app": {
-        "Job": ["report_usage"],
+        "Job": ["remove_dependency", "report_usage"],
         "Broadcast": ["publish(max_messages=...)"],
         "Maintenance": ["close", "run", "start"],
         "Scheduler": ["close", "run", "start"],

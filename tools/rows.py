@@ -58,12 +58,13 @@ ROWS: dict[str, tuple[str, ...]] = {
     name: _names(fields)
     for name, fields in {
         # -- adding
-        "new_job": f"{_NEW_JOB} parent rank",
+        "new_job": f"{_NEW_JOB} parent rank dependencies",
         "flow_job": f"{_NEW_JOB} flow rank",
         "flow_links": "inner multi parents",
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
         "deduplication": "id ttl mode until_started extend replace",
         "parent": "id queue",
+        "dependencies": "policy refs",
         "added_other": "outcome id",
         # -- working
         "fetched_job": (
@@ -106,6 +107,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         # -- flows
         "child_outcome": "parent member how text policy",
         "outcome": "how text policy",
+        "depending": "waiting ids",
+        "dependency_answer": "how text",
         "child": "member outcome",
         "waiting_parent": "parent children",
         "relative": "children values",
@@ -156,7 +159,7 @@ BUILT = (
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
-    "backed_up_job", "backed_up_key", "failed_attempt", "failure",
+    "backed_up_job", "backed_up_key", "failed_attempt", "failure", "dependency_answer",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -280,6 +283,9 @@ CALLS: tuple[CallLayout, ...] = (
     _call("children_ended", packed="outcomes"),
     _call("notify_parents"),
     _call("add_remote_children", "parent members"),
+    _call("depend", packed="rows"),
+    _call("remove_dependency", "id member"),
+    _call("withdraw_dependent", args="id"),
     _call("open_children", args="parent", reply="number failure"),
     _call("sweep_parents"),
     _call("children", "parent cursor count", reply="rows cursor"),

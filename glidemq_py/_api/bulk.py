@@ -22,6 +22,13 @@ from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
+from glidemq_py._features.flows.dependencies import (
+    RemoteDependencies,
+    add_order,
+    check_dependencies,
+    register_dependents,
+    remote_dependencies,
+)
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
@@ -167,7 +174,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
 
     Raises:
         JobCostError: If the job was rejected because of its ``cost``.
-        JobNotFoundError: If its parent does not exist.
+        JobNotFoundError: If its parent, or a job that it depends on, does not exist.
         JobStateError: If its parent has already ended.
     """
     if type(result) is str:
@@ -180,6 +187,8 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         if outcome == "parent":
             assert options.parent is not None
             raise invalid_parent(options.parent, job_id)
+        if outcome == "dependency":
+            raise JobNotFoundError(job_id)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
         if job.outcome in ADDED_OUTCOMES:
@@ -244,12 +253,21 @@ class BulkAdd:
         self._options: list[JobOptions] = []
         self.rows: list[Row] = []
         """The encoded jobs."""
+        self.order: list[int] | None = None
+        """Positions of the jobs in the order of sending, if dependencies within the bulk require another one."""
         self._have_parents = False
+        self._have_dependencies = False
         self._read(jobs, defaults)
+        if self._have_dependencies:
+            self._sort()
         self._results: list[Any] = [None] * len(self.rows)
         self._connection_error: BaseException | None = None
         self._rejection: GlideMQError | None = None
+        self._missing: dict[str, JobNotFoundError] = {}
         self._remote_parents = remote_parents(link, self._options) if self._have_parents else {}
+        self._remote_dependencies: list[RemoteDependencies] = []
+        if self._have_dependencies:
+            self._remote_dependencies = [remote_dependencies(link, each) for each in self._options]
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Validate and encode all jobs, with a fast path for (name, data) tuples whose name was validated before."""
@@ -265,6 +283,8 @@ class BulkAdd:
                 known.add(name)
                 if options.parent is not None:
                     self._have_parents = True
+                if options.depends_on is not None:
+                    self._have_dependencies = True
             try:
                 rows.append(encode_row(link, name, value, options))
             except GlideMQValidationError:
@@ -273,6 +293,23 @@ class BulkAdd:
             names.append(name)
             data.append(value)
             chosen.append(options)
+
+    def _sort(self) -> None:
+        """Put dependencies before the jobs that wait for them."""
+        order = self.order = add_order(self._link, self._options)
+        if order is not None:
+            self._names = [self._names[i] for i in order]
+            self._data = [self._data[i] for i in order]
+            self._options = [self._options[i] for i in order]
+            self.rows = [self.rows[i] for i in order]
+
+    def _in_given_order(self, results: list[Any]) -> list[Any]:
+        if self.order is None:
+            return results
+        given: list[Any] = [None] * len(results)
+        for i, result in zip(self.order, results, strict=True):
+            given[i] = result
+        return given
 
     def _chunks(self) -> Iterator[tuple[int, list[Row]]]:
         start = chars = 0
@@ -293,6 +330,8 @@ class BulkAdd:
         in_flight: Awaitable[AddReply | None] | None = None
         first = 0
         await check_remote_parents(self._link, self._remote_parents)
+        if self._have_dependencies:
+            await check_dependencies(self._link, self._remote_dependencies)
         for start, rows in self._chunks():
             if self._before_chunk is not None:
                 await self._before_chunk()
@@ -313,7 +352,7 @@ class BulkAdd:
             raise self._failure() from self._connection_error
         if self._rejection is not None:
             raise self._failure() from self._rejection
-        return self._results
+        return self._in_given_order(self._results)
 
     async def _notify_parents(self, start: int, results: list[Any]) -> None:
         for parent, positions in self._remote_parents.items():
@@ -325,6 +364,9 @@ class BulkAdd:
             reply: AddReply = await self._link.transport.call(call)
             if self._remote_parents:
                 await self._notify_parents(start, reply.results)
+            if self._have_dependencies:
+                of_chunk = self._remote_dependencies[start : start + count]
+                self._missing.update(await register_dependents(self._link, zip(reply.results, of_chunk, strict=True)))
         except GlideMQError as error:
             self._connection_error = error
             self._results[start : start + count] = [error] * count
@@ -337,13 +379,17 @@ class BulkAdd:
         link, now, names, data, options = self._link, reply.now, self._names, self._data, self._options
         for i, result in enumerate(reply.results, start):
             try:
-                self._results[i] = added_job(link, names[i], data[i], options[i], now, result)
+                job = added_job(link, names[i], data[i], options[i], now, result)
+                if self._missing and job.id in self._missing:
+                    raise self._missing[job.id]
+                self._results[i] = job
             except (JobCostError, JobNotFoundError, JobStateError) as error:
                 self._results[i] = self._rejection = error
 
     def _failure(self) -> BulkAddError:
         skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
-        return BulkAddError([skipped if result is None else result for result in self._results])
+        results = [skipped if result is None else result for result in self._results]
+        return BulkAddError(self._in_given_order(results))
 
 
 def _pair(job: Any) -> Any:

@@ -47,6 +47,7 @@ from glidemq_py._features.durability.options import Durability, DurableInput, pa
 from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.flows.dependencies import check_dependencies, register_dependents, remote_dependencies
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
@@ -301,7 +302,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
             JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
-            JobNotFoundError: If the job's parent does not exist. Nothing was added.
+            JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
@@ -329,7 +330,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
         if (
             adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
-            or adder.loop is not self._current_loop()
+            or job_options.depends_on is not None or adder.loop is not self._current_loop()
         ):  # fmt: skip
             return await self._add_specially(link, name, data, job_options, durability)
         row = encode_row(link, name, data, job_options)
@@ -342,6 +343,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         row = encode_row(link, name, data, options)
         parents = () if options.parent is None else remote_parents(link, (options,))
         await check_remote_parents(link, parents)
+        awaited = {} if options.depends_on is None else remote_dependencies(link, options)
+        if awaited:
+            await check_dependencies(link, (awaited,))
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
         if TELEMETRY.on:
             now, result = await observed_add(adder.add, self.name, row, options)
@@ -349,6 +353,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             now, result = await adder.add(row)
         for parent in parents:
             await attach_children(link, parent, (result,))
+        if awaited:
+            for error in (await register_dependents(link, ((result, awaited),))).values():
+                raise error
         return added_job(link, name, data, options, now, result)
 
     async def add_bulk(
@@ -413,9 +420,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         try:
             added = await self._run_bulk(bulk)
         except BulkAddError as error:
-            await chunks.confirm(confirmer, error.results)
+            await chunks.confirm(confirmer, error.results, bulk.order)
             raise
-        await chunks.confirm(confirmer, added)
+        await chunks.confirm(confirmer, added, bulk.order)
         return added
 
     async def add_and_wait(

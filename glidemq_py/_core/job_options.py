@@ -25,6 +25,13 @@ from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication.options import Deduplication, DeduplicationInput
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
+from glidemq_py._features.flows.dependency_options import (
+    DEPENDENCY_POLICIES,
+    DependenciesInput,
+    DependencyPolicy,
+    dependencies_to_wire,
+    parse_dependencies,
+)
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import TokenBucket, check_tokens
 from glidemq_py._features.middleware.headers import Headers, parse_headers
@@ -85,6 +92,8 @@ class JobOptionsDict(TypedDict, total=False):
     fallbacks: FallbacksInput | None
     parent: ParentInput | None
     on_failure: FailurePolicy | None
+    depends_on: DependenciesInput | None
+    on_dependency_failure: DependencyPolicy | None
     headers: Mapping[str, str] | None
 
 
@@ -131,6 +140,12 @@ class JobOptions(CheckedOptions):
         on_failure: effect on the parents if this job does not complete (it fails, expires, is revoked or removed):
             "fail_parent" (the default) fails them too, "ignore" lets them continue without its result, "remove"
             removes this job from their children.
+        depends_on: jobs that must complete before this one runs, at most 1,000: ids of jobs in the same queue, and
+            for other queues `Job` or `JobRef` objects or ``(queue, id)`` pairs. They must exist, or be in the same
+            bulk.
+        on_dependency_failure: effect of a dependency that does not complete (it fails, expires, is revoked or
+            removed): "wait" (the default) keeps this job waiting for a retry, "fail" fails it too, "ignore" lets it
+            continue without the result, "remove" removes the dependency. Requires `depends_on`.
         headers: texts beside the data, such as a tenant or a request id: a mapping of names to strings, at most 100 and
             16,384 characters in all. Handlers read `Job.headers`; a `Middleware` may add some.
 
@@ -160,6 +175,10 @@ class JobOptions(CheckedOptions):
     fallbacks: tuple[Fallback, ...] | None = option(parse_fallbacks, wire="fallbacks", encode=_fallbacks_to_wire)
     parent: JobRef | None = option(parse_parent, wire="parent", encode=_parent_to_wire)
     on_failure: str | None = option(partial(check_choice, choices=FAILURE_POLICIES), wire="onFailure")
+    depends_on: tuple[JobRef, ...] | None = option(parse_dependencies, wire="dependsOn", encode=dependencies_to_wire)
+    on_dependency_failure: str | None = option(
+        partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), wire="onDependencyFailure"
+    )
     headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -260,6 +279,11 @@ class JobOptions(CheckedOptions):
             return MAX_PRIORITY + 1 - rank if 0 < rank <= MAX_PRIORITY else 0
         return self.priority or 0
 
+    def dependencies_to_row(self) -> list[object]:
+        """Return the field ``dependencies`` of an `add` row (``lua/core/functions/add.lua``)."""
+        refs = [text for ref in self.depends_on or () for text in ref]
+        return [DEPENDENCY_POLICIES[self.on_dependency_failure or "wait"], refs]
+
     def to_wire(self) -> dict[str, Any]:
         """Return the opts JSON as a dict: camelCase names, only the given options. `run_at` is not stored."""
         wire: dict[str, Any] = {}
@@ -325,6 +349,8 @@ def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) 
                 raise GlideMQValidationError(name, getattr(own, name), "requires 'attempts' of at least 2")
     if own.on_failure is not None and merged.parent is None and not of_flow:
         raise GlideMQValidationError("on_failure", own.on_failure, "requires 'parent'")
+    if own.on_dependency_failure is not None and merged.depends_on is None:
+        raise GlideMQValidationError("on_dependency_failure", own.on_dependency_failure, "requires 'depends_on'")
 
 
 NO_OPTIONS: Final = JobOptions()

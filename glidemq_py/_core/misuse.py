@@ -66,7 +66,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         "failure_ttl": f"use 'remove_on_fail' {_RETENTION}",
         "at_front": "use 'lifo'",
         **dict.fromkeys(
-            ("depends_on", "link", "link_error", "chord", "pipe_target"),
+            ("link", "link_error", "chord", "pipe_target"),
             "use a flow (FlowProducer, or 'parent'): the waiting job is the parent",
         ),
         "on_success": "use Worker.on('completed', ...) or QueueEvents.on('completed', ...)",

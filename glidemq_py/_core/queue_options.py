@@ -46,7 +46,7 @@ def _prefix(_: str, value: str) -> str:
 
 def _default_job_options(option: str, value: JobOptions | Mapping[str, Any]) -> JobOptions:
     defaults = JobOptions.parse(value)
-    for name, what in (("job_id", "id"), ("parent", "parent")):
+    for name, what in (("job_id", "id"), ("parent", "parent"), ("depends_on", "dependency")):
         given = getattr(defaults, name)
         if given is not None:
             raise GlideMQValidationError(

@@ -47,6 +47,7 @@ __all__ = [
     "create_budget",
     "dead_letter_queue",
     "delete_side_keys",
+    "depend",
     "drain",
     "event_slice",
     "exchange",
@@ -84,6 +85,7 @@ __all__ = [
     "remote_children",
     "remove",
     "remove_deduplication",
+    "remove_dependency",
     "renew",
     "repair",
     "repair_counters",
@@ -119,6 +121,7 @@ __all__ = [
     "usage_minutes",
     "usages",
     "watch_children",
+    "withdraw_dependent",
     "write_abort",
     "write_claim",
     "write_commit",
@@ -517,6 +520,21 @@ def children_ended(*, outcomes: object) -> tuple[bytes]:
 def add_remote_children(*, parent: object, members: object) -> tuple[bytes]:
     """Return the arguments of ``add_remote_children``."""
     return (pack((parent, members)),)
+
+
+def depend(*, rows: object) -> tuple[bytes]:
+    """Return the arguments of ``depend``."""
+    return (pack(rows),)
+
+
+def remove_dependency(*, id: object, member: object) -> tuple[bytes]:
+    """Return the arguments of ``remove_dependency``."""
+    return (pack((id, member)),)
+
+
+def withdraw_dependent(*, id: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``withdraw_dependent``."""
+    return (id,)
 
 
 def open_children(*, parent: str | bytes) -> tuple[str | bytes]:

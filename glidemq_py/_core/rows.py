@@ -25,6 +25,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "deduplication",
         "parent",
         "rank",
+        "dependencies",
     ),
     "flow_job": (
         "name",
@@ -46,6 +47,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "ordering": ("group", "concurrency", "rate_max", "rate_duration", "tb_capacity", "tb_rate", "cost"),
     "deduplication": ("id", "ttl", "mode", "until_started", "extend", "replace"),
     "parent": ("id", "queue"),
+    "dependencies": ("policy", "refs"),
     "added_other": ("outcome", "id"),
     "fetched_job": (
         "id",
@@ -106,6 +108,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "bucket": ("capacity", "refill"),
     "child_outcome": ("parent", "member", "how", "text", "policy"),
     "outcome": ("how", "text", "policy"),
+    "depending": ("waiting", "ids"),
+    "dependency_answer": ("how", "text"),
     "child": ("member", "outcome"),
     "waiting_parent": ("parent", "children"),
     "relative": ("children", "values"),
@@ -212,6 +216,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "dead_letter_queue_request": ("name", "on", "subscription"),
     "signal_request": ("id", "name", "data"),
     "add_remote_children_request": ("parent", "members"),
+    "remove_dependency_request": ("id", "member"),
     "children_request": ("parent", "cursor", "count"),
     "flow_nodes_request": ("ids", "fields"),
     "watch_children_request": ("age", "pause", "peer_age", "peer_pause"),

@@ -16,7 +16,8 @@ from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
-from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.dependencies import Dependency
+from glidemq_py._features.flows.parent_option import JobRef, ParentInput
 from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
@@ -459,6 +460,33 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             GlideMQError: not called in the job's handler, or the call failed.
         """
         wait_for(self._job, self._job.move_to_waiting_children(next_step=next_step, data=data))
+
+    def get_dependencies(self, state: Literal["open", "settled"] | None = None) -> list[Dependency]:
+        """Return the jobs that this job waits for, or waited for.
+
+        Args:
+            state: "open" returns those that it still waits for, "settled" the others; None returns all.
+
+        Raises:
+            GlideMQValidationError: ``state`` is invalid.
+        """
+        return wait_for(self._job, self._job.get_dependencies(state))
+
+    def remove_dependency(self, dependency: str | ParentInput) -> bool:
+        """Stop waiting for a job. If it was the last one, this job becomes ready.
+
+        Args:
+            dependency: An id of the same queue, or a `Job`, `JobRef` or ``(queue, id)``.
+
+        Returns:
+            True if the job waited for it; False if that job has completed, or was removed before.
+
+        Raises:
+            GlideMQValidationError: ``dependency`` is invalid.
+            JobNotFoundError: This job does not exist.
+            JobStateError: This job was not added with that dependency.
+        """
+        return wait_for(self._job, self._job.remove_dependency(dependency))
 
     def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.

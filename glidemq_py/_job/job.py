@@ -18,6 +18,7 @@ from glidemq_py._features import delays, priorities, ranks
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
+from glidemq_py._features.flows import dependencies
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.streams import job_api as streams
@@ -298,6 +299,8 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     get_children_failures = flows.get_children_failures
     get_open_children = flows.get_open_children
     move_to_waiting_children = flows.move_to_waiting_children
+    get_dependencies = dependencies.get_dependencies
+    remove_dependency = dependencies.remove_dependency
 
     # -- streams, usage, vectors --------------------------------------------------------------------------
 

@@ -176,7 +176,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
             JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
-            JobNotFoundError: If the job's parent does not exist. Nothing was added.
+            JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you

@@ -5,7 +5,7 @@
 G.rows = {
   new_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, parent = 13, rank = 14,
+    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15,
   },
   flow_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
@@ -17,6 +17,7 @@ G.rows = {
   },
   deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
   parent = { id = 1, queue = 2 },
+  dependencies = { policy = 1, refs = 2 },
   added_other = { outcome = 1, id = 2 },
   fetched_job = {
     id = 1, entry = 2, fence = 3, name = 4, data = 5, opts = 6, timestamp = 7, attempts_made = 8, progress = 9,
@@ -58,6 +59,8 @@ G.rows = {
   bucket = { capacity = 1, refill = 2 },
   child_outcome = { parent = 1, member = 2, how = 3, text = 4, policy = 5 },
   outcome = { how = 1, text = 2, policy = 3 },
+  depending = { waiting = 1, ids = 2 },
+  dependency_answer = { how = 1, text = 2 },
   child = { member = 1, outcome = 2 },
   waiting_parent = { parent = 1, children = 2 },
   relative = { children = 1, values = 2 },
@@ -146,6 +149,7 @@ G.new = {
   failure = function(r) return {
     r.id, r.name, r.reason, r.error, r.failed_type, r.failed_at, r.attempts, r.retries, r.next_retry, r.expires,
   } end,
+  dependency_answer = function(r) return { r.how, r.text } end,
 }
 
 -- Make the row of a fetched job. Hot: the arguments are in the order of the fields.

@@ -737,6 +737,11 @@ async def probe(place: Place) -> None:
         await place.wait(healthy)
 
 
+async def remove_dependency(place: Place) -> None:
+    first = await place.add()
+    assert await (await place.job(depends_on=[first])).remove_dependency(first)
+
+
 CALLS: dict[str, Call] = {
     "Queue.fetch": of_lease(lambda _, lease: lease.release()),
     "Queue.lease": lease_in_block,
@@ -841,6 +846,7 @@ CALLS: dict[str, Call] = {
     "Job.get_children_values": of_job("get_children_values"),
     "Job.get_cursor": of_job("get_cursor"),
     "Job.get_failed_attempts": of_job("get_failed_attempts"),
+    "Job.get_dependencies": of_job("get_dependencies"),
     "Job.get_open_children": of_job("get_open_children"),
     "Job.get_parents": of_job("get_parents"),
     "Job.get_state": of_job("get_state"),
@@ -859,6 +865,7 @@ CALLS: dict[str, Call] = {
     "Job.promote": promote,
     "Job.rate_limit_group": in_handler(lambda job: job.rate_limit_group(HOUR_MS), ordering=ORDERING),
     "Job.reload": of_job("reload"),
+    "Job.remove_dependency": remove_dependency,
     "Job.remove": of_job("remove"),
     "Job.report_tokens": in_handler(lambda job: job.report_tokens(5)),
     "Job.report_usage": of_job("report_usage", tokens={"input": 5}),

@@ -22,7 +22,7 @@ EXPORTED = {
     "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter", "JobRef", "Durability", "DurabilityError",
+    "TokenLimiter", "JobRef", "Dependency", "Durability", "DurabilityError",
     "Maintenance", "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
     # errors
     "BatchError", "BatchMismatchError",

@@ -143,7 +143,7 @@ def test_names_of_other_workers(create: Create, name: str, answer: str) -> None:
         ("retry", "attempts"), ("time_limit", "timeout"), ("job_timeout", "timeout"), ("at_front", "lifo"),
         ("_defer_by", "delay"), ("_defer_until", "run_at"), ("_job_id", "job_id"), ("_expires", "ttl"),
         ("result_ttl", "remove_on_complete"), ("failure_ttl", "remove_on_fail"), ("removeOnFail", "remove_on_fail"),
-        ("failParentOnFailure", "on_failure"), ("min_backoff", "backoff"), ("depends_on", "parent"),
+        ("failParentOnFailure", "on_failure"), ("min_backoff", "backoff"), ("link", "parent"),
     ],
 )  # fmt: skip
 def test_names_of_other_job_options(name: str, suggestion: str) -> None:
@@ -226,7 +226,7 @@ def test_hints_use_names_that_exist() -> None:
 MIGRATION = {
     "dramatiq": ("max_retries", "min_backoff", "max_age", "time_limit", "throws", "store_results", "pipe_target"),
     "celery": ("countdown", "eta", "expires", "max_retries", "time_limit", "soft_time_limit", "ignore_result"),
-    "rq": ("at_front", "job_timeout", "result_ttl", "failure_ttl", "depends_on", "is_async", "on_success", "meta"),
+    "rq": ("at_front", "job_timeout", "result_ttl", "failure_ttl", "is_async", "on_success", "meta"),
     "arq": ("_defer_by", "_defer_until", "_expires", "max_tries", "keep_result", "max_jobs", "on_startup", "functions"),
     "glide-mq": ("prefetch", "blockTimeout", "promotionInterval", "globalConcurrency"),
     "bullmq": ("failParentOnFailure", "ignoreDependencyOnFailure", "autorun", "keepLogs"),

@@ -179,6 +179,7 @@ def test_fields_of_a_new_job_are_in_order() -> None:
         "name": "n", "data": "d", "opts": "{}", "job_id": "i", "delay": 5, "attempts": 6, "priority": 7, "lifo": True,
         "ttl": 9, "run_at": 10, "ordering": ["o"], "deduplication": ["u"], "parent": ["p", "q"],
         "rank": 5_000,
+        "dependencies": ["wait", ["q", "1"]],
     }  # fmt: skip
     given = {("id" if name == "job_id" else name): value for name, value in parts.items()}
     assert dict(zip(FIELDS["new_job"], adding.row(**parts), strict=True)) == given

@@ -60,7 +60,7 @@ class AddedOther(NamedTuple):
     """Result of a row that did not simply add a job."""
 
     outcome: str
-    """duplicate, skipped, replaced, cost or parent (``lua/core/functions/add.lua``)."""
+    """duplicate, skipped, replaced, cost, parent or dependency (``lua/core/functions/add.lua``)."""
     id: str
     """Of the existing job, or of the new one if it replaced another."""
 
@@ -115,6 +115,7 @@ def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
         ordering=None if ordering is None else ordering.to_row(options.cost),
         deduplication=None if deduplication is None else deduplication.to_row(),
         parent=None if options.parent is None else list(options.parent[::-1]),
+        dependencies=None if options.depends_on is None else options.dependencies_to_row(),
     )
 
 
@@ -133,12 +134,14 @@ def row(
     deduplication: list[object] | None = None,
     parent: list[object] | None = None,
     rank: int | None = None,
+    dependencies: list[object] | None = None,
 ) -> Row:
     """Return the row of one job of an `add`, truncated after its last option."""
     head: Row
-    if rank is not None:
+    if rank is not None or dependencies:
         head = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at or False]
-        return [*head, ordering or False, deduplication or False, parent or False, rank]
+        head += [ordering or False, deduplication or False, parent or False, False if rank is None else rank]
+        return [*head, dependencies] if dependencies else head
     if ordering or deduplication or parent:
         timed = delay or priority or lifo or ttl or run_at
         head = [name, data, opts, job_id, delay if timed else False, attempts, priority if timed else False]

@@ -137,6 +137,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "cost": "messages have no ordering group",
     "parent": "a message finishes once per subscription",
     "on_failure": "messages have no parent",
+    "depends_on": "messages wait for no jobs",
+    "on_dependency_failure": "messages wait for no jobs",
     "headers": "make them part of the data",
     "fallbacks": "the current fallback would differ between subscriptions",
     "remove_on_complete": _KEPT,

@@ -45,7 +45,9 @@ _log = get_logger(__name__)
 _PAGE: Final = 200
 _PATIENCE_S: Final = 0.5
 """How long a read waits for a worker that is delivering entries."""
-_NOT_REPLAYED: Final = frozenset(("jobId", "delay", "deduplication", "parent", "parents"))
+_NOT_REPLAYED: Final = frozenset(
+    ("jobId", "delay", "deduplication", "parent", "parents", "dependsOn", "onDependencyFailure")
+)
 """Options of the original job that a replay does not copy."""
 
 

@@ -175,8 +175,13 @@ class MarkedChunks:
             self._renewed = time.monotonic()
             await confirmer.renew([mark for _, _, mark in self._added])
 
-    async def confirm(self, confirmer: Confirmer, results: Sequence[Any]) -> None:
+    async def confirm(self, confirmer: Confirmer, results: Sequence[Any], order: Sequence[int] | None = None) -> None:
         """Wait until all added chunks are durable, for the timeout all together.
+
+        Args:
+            confirmer: waits for the marks.
+            results: jobs or errors, by position in the bulk.
+            order: positions in the order of sending, if it is another one.
 
         Raises:
             BulkAddError: if some are not; the positions of their jobs have a `DurabilityError`.
@@ -184,7 +189,8 @@ class MarkedChunks:
         outcomes = list(results)
         failures = await confirmer.confirm_all([mark for _, _, mark in self._added])
         for (start, count, _), failure in zip(self._added, failures, strict=True):
-            for i in range(start, start + count if failure else start):
+            sent = range(start, start + count if failure else start)
+            for i in sent if order is None else [order[at] for at in sent]:
                 if not isinstance(outcomes[i], BaseException):
                     outcomes[i] = DurabilityError(failure, outcomes[i].id)
         if any(failures):

@@ -13,6 +13,7 @@ __all__ = [
     "ChildOutcome",
     "ChildOutcomes",
     "Children",
+    "DependencyAnswer",
     "FlowAdded",
     "Open",
     "RemoteNotified",
@@ -22,6 +23,7 @@ __all__ = [
     "child_outcomes",
     "children",
     "children_ended",
+    "depend",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -34,8 +36,10 @@ __all__ = [
     "notify_remote_parents",
     "open_children",
     "remote_children",
+    "remove_dependency",
     "sweep_parents",
     "watch_children",
+    "withdraw_dependent",
 ]
 
 
@@ -216,6 +220,40 @@ def _or(given: int | None, default: int) -> int:
 def child_outcomes(meta: str, ids: Sequence[str]) -> Call[ChildOutcomes]:
     """Return the outcomes of jobs."""
     return Call("child_outcomes", meta, requests.child_outcomes(ids=ids), reader(ChildOutcomes), repeatable=True)
+
+
+# -- dependencies ----------------------------------------------------------------------------------------------
+
+
+@declared("dependency_answer")
+class DependencyAnswer(NamedTuple):
+    """Whether a job that another one waits for has ended."""
+
+    how: str
+    """open, completed, failed or gone."""
+    text: str
+    """Result or failure reason."""
+
+
+def depend(meta: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Call[list[DependencyAnswer]]:
+    """Register waiting jobs (members; "" only checks) with the ids that they wait for; one answer per id."""
+    return Call("depend", meta, requests.depend(rows=rows), _read_answers, repeatable=True)
+
+
+def _read_answers(reply: bytes) -> list[DependencyAnswer]:
+    return [DependencyAnswer(*row) for row in unpack(reply)]
+
+
+def remove_dependency(meta: str, job_id: str, member: str) -> Call[str]:
+    """Let a job no longer wait for another one; return 'ok', 'gone', 'unknown' or 'done'."""
+    return Call(
+        "remove_dependency", meta, requests.remove_dependency(id=job_id, member=member), bytes.decode, repeatable=True
+    )
+
+
+def withdraw_dependent(meta: str, job_id: str) -> Call[bool]:
+    """Delete a job that waits for dependencies and has not started; return False if it does not wait."""
+    return Call("withdraw_dependent", meta, requests.withdraw_dependent(id=job_id), bool, repeatable=True)
 
 
 # -- adding ----------------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
     """Return the validated options of a job of a flow.
 
     Raises:
-        UnsupportedOptionError: the option cannot be used in a flow (`parent`, `deduplication`).
+        UnsupportedOptionError: the option cannot be used in a flow (`parent`, `deduplication`, `depends_on`).
         GlideMQValidationError: another option is invalid.
     """
     parsed = NO_OPTIONS if options is None else JobOptions.parse(options)
-    for name in ("parent", "deduplication"):
+    for name in ("parent", "deduplication", "depends_on"):
         if getattr(parsed, name) is not None:
             raise UnsupportedOptionError(name, getattr(parsed, name), "is not supported for jobs of a flow")
     check_effect(parsed, parsed, of_flow=True)
@@ -107,7 +107,7 @@ class FlowJob(FlowMember):
         name: the job's name.
         queue: name of its queue.
         data: anything the serializer takes.
-        options: `JobOptions` or a mapping of keyword options; no `parent` and no `deduplication`.
+        options: `JobOptions` or a mapping of keyword options; no `parent`, `deduplication` or `depends_on`.
         children: `FlowJob` objects, or mappings of their fields.
 
     Raises:
@@ -174,7 +174,7 @@ class DagNode(FlowMember):
         name: name of the job and of the node; unique in the graph.
         queue: name of its queue.
         data: anything the serializer takes.
-        options: `JobOptions` or a mapping of keyword options; no `parent` and no `deduplication`.
+        options: `JobOptions` or a mapping of keyword options; no `parent`, `deduplication` or `depends_on`.
         deps: names of the nodes that must finish first.
 
     Raises:

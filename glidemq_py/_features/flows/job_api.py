@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 __all__ = [
+    "children_of",
     "get_children_failures",
     "get_children_values",
     "get_open_children",
@@ -68,7 +69,7 @@ async def get_children_values(self: Job[Any, Any, Any]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     unknown: list[str] = []
-    async for member, outcome in _children(self):
+    async for member, outcome in children_of(self):
         if outcome[:1] == "v":
             values[member] = decode_result(outcome[1:], self._link.serializer)
         elif outcome == "d":
@@ -83,15 +84,16 @@ async def get_children_failures(self: Job[Any, Any, Any]) -> dict[str, str]:
 
     The keys are full names, as in `get_children_values`.
     """
-    return {member: outcome[1:] async for member, outcome in _children(self) if outcome[:1] == "f"}
+    return {member: outcome[1:] async for member, outcome in children_of(self) if outcome[:1] == "f"}
 
 
 async def get_open_children(self: Job[Any, Any, Any]) -> list[JobRef]:
     """Return the unfinished children."""
-    return [ref_of_member(member) async for member, outcome in _children(self) if not outcome]
+    return [ref_of_member(member) async for member, outcome in children_of(self) if not outcome]
 
 
-async def _children(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]:
+async def children_of(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]:
+    """Iterate over the children of a job: member, and outcome as in `Children`, with large ones read."""
     cursor, seen = "", set[str]()
     while True:
         page = await job._link.transport.call(flows.children(job._link.keys.meta, job.id, cursor, _PAGE))

@@ -213,7 +213,7 @@ def _template(
     if given is not None:
         stored["name"] = spec.name
     job_options = JobOptions.of_job(options.default_job_options, spec.options)
-    for option in ("run_at", "parent"):
+    for option in ("run_at", "parent", "depends_on"):
         if getattr(job_options, option) is not None:
             raise GlideMQValidationError(f"template.{option}", getattr(job_options, option), "is not supported here")
     _check_cost(job_options)

@@ -200,6 +200,12 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { parent = r[1], members = r[2] }
   end,
+  depend = function(args) return { rows = cmsgpack.unpack(args[1]) } end,
+  remove_dependency = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], member = r[2] }
+  end,
+  withdraw_dependent = function(args) return { id = args[1] } end,
   open_children = function(args) return { parent = args[1] } end,
   sweep_parents = function() end,
   children = function(args)

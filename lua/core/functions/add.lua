@@ -1,21 +1,23 @@
 -- add: add one or many jobs in one step.
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
--- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank}, cut
--- after the last one given; `false` = not given
+-- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
+-- dependencies}, cut after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
 --   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
+--   dependencies: {policy, flat queue names and ids} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
--- ('gone' or the parent's state: not added)
+-- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added)
 -- errors: OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
 local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
+local DEPENDENCIES = JOB.dependencies
 local STEPS_MAX = 40 -- 2^40 ids
 local A = G.adding
 
@@ -92,6 +94,8 @@ local function reject_reason(q, now, quiet, row, group)
     if invalid then return 'parent', invalid end
   end
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
+  local unknown = row[DEPENDENCIES] and A.unknown_dependency(q, row[DEPENDENCIES])
+  if unknown then return 'dependency', unknown end
   if not dedup then return nil end
   local outcome, existing = G.deduplicate(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.mode],
     dedup[DEDUPLICATION.ttl], now, quiet, {
@@ -109,8 +113,11 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   elseif row[ID] and row[ID] ~= '' then
     G.advance_counter(q, id)
   end
-  if row[PARENT] then
-    A.full(q, now, quiet, id, row, group, A.attach_child(q, id, row[PARENT]))
+  local parent = row[PARENT] and A.attach_child(q, id, row[PARENT])
+  if row[DEPENDENCIES] then
+    A.add_dependent(q, now, quiet, id, row, group, parent, behind)
+  elseif parent then
+    A.full(q, now, quiet, id, row, group, parent)
   elseif behind then
     A.full(q, now, quiet, id, row, group, { 'stagedBehind', behind }, true)
     G.dependencies.attach(q, id, behind, 'ignore')
@@ -128,7 +135,7 @@ end
 local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
   local group = A.group_of(row, now_text)
   local id, outcome, existing, added = issued or row[ID] or ''
-  if row[ID] or group or row[DEDUP] or row[PARENT] then
+  if row[ID] or group or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] then
     outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end

@@ -1,7 +1,7 @@
 -- Let a job wait for other jobs that exist. A dependency is a child by another name: the waiting job is in the state
 -- `waiting-children`, `deps:<waiting job>` holds its dependencies, `parents:<dependency>` the jobs that wait for it, and
 -- every end is recorded by features/flows/parents.lua. The field `dependency:<member>` of the waiting job holds the
--- effect of a failure: 'wait', 'fail_parent' or 'ignore'; for children, the child's own options decide instead.
+-- effect of a failure: 'wait', 'fail_parent', 'ignore' or 'remove'; for children, the child's own options decide instead.
 
 G.dependencies = {}
 local D = G.dependencies

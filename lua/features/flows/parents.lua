@@ -117,7 +117,7 @@ local function reopen_child(q, id, member)
 end
 
 -- Ignore the child's failure as if there had been no such child.
-local function ignore_child(q, id, member, state, now)
+F.ignore_child = function(q, id, member, state, now)
   if redis.call('HSETNX', q.J .. id, 'depdone:' .. member, '0') == 0 then return end
   local known = redis.call('SREM', q.P .. 'deps:' .. id, member) == 1
   -- A child that is not in the set yet is counted, since the set is still to be completed.
@@ -138,19 +138,26 @@ local function count(q, id, member, state, outcome, now, in_other_queue)
   return done
 end
 
+-- Policy 'wait' of a dependency: the failure is stored, and the job waits for a retry or the removal of the dependency.
+local function note_failed_dependency(q, id, member, state, text)
+  if state ~= 'waiting-children' or redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then return end
+  redis.call('HSET', q.P .. 'depvals:' .. id, member, 'f' .. text)
+end
+
 -- Record in the parent `id` of this queue that the child `member` has ended. how: see above; text: its result or
 -- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
 F.record_child_end = function(q, id, member, how, text, policy, now, in_other_queue)
   local key = q.J .. id
-  local state, of_dependency = unpack(G.pcall('HMGET', key, 'state', G.dependencies.field(member)))
-  if not state then return end -- a deleted parent must not come back as a ghost
-  policy = of_dependency or policy
+  local found = G.pcall('HMGET', key, 'state', G.dependencies.field(member))
+  local state, own_policy = unpack(found)
+  if found.err or not state then return end -- a deleted parent must not come back as a ghost
   if how == F.RETRIED then return reopen_child(q, id, member) end
-  local failed = how ~= F.COMPLETED
-  if failed and policy == 'wait' then return end
-  if failed and policy == 'remove' then return ignore_child(q, id, member, state, now) end
+  policy = how ~= F.COMPLETED and (own_policy or policy)
+  if policy == 'wait' then return note_failed_dependency(q, id, member, state, text) end
+  if policy == 'remove' then return F.ignore_child(q, id, member, state, now) end
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
-  local done = count(q, id, member, state, text and (failed and 'f' or 'v') .. text, now, in_other_queue)
-  if failed and policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
+  local outcome = text and (how == F.COMPLETED and 'v' or 'f') .. text
+  local done = count(q, id, member, state, outcome, now, in_other_queue)
+  if policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
   if state == 'waiting-children' then release_if_done(q, id, open_children(q, id, done), now) end
 end

@@ -34,7 +34,10 @@ local function uncounted(q, c, id, now)
   local members = page[SCAN.found]
   c.within = page[SCAN.cursor]
   for _, member in ipairs(members) do
-    if redis.call('HEXISTS', key, 'depdone:' .. member) == 0 then open[#open + 1] = member end
+    -- A failed dependency that is still waited for has an outcome, and a retry deletes it.
+    local open_one = redis.call('HEXISTS', key, 'depdone:' .. member) == 0
+      and redis.call('HEXISTS', q.P .. 'depvals:' .. id, member) == 0
+    if open_one then open[#open + 1] = member end
   end
   return open, 1 + #members
 end

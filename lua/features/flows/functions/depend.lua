@@ -1,0 +1,122 @@
+-- Let a new job wait for jobs that exist: rows of `add` with dependencies {policy, refs}. In the records, the waiting
+-- job is a parent and its dependencies are children. The policy for a failed dependency is that of the waiting job
+-- (parents.lua): 'wait', 'fail_parent', 'ignore' or 'remove'. refs: flat queue names ('' = this queue) and ids.
+-- A dependency in this queue is checked and registered in the step that adds the job. For those in other queues the
+-- client calls `depend` before the add, to check them, and after it, to register the job there. If it stops between,
+-- the job waits, and `watch_children` reads the outcomes of the dependencies.
+-- depend: register waiting jobs with jobs of this queue.   KEYS 1 meta   ARGV 1 packed rows {waiting, ids}
+--   waiting: `P` and id of a waiting job; '' = only check the ids
+--   -> packed rows {how, text}, one per id of each row: 'open' (registered), 'completed' and the result, 'failed' and the reason
+--   (registered, a retry notifies the waiting job), or 'gone'. Bound: the ids.
+-- remove_dependency: let a job no longer wait for another one.   KEYS 1 meta   ARGV 1 packed {id, member}
+--   -> 'ok' | 'gone' (no such job) | 'unknown' (not a dependency of it) | 'done' (it has ended or was removed before)
+--   Bound: constant.
+-- withdraw_dependent: delete a job whose dependency was removed between check and registration, if it has not started.
+--   KEYS 1 meta   ARGV 1 id   -> 1 deleted, 0 it does not wait (any more). Bound: constant.
+local A = G.adding
+local F = G.flows
+local D = G.dependencies
+
+local JOB, DEPENDENCIES, DEPENDING = G.rows.new_job, G.rows.dependencies, G.rows.depending
+-- Return the members {P and id} of the dependencies, and the ids of those in this queue.
+local function members_of(q, dependencies)
+  local refs, members, here = dependencies[DEPENDENCIES.refs], {}, {}
+  for i = 1, #refs, 2 do
+    local queue, id = refs[i], refs[i + 1]
+    local P = queue == '' and q.P or F.P_of(q, queue)
+    members[#members + 1] = P .. id
+    if P == q.P then here[#here + 1] = id end
+  end
+  return members, here
+end
+
+-- Return the id of a dependency in this queue that does not exist; nil if there is none.
+A.unknown_dependency = function(q, dependencies)
+  local _, here = members_of(q, dependencies)
+  for _, id in ipairs(here) do
+    if redis.call('EXISTS', q.J .. id) == 0 then return id end
+  end
+  return nil
+end
+
+-- Let the end of the job `id` notify the waiting job.
+local function register(q, id, P, waiting)
+  D.register(q, id, P .. waiting)
+  if P ~= q.P then
+    local remote = redis.call('HGET', q.remote_parents, id)
+    local ok, members = pcall(cjson.decode, remote or '[]')
+    if not ok or type(members) ~= 'table' then members = {} end
+    for _, member in ipairs(F.remote_of(q, { { P = P, id = waiting } })) do members[#members + 1] = member end
+    F.record_remote(q, id, members)
+  end
+end
+
+-- Return 'open', 'completed', 'failed' or 'gone', and the result or reason. Register the waiting job if it may be
+-- notified later.
+local function answer(q, id, P, waiting)
+  local how, text = F.outcome(q, id)
+  if how == F.REMOVED then return 'gone', '' end
+  if how ~= F.COMPLETED and P then register(q, id, P, waiting) end
+  return how or 'open', text or ''
+end
+
+local function write_members(q, id, members)
+  G.mark_side_keys(q)
+  A.record_remote_children(q, members)
+  for i = 1, #members, 1000 do
+    redis.call('SADD', q.P .. 'deps:' .. id, unpack(members, i, math.min(i + 999, #members)))
+  end
+end
+
+-- Add a job with dependencies; all that are in this queue exist. extra: further fields of the record, or nil. behind: id
+-- of the started job behind which it is staged (features/deduplication/dedup.lua), or false.
+A.add_dependent = function(q, now, quiet, id, row, group, extra, behind)
+  local dependencies, fields = row[JOB.dependencies], extra or {}
+  local policy = dependencies[DEPENDENCIES.policy]
+  local members, here = members_of(q, dependencies)
+  G.use_feature(q, D.FEATURE)
+  if behind then fields = { 'stagedBehind', behind } end
+  A.full(q, now, quiet, id, row, group, fields, true)
+  for _, member in ipairs(members) do redis.call('HSET', q.J .. id, D.field(member), policy) end
+  if behind then D.attach(q, id, behind, 'ignore') end
+  write_members(q, id, members)
+  for _, dependency in ipairs(here) do
+    local how, text = answer(q, dependency, q.P, id)
+    if how ~= 'open' then F.record_child_end(q, id, q.P .. dependency, how, text, policy, now) end
+  end
+end
+
+G.export('depend', {}, function(q, r)
+  local answers = {}
+  for _, row in ipairs(r.rows) do
+    local P, waiting = string.match(row[DEPENDING.waiting], '^(.*:)([^:]*)$')
+    for _, id in ipairs(row[DEPENDING.ids]) do
+      local how, text = answer(q, id, P, waiting)
+      answers[#answers + 1] = G.new.dependency_answer({ how = how, text = P and text or '' })
+    end
+  end
+  return cmsgpack.pack(answers)
+end)
+
+G.export('remove_dependency', { 'allow-oom' }, function(q, r)
+  local key, now = q.J .. r.id, G.now(q)
+  local h = G.pick(key, 'state', D.field(r.member), 'depdone:' .. r.member)
+  if not h.state then return 'gone' end
+  if not h[D.field(r.member)] then return 'unknown' end
+  if h['depdone:' .. r.member] then return 'done' end
+  redis.call('HDEL', q.P .. 'depvals:' .. r.id, r.member)
+  F.ignore_child(q, r.id, r.member, h.state, now)
+  return 'ok'
+end)
+
+G.export('withdraw_dependent', { 'allow-oom' }, function(q, r)
+  local id, now = r.id, G.now(q)
+  local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'processedOn')
+  if h.state ~= 'waiting-children' or h.processedOn then return 0 end
+  redis.call('ZREM', q.waiting_children, id)
+  if h.groupKey then G.groups.leave_group(q, id, h, now, true) end
+  F.child_ended(q, id, F.REMOVED, 'removed', now)
+  G.purge(q, { id })
+  G.emit(q.events, 'removed', id)
+  return 1
+end)
