@@ -35,6 +35,7 @@ __all__ = [
     "pause",
     "promote",
     "remove",
+    "requeue_completed",
     "resume",
     "retry_jobs",
     "revoke",
@@ -198,13 +199,34 @@ async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
         ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay failed.
     """
     want = check_int("count", count, 0, 2**53)
-    link = await self._connected()
-    retried, left = 0, -1
+    return await _requeue(await self._connected(), want, completed=False)
+
+
+async def requeue_completed(self: ConnectedQueue, count: int = 0) -> int:
+    """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
+
+    Their results are deleted. A parent that has counted a job as completed does not wait for it again.
+
+    Args:
+        count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
+
+    Returns:
+        The number of requeued jobs.
+
+    Raises:
+        ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
+    """
+    want = check_int("count", count, 0, 2**53)
+    return await _requeue(await self._connected(), want, completed=True)
+
+
+async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
+    requeued, left = 0, -1
     while left:
-        call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - retried, left, retried)
+        call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - requeued, left, requeued, completed)
         done, left = await link.transport.call(call)
-        retried += done
-    return retried
+        requeued += done
+    return requeued
 
 
 async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = False) -> int:

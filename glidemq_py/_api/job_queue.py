@@ -634,6 +634,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     drain = administration.drain
     clean = administration.clean
     retry_jobs = administration.retry_jobs
+    requeue_completed = administration.requeue_completed
     obliterate = administration.obliterate
     set_event_retention = administration.set_event_retention
     get_event_retention = administration.get_event_retention

@@ -437,14 +437,14 @@ def promote(*, id: str | bytes) -> tuple[str | bytes]:
     return (id,)
 
 
-def requeue_job(*, id: str | bytes) -> tuple[str | bytes]:
+def requeue_job(*, id: str | bytes, completed: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``requeue_job``."""
-    return (id,)
+    return (id, completed)
 
 
-def requeue_jobs(*, batch: object, want: object, left: object, total: object) -> tuple[bytes]:
+def requeue_jobs(*, batch: object, want: object, left: object, total: object, completed: object) -> tuple[bytes]:
     """Return the arguments of ``requeue_jobs``."""
-    return (pack((batch, want, left, total)),)
+    return (pack((batch, want, left, total, completed)),)
 
 
 def failures_change(

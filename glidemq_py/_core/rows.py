@@ -205,7 +205,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "results_since_request": ("at", "after", "count"),
     "failures_page_request": ("reasons", "name", "low", "high", "cursor", "count"),
     "set_event_retention_request": ("count",),
-    "requeue_jobs_request": ("batch", "want", "left", "total"),
+    "requeue_jobs_request": ("batch", "want", "left", "total", "completed"),
     "failures_change_request": ("action", "reasons", "name", "low", "high", "cursor", "count", "total"),
     "drain_request": ("delayed", "cursor", "batch", "total"),
     "clean_request": ("state", "grace", "cutoff", "batch", "want", "total"),

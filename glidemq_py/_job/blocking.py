@@ -122,6 +122,17 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         wait_for(self._job, self._job.retry())
 
+    def requeue(self) -> None:
+        """Requeue the completed or failed job with all its attempts; its result is deleted.
+
+        A parent that has counted the job as completed does not wait for it again.
+
+        Raises:
+            JobStateError: If the job has not ended.
+            JobNotFoundError: If the job does not exist.
+        """
+        wait_for(self._job, self._job.requeue())
+
     def remove(self) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
 

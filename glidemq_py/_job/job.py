@@ -200,6 +200,21 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         if answer != "ok":
             raise JobStateError(self.id, answer, "retry")
 
+    async def requeue(self) -> None:
+        """Requeue the completed or failed job with all its attempts; its result is deleted.
+
+        A parent that has counted the job as completed does not wait for it again.
+
+        Raises:
+            JobStateError: If the job has not ended.
+            JobNotFoundError: If the job does not exist.
+        """
+        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self.id, True))
+        if answer == "gone":
+            raise JobNotFoundError(self.id)
+        if answer != "ok":
+            raise JobStateError(self.id, answer, "requeue")
+
     async def remove(self) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
 

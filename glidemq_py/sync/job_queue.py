@@ -439,6 +439,22 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.retry_jobs(count))
 
+    def requeue_completed(self, count: int = 0) -> int:
+        """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
+
+        Their results are deleted. A parent that has counted a job as completed does not wait for it again.
+
+        Args:
+            count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
+
+        Returns:
+            The number of requeued jobs.
+
+        Raises:
+            ServerOutOfMemoryError: If the server has reached ``maxmemory``. The remaining jobs stay completed.
+        """
+        return run_immediately(self._core.requeue_completed(count))
+
     def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
         """Delete the queue with all its jobs and keys, at a cost that depends on the size of the queue.
 

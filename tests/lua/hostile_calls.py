@@ -180,7 +180,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "resume": none,
         "invalidate": lambda _: ["token"],
         "requeue_job": an_id,
-        "requeue_jobs": packed(lambda _: [50, 0, -1, 0]),
+        "requeue_jobs": packed(lambda s: [50, 0, -1, 0, s.random.random() < 0.5]),
         "failures_page": packed(lambda s: [[], False, False, False, s.random.choice(["", "1@1", "x@", "@"]), 50]),
         "failures_change": packed(
             lambda s: [s.random.choice(["retry", "purge"]), [], False, False, False, "", s.random.choice([1, 50]), 0]

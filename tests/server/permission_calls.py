@@ -672,6 +672,11 @@ async def promote(place: Place) -> None:
     await (await place.job(delay=HOUR_MS)).promote()
 
 
+async def requeue(place: Place) -> None:
+    job_id = await place.prepare(succeed)
+    await Job(await place.queue._connected(), job_id, "prepared").requeue()
+
+
 async def retry(place: Place) -> None:
     job_id = await place.prepare(fail)
     await Job(await place.queue._connected(), job_id, "prepared").retry()
@@ -824,6 +829,7 @@ CALLS: dict[str, Call] = {
     "Queue.remove_failure_policy": of_queue("remove_failure_policy"),
     "Queue.replay_dead_letter_job": of_dead_letter(lambda queue, letter: queue.replay_dead_letter_job(letter)),
     "Queue.resume": of_queue("resume"),
+    "Queue.requeue_completed": of_ended(succeed, lambda queue, _: queue.requeue_completed()),
     "Queue.retry_jobs": of_ended(fail, lambda queue, _: queue.retry_jobs()),
     "Queue.revoke": of_job_id("revoke"),
     "Queue.search_jobs": read_states(lambda queue, state: queue.search_jobs(state, data={"x": 1})),
@@ -869,6 +875,7 @@ CALLS: dict[str, Call] = {
     "Job.remove": of_job("remove"),
     "Job.report_tokens": in_handler(lambda job: job.report_tokens(5)),
     "Job.report_usage": of_job("report_usage", tokens={"input": 5}),
+    "Job.requeue": requeue,
     "Job.retry": retry,
     "Job.revoke": of_job("revoke"),
     "Job.store_vector": of_job("store_vector", "embedding", [0.5]),

@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from glidemq_py import (
+    FlowJob,
+    FlowProducer,
     GlideMQValidationError,
     Job,
     JobNotFoundError,
@@ -367,3 +369,61 @@ async def test_obliterate_a_queue_whose_name_looks_like_a_pattern_of_others(
         await queue.obliterate()
         assert await other.count() == 1
         assert await queue.count() == 0
+
+
+async def test_completed_jobs_are_requeued(url: str, queue_name: str) -> None:
+    runs: list[object] = []
+
+    async def handler(job: Job) -> int:
+        runs.append(job.data)
+        return len(runs)
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("a", i) for i in range(3)])
+        async with Worker(queue_name, handler, url, concurrency=1):
+            for job in jobs:
+                await job.wait_until_finished()
+        assert await queue.requeue_completed(2) == 2
+        counts = await queue.get_job_counts()
+        assert (counts.waiting, counts.completed) == (2, 1)
+        assert {job.id for job in await queue.get_jobs("waiting")} == {jobs[0].id, jobs[1].id}
+        first = await queue.get_job(jobs[0].id)
+        assert first is not None
+        assert (first.returnvalue, first.attempts_made, first.finished_on) == (None, 0, None)
+        assert await queue.requeue_completed() == 1
+        assert await queue.requeue_completed() == 0
+        async with Worker(queue_name, handler, url, concurrency=1):
+            assert [await job.wait_until_finished() for job in jobs] == [4, 5, 6]
+        assert runs == [0, 1, 2, 0, 1, 2]
+        assert (await queue.check()).ok
+        with pytest.raises(GlideMQValidationError, match="count"):
+            await queue.requeue_completed(-1)
+
+
+async def test_job_is_requeued_if_it_has_ended(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("a", 1)
+        with pytest.raises(JobStateError, match="waiting"):
+            await job.requeue()
+        async with Worker(queue_name, noop, url):
+            await job.wait_until_finished()
+        with pytest.raises(JobStateError, match="completed"):
+            await job.retry()
+        await job.requeue()
+        assert await job.get_state() == "waiting"
+        assert (await queue.get_job_counts()).completed == 0
+        await job.remove()
+        with pytest.raises(JobNotFoundError):
+            await job.requeue()
+
+
+async def test_parent_does_not_wait_again_for_a_requeued_child(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
+        flow = await flows.add(FlowJob("p", queue_name, children=[FlowJob("c", queue_name)]))
+        async with Worker(queue_name, noop, url):
+            await flow.job.wait_until_finished()
+        await flow.children[0].job.requeue()
+        async with Worker(queue_name, noop, url):
+            await flow.children[0].job.wait_until_finished()
+        assert await flow.job.get_state() == "completed"
+        assert (await queue.check()).ok

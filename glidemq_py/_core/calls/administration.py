@@ -87,9 +87,9 @@ def remove(meta: str, job_id: str) -> Call[bool]:
     return Call("remove", meta, requests.remove(id=job_id), bool, repeatable=True)
 
 
-def requeue_job(meta: str, job_id: str) -> Call[str]:
+def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str]:
     """Requeue a failed job; return 'ok', 'gone', or the state that does not allow it."""
-    return Call("requeue_job", meta, requests.requeue_job(id=job_id), bytes.decode)
+    return Call("requeue_job", meta, requests.requeue_job(id=job_id, completed="1" if completed else ""), bytes.decode)
 
 
 def obliterate(meta: str, force: bool, batch: int, cursor: str = "", has_usage: bool = False) -> Call[Obliterated]:
@@ -194,7 +194,7 @@ class Cleaned(NamedTuple):
 
 @declared("requeue_jobs_reply")
 class Retried(NamedTuple):
-    """Reply of one batch of requeued failed jobs."""
+    """Reply of one batch of requeued jobs."""
 
     retried: int
     left: int
@@ -218,10 +218,13 @@ def clean(meta: str, state: str, grace: int, cutoff: int, batch: int, want: int,
     )
 
 
-def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int) -> Call[Retried]:
+def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int, completed: bool = False) -> Call[Retried]:
     """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
     return Call(
-        "requeue_jobs", meta, requests.requeue_jobs(batch=batch, want=want, left=left, total=total), reader(Retried)
+        "requeue_jobs",
+        meta,
+        requests.requeue_jobs(batch=batch, want=want, left=left, total=total, completed=completed),
+        reader(Retried),
     )
 
 

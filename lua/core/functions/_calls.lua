@@ -148,10 +148,10 @@ G.calls = {
   count_ranks = function(args) return { cursor = args[1] } end,
   change_delay = function(args) return { id = args[1], delay = args[2] } end,
   promote = function(args) return { id = args[1] } end,
-  requeue_job = function(args) return { id = args[1] } end,
+  requeue_job = function(args) return { id = args[1], completed = args[2] } end,
   requeue_jobs = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { batch = r[1], want = r[2], left = r[3], total = r[4] }
+    return { batch = r[1], want = r[2], left = r[3], total = r[4], completed = r[5] }
   end,
   failures_change = function(args)
     local r = cmsgpack.unpack(args[1])

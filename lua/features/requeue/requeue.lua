@@ -1,5 +1,5 @@
--- Requeue a failed job like a new one: all attempts again, without the fields of a revocation or of stalls, and without
--- a slot in its group.
+-- Requeue a failed or completed job like a new one: all attempts again, without the fields of a revocation or of stalls,
+-- and without a slot in its group.
 
 -- Give a parent its turn in its group if it failed before its children ended: without a turn it would stay parked.
 local function rejoin(q, id, h, state)
@@ -10,7 +10,8 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, priority, lifo, rank, groupKey of a failed job. The caller removes it from the index of failed jobs.
+-- h: name, priority, lifo, rank, groupKey of a failed or completed job. The caller removes it from the index of its
+-- state.
 G.requeue_failed = function(q, id, now, h)
   local key = q.J .. id
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
@@ -26,7 +27,7 @@ G.requeue_failed = function(q, id, now, h)
     })
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
-    'lastActive', 'childFailed', 'failureReason', 'autoRetries')
+    'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue')
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end

@@ -1,23 +1,25 @@
--- requeue_jobs: requeue failed jobs, oldest first, one bounded batch per call.
--- KEYS 1 meta   ARGV 1 packed {batch, want, left, total}   -> packed {requeued, left}
+-- requeue_jobs: requeue failed or completed jobs, oldest first, one bounded batch per call.
+-- KEYS 1 meta   ARGV 1 packed {batch, want, left, total, completed}   -> packed {requeued, left}
 -- want: how many more are requested, 0 = all   left: how many ids of the index are still to be checked; -1 at first,
--- then the value of the previous reply; 0 = the end. Jobs that fail meanwhile come after these.
+-- then the value of the previous reply; 0 = the end. Jobs that end meanwhile come after these.
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
--- An id without a failed job is removed from the index. Bound: `batch` jobs per call.
+-- completed: absent or false = failed jobs. An id without such a job is removed from the index. Bound: `batch` jobs per call.
 
 G.export('requeue_jobs', {}, G.for_operators(function(q, r)
   local batch, want, left, now = r.batch, r.want, r.left, G.now(q)
-  if left < 0 then left = redis.call('ZCARD', q.failed) end
+  local index, state = q.failed, 'failed'
+  if r.completed then index, state = q.completed, 'completed' end
+  if left < 0 then left = redis.call('ZCARD', index) end
   local most = math.min(batch, left, want > 0 and want or batch)
-  local ids = most > 0 and redis.call('ZRANGE', q.failed, 0, most - 1) or {}
+  local ids = most > 0 and redis.call('ZRANGE', index, 0, most - 1) or {}
   local retried = 0
   for _, id in ipairs(ids) do
     local ok, h = G.attempt(G.job_of, q, id)
-    if ok and h.state == 'failed' then
+    if ok and h.state == state then
       G.requeue_failed(q, id, now, h)
       retried = retried + 1
     end
-    redis.call('ZREM', q.failed, id)
+    redis.call('ZREM', index, id)
   end
   left = left - #ids
   if #ids == 0 or (want > 0 and retried == want) then left = 0 end
