@@ -150,6 +150,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "Lease": ["complete", "extend", "fail", "release"],
         "Job": [
             "discard",
+            "iterate",
             "move_to_delayed",
             "move_to_failed",
             "move_to_waiting_children",
@@ -162,7 +163,6 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "BroadcastWorker": ["close", "drain", "run", "start", "wait_until_closed", "wait_until_ready"],
         "Message": [
             "discard",
-            "iterate",
             "log",
             "logs",
             "move_to_delayed",
