@@ -107,6 +107,19 @@ async def test_a_retry_continues_and_a_completed_loop_is_not_repeated(core_url: 
     assert seen == SQUARES
 
 
+async def test_a_completed_job_that_is_requeued_starts_anew(core_url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> list[int]:
+        return [item async for item in job.iterate(numbers)]
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("job")
+        assert await job.wait_until_finished() == SQUARES
+        await job.requeue()
+        assert await job.wait_until_finished() == SQUARES
+        assert await queue.requeue_completed() == 1
+        assert await job.wait_until_finished() == SQUARES
+
+
 async def test_a_source_that_fails_keeps_the_items_before(core_url: str, queue_name: str) -> None:
     starts: list[int | None] = []
 

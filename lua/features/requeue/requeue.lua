@@ -10,7 +10,7 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, priority, lifo, rank, groupKey of a failed or completed job. The caller removes it from the index of its
+-- h: name, state, priority, lifo, rank, groupKey of a failed or completed job. The caller removes it from the index of its
 -- state.
 G.requeue_failed = function(q, id, now, h)
   local key = q.J .. id
@@ -28,6 +28,7 @@ G.requeue_failed = function(q, id, now, h)
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue')
+  if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts anew; a failed job continues
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
 end
