@@ -62,7 +62,7 @@ class Run:
         if attempts_made != "0":
             job.attempts_made = _int(attempts_made)
         if priority != "0":
-            if priority.startswith("r"):
+            if isinstance(priority, str) and priority.startswith("r"):  # False: a peer wrote none
                 job._rank = _int(priority[1:])
             else:
                 job.priority = _int(priority)

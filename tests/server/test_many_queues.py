@@ -140,8 +140,9 @@ async def test_weights_share_the_slots(url: str, names: list[str]):
     assert 15 <= shares[c] <= 25
 
 
-@pytest.mark.parametrize("concurrency", [4, 50])
-async def test_weights_share_several_slots(url: str, names: list[str], concurrency: int):
+@pytest.mark.parametrize(("concurrency", "jobs"), [(4, 400), (50, 10_000)])
+async def test_weights_share_several_slots(url: str, names: list[str], concurrency: int, jobs: int):
+    """A queue may be 25 ms of work ahead, which is several hundred of these jobs with 50 slots."""
     ran: list[str] = []
 
     async def handle(job: Job) -> None:
@@ -150,14 +151,14 @@ async def test_weights_share_several_slots(url: str, names: list[str], concurren
 
     for name in names:
         async with Queue(name, url) as queue:
-            await queue.add_bulk([("n", None)] * 400)
+            await queue.add_bulk([("n", None)] * jobs)
     worker = Worker(dict(zip(names, (6, 3, 1), strict=True)), handle, url, concurrency=concurrency)
     await worker.start()
-    await with_timeout(until(lambda: len(ran) >= 400))
+    await with_timeout(until(lambda: len(ran) >= jobs))
     await worker.close()
-    shares = Counter(ran[:400])
+    shares = Counter(ran[:jobs])
     for name, share in zip(names, (0.6, 0.3, 0.1), strict=True):
-        assert shares[name] / 400 == pytest.approx(share, abs=0.1)
+        assert shares[name] / jobs == pytest.approx(share, abs=0.1)
 
 
 async def test_cancel_job_names_the_queue_of_equal_ids(url: str, names: list[str]):
