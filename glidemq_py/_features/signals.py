@@ -63,5 +63,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
         return suspending.suspended(*token, signal.reason or "", ms, keep)
     if isinstance(signal, JobInterruptedError):
+        if not run.job._interrupted:
+            raise GlideMQError("JobInterruptedError is raised by the loop over Job.iterate, not by handlers")
         return working.released(*token)
     raise GlideMQError(f"{type(signal).__name__} is not a signal that workers support") from signal

@@ -188,7 +188,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         Raises:
             GlideMQValidationError: an argument is invalid; in the loop: a cursor is not JSON, or ``source`` does not
                 return an iterator of pairs.
-            GlideMQError: the job is not running in a handler, or ``iterate`` was called before in this attempt.
+            GlideMQError: the job is not running in a handler, or in one for batches, or ``iterate`` was called before
+                in this attempt.
             JobInterruptedError: in the loop: the worker is closing. Do not catch it.
             StaleAttemptError: in the loop: the job is locked by another worker now.
         """

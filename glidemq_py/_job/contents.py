@@ -70,6 +70,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     _record: JobRecord | None = None
     _budget_key: str | None = None
     _usage: JobUsage | None = None
+    _interrupted: bool = False
+    """True once the loop over `Job.iterate` has raised `JobInterruptedError`."""
 
     def __init__(self, link: QueueLink[JobTransport], job_id: str, name: str) -> None:
         """Create a job; for queues and workers only."""

@@ -72,6 +72,8 @@ class QueueLink(Generic[TransportT]):
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     is_closing: bool = False
     """True once the worker of this link's jobs closes: jobs that can continue later end at their next step."""
+    has_batches: bool = False
+    """True if the handler of this link's jobs gets several at once."""
     no_continuations: str | None = None
     """Why this link's jobs do not support ``on_resume``; None if they do."""
 

@@ -215,6 +215,7 @@ def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
         transport=transport, keys=opening.keys, waiter=ResultWaiter(transport, opening.keys),
         serializer=serializer_of(options.serializer), compression=options.compression,
         loop=asyncio.get_running_loop(),
+        has_batches=opening.options.batch is not None,
         no_continuations=None if opening.options.batch is None else NO_CONTINUATIONS,
     )  # fmt: skip
 

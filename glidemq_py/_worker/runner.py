@@ -26,6 +26,7 @@ from glidemq_py._worker.timeouts import start_timeout, stop_timeout
 from glidemq_py.errors import (
     EventLoopError,
     GlideMQError,
+    JobInterruptedError,
     JobRevokedError,
     JobSignal,
     NoHandlerError,
@@ -118,6 +119,12 @@ class AttemptRunner:
         if run.attempt.calls is not None:
             missing = run.attempt.missing_await()
             error = missing if error is None else error
+        if run.job._interrupted and not isinstance(error, JobInterruptedError):
+            _log.warning(
+                "queue %r: the handler of job %s %r caught JobInterruptedError (result %r, error %r); the job is "
+                "released, and continues in another worker", self._name, run.job.id, run.job.name, result, error,
+            )  # fmt: skip
+            error = JobInterruptedError()
         if error is None:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()

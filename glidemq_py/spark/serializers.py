@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.payload import decode_data, decode_result, encode_data, serializer_of
-from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
+from glidemq_py._core.queue_options import Compression, Serializer
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = ["JSON", "check_serializer", "read_data", "read_result", "serializer_named", "stored_data"]
@@ -53,7 +53,10 @@ def serializer_named(text: str) -> Serializer:
     except Exception as error:
         problem = f"could not be loaded by a Python process of Spark: {type(error).__name__}: {error}"
         raise GlideMQValidationError("serializer", text, problem) from error
-    return serializer_of(QueueOptions(serializer=found).serializer)
+    if not isinstance(found, Serializer):
+        what = f"an object with serialize(value) and deserialize(text), not of a {type(found).__name__}"
+        raise GlideMQValidationError("serializer", text, f"must be module:attribute of {what}")
+    return found
 
 
 def stored_data(text: str, name: str, compression: Compression, where: str) -> str:

@@ -189,6 +189,8 @@ def without_parameters() -> list[Any]:
         (lambda cursor: 5, "'source' = .*: must return an iterator, not 5"),
         (lambda cursor: [1, 2], "'source' = 1: must yield pairs \\(cursor, item\\)"),
         (lambda cursor: [(object(), 1)], "'cursor'"),
+        (lambda cursor: [(None, 1)], "'cursor' = None: must not be None, which means the beginning"),
+        (lambda cursor: [((1, 2), 1)], "'cursor' = \\(1, 2\\): must be JSON that reads back as it is"),
         (lambda cursor: [("x" * 70_000, 1)], "'cursor'.*65,?536"),
         (without_parameters, "'source' = .*: must be a callable with the parameters \\(cursor\\)"),
     ],
@@ -204,6 +206,72 @@ async def test_a_wrong_source_fails_the_job_with_a_reason(
         job = await queue.add("job")
         with pytest.raises(JobFailedError, match=problem):
             await job.wait_until_finished()
+
+
+async def test_a_caught_interruption_releases_the_job(
+    core_url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs: list[Job] = []
+    entered, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> str:
+        jobs.append(job)
+        try:
+            async for _ in job.iterate(numbers):
+                entered.set()
+                await goes_on.wait()
+        except Exception:
+            return "caught"
+        return "done"
+
+    async with Queue(queue_name, core_url) as queue:
+        worker = Worker(queue_name, handle, core_url)
+        async with worker:
+            job = await queue.add("job")
+            await entered.wait()
+            closing = asyncio.create_task(worker.close())
+            await until(lambda: jobs[0]._link.is_closing)
+            goes_on.set()
+            await closing
+        assert await job.get_state() == "waiting"
+        assert "caught JobInterruptedError (result 'caught'" in caplog.text
+        async with Worker(queue_name, handle, core_url):
+            assert await job.wait_until_finished() == "done"
+
+
+async def test_the_cursor_is_stored_while_the_source_waits(core_url: str, queue_name: str) -> None:
+    stored = asyncio.Event()
+
+    async def slow(after: int | None) -> AsyncIterator[tuple[int, int]]:
+        yield 1, 1
+        await stored.wait()
+
+    async def handle(job: Job) -> None:
+        async for _ in job.iterate(slow, checkpoint_interval=50):
+            pass
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("job")
+        while await job.get_cursor() != 1:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.01)
+        stored.set()
+        await job.wait_until_finished()
+
+
+async def test_a_wrong_cursor_keeps_the_items_before(core_url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        async for _ in job.iterate(lambda _: [(1, "one"), (object(), "bad")], checkpoint_interval=60_000):
+            pass
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url):
+        job = await queue.add("job")
+        with pytest.raises(JobFailedError, match="cursor"):
+            await job.wait_until_finished()
+        assert await job.get_cursor() == 1
+
+
+async def raise_the_signal(job: Job) -> None:
+    raise JobInterruptedError
 
 
 async def iterate_twice(job: Job) -> None:
@@ -226,6 +294,7 @@ async def iterate_with_a_negative_interval(job: Job) -> None:
     [
         (iterate_twice, "once per attempt"),
         (iterate_over_an_async_source, "must not be async in a plain handler"),
+        (raise_the_signal, "JobInterruptedError is raised by the loop over Job.iterate, not by handlers"),
         (iterate_with_a_negative_interval, "'checkpoint_interval' = -1"),
     ],
 )
@@ -233,6 +302,18 @@ async def test_misuse_fails_the_job_with_a_reason(core_url: str, queue_name: str
     async with Queue(queue_name, core_url) as queue, Worker(queue_name, handler, core_url):
         job = await queue.add("job")
         with pytest.raises(JobFailedError, match=problem):
+            await job.wait_until_finished()
+
+
+async def test_batch_handlers_cannot_iterate(core_url: str, queue_name: str) -> None:
+    async def handle(jobs: list[Job]) -> list[None]:
+        jobs[0].iterate(numbers)
+        return [None]
+
+    worker = Worker(queue_name, handle, core_url, batch={"size": 2, "timeout": 10})
+    async with Queue(queue_name, core_url) as queue, worker:
+        job = await queue.add("job")
+        with pytest.raises(JobFailedError, match="iterate is for handlers of one job"):
             await job.wait_until_finished()
 
 

@@ -85,7 +85,11 @@ async def test_jobs_of_other_serializers_are_read_as_stored(
         ("no_such_module:x", "could not be loaded by a Python process of Spark: ModuleNotFoundError"),
         ("tests.spark.encrypting:Encryptd", "could not be loaded .*AttributeError.*Encryptd"),
         ("tests.spark.encrypting:NOT_ONE", "could not be loaded .*not callable"),
-        ("builtins:dict", "'serializer' = {}: must have the methods serialize"),
+        (
+            "builtins:dict",
+            "'serializer' = 'builtins:dict': must be module:attribute of an object with .* not of a dict",
+        ),
+        ("os:getcwd", "'serializer' = 'os:getcwd': must be .* not of a str"),
     ],
 )
 def test_an_option_that_names_no_serializer_is_rejected(name: str, problem: str):

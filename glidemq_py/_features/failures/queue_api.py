@@ -36,7 +36,7 @@ __all__ = [
 
 _PAGE: Final = 100
 """Jobs per call: one or two milliseconds of server time."""
-_REASONS: Final = tuple(FailureReason)
+_REASONS: Final = tuple(map(str, FailureReason))
 _COUNTERS: Final = "failureCounts"
 
 
@@ -113,7 +113,7 @@ def _filter(
 
 
 def _time(option: str, value: int | datetime) -> int:
-    if isinstance(value, int):
+    if not isinstance(value, datetime):
         return check_int(option, value, 0, MAX_EPOCH_MS, unit=" (epoch ms) or a datetime")
     return epoch_ms(to_instant(option, value))
 

@@ -6,6 +6,7 @@ server writes it only for the current attempt (lua/core/functions/update_job.lua
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -54,11 +55,14 @@ def iterate(
     Raises:
         GlideMQValidationError: an argument is invalid; in the loop: a cursor is not JSON, or ``source`` does not
             return an iterator of pairs.
-        GlideMQError: the job is not running in a handler, or ``iterate`` was called before in this attempt.
+        GlideMQError: the job is not running in a handler, or in one for batches, or ``iterate`` was called before
+            in this attempt.
         JobInterruptedError: in the loop: the worker is closing. Do not catch it.
         StaleAttemptError: in the loop: the job is locked by another worker now.
     """
     self._in_handler("iterate")
+    if self._link.has_batches:
+        raise GlideMQError("iterate is for handlers of one job: of a batch, no single job can be interrupted")
     check_callable("source", source, "cursor")
     interval = to_ms("checkpoint_interval", checkpoint_interval)
     if self._iterated:
@@ -114,17 +118,33 @@ class JobIteration(Generic[ItemT]):
             await self._store()
         if self._job._link.is_closing:
             await self._close()
-            raise self._job._own(JobInterruptedError())
-        items = cast("Any", self._items)
+            raise self._interruption()
         try:
-            pair = await anext(items, _END) if hasattr(items, "__anext__") else next(items, _END)
+            pair = await self._next()
+            if pair is not _END:
+                return self._item_of(pair)
         except Exception:
             await self._store()
             raise
-        if pair is _END:
-            await self._finish()
-            raise StopAsyncIteration
-        return self._item_of(pair)
+        await self._finish()
+        raise StopAsyncIteration
+
+    async def _next(self) -> Any:
+        """Return the next pair; while an async source waits for it, store the cursor when that is due."""
+        items: Any = self._items
+        if not hasattr(items, "__anext__"):
+            return next(items, _END)
+        if self._text is None:
+            return await anext(items, _END)
+        due = self._stored_at + self._interval_s - time.monotonic()
+        storing: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(due, lambda: storing.append(asyncio.create_task(self._store())))
+        try:
+            return await anext(items, _END)
+        finally:
+            timer.cancel()
+            for task in storing:
+                await task
 
     # -- threads --------------------------------------------------------------------------------------------
 
@@ -142,16 +162,16 @@ class JobIteration(Generic[ItemT]):
         if job._link.is_closing:
             if hasattr(self._items, "close"):  # here, since what a generator holds may belong to this thread
                 cast("Any", self._items).close()
-            raise job._own(JobInterruptedError())
+            raise self._interruption()
         try:
-            pair = next(cast("Any", self._items), _END)
+            pair: Any = next(cast("Any", self._items), _END)
+            if pair is not _END:
+                return self._item_of(pair)
         except Exception:
             wait_for(job, self._store())
             raise
-        if pair is _END:
-            wait_for(job, self._finish())
-            raise StopIteration
-        return self._item_of(pair)
+        wait_for(job, self._finish())
+        raise StopIteration
 
     # -- steps ----------------------------------------------------------------------------------------------
 
@@ -176,13 +196,24 @@ class JobIteration(Generic[ItemT]):
         if not isinstance(pair, tuple) or len(parts) != 2:
             raise GlideMQValidationError("source", parts, "must yield pairs (cursor, item)")
         cursor, item = parts
-        self._text = encode_json("cursor", {"cursor": cursor}, CURSOR_LIMIT)
+        if cursor is None:
+            raise GlideMQValidationError("cursor", None, "must not be None, which means the beginning")
+        text = encode_json("cursor", {"cursor": cursor}, CURSOR_LIMIT)
+        if json.loads(text)["cursor"] != cursor:
+            raise GlideMQValidationError("cursor", cursor, "must be JSON that reads back as it is: a list, not a tuple")
+        self._text = text
         return cast("ItemT", item)
 
+    def _interruption(self) -> JobInterruptedError:
+        signal = JobInterruptedError()
+        self._job._own(signal)
+        self._job._interrupted = True
+        return signal
+
     async def _store(self) -> None:
-        if self._text is not None:
-            await self._write(self._text)
-            self._text = None
+        text, self._text = self._text, None
+        if text is not None:
+            await self._write(text)
         self._stored_at = time.monotonic()
 
     async def _finish(self) -> None:
