@@ -26,6 +26,7 @@ from glidemq_py.errors import (
     EmbeddedServerError,
     EventLoopError,
     EventsLostError,
+    FairKeyFullError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
     from glidemq_py._features.failures.queue_api import Failure, FailureStats
+    from glidemq_py._features.fair_keys.options import FairKeyInfo
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.dependencies import Dependency
@@ -176,6 +178,7 @@ else:
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
             "glidemq_py._features.limits.options": ("RateLimit", "TokenBucket", "TokenLimiter"),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
+            "glidemq_py._features.fair_keys.options": ("FairKeyInfo",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.retention": ("KeepJobs",),
             "glidemq_py._features.middleware.middleware": ("ContextHeaders", "Middleware", "NewJob"),
@@ -250,6 +253,8 @@ __all__ = [
     "FailurePolicy",
     "FailureReason",
     "FailureStats",
+    "FairKeyFullError",
+    "FairKeyInfo",
     "Fallback",
     "Finding",
     "FindingKind",

@@ -169,6 +169,12 @@ EXPECTED = {
         r"batch of 50, 50 stored",
         r"249 rows, mean 12\.48",
     ],
+    "fair_shares": [
+        r"start acme",
+        r"start globex",
+        r"start acme",
+        r"backlog of acme is over 900: True",
+    ],
     "usage_and_cost": [
         r"large: 2050 tokens, 0\.01025 USD",
         r"3 jobs: 6150 tokens, 0\.01230 USD",

@@ -58,14 +58,15 @@ ROWS: dict[str, tuple[str, ...]] = {
     name: _names(fields)
     for name, fields in {
         # -- adding
-        "new_job": f"{_NEW_JOB} parent rank dependencies",
-        "flow_job": f"{_NEW_JOB} flow rank",
+        "new_job": f"{_NEW_JOB} parent rank dependencies fair",
+        "flow_job": f"{_NEW_JOB} flow rank dependencies fair",
         "flow_links": "inner multi parents",
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
         "deduplication": "id ttl mode until_started extend replace",
         "parent": "id queue",
         "dependencies": "policy refs",
         "added_other": "outcome id",
+        "fair_key": "key backlog active weight concurrency rate_max rate_ms max_backlog paused limited_until",
         # -- working
         "fetched_job": (
             "id entry fence name data opts timestamp attempts_made progress stalled_count priority stacktrace"
@@ -159,7 +160,7 @@ BUILT = (
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
-    "backed_up_job", "backed_up_key", "failed_attempt", "failure", "dependency_answer",
+    "backed_up_job", "backed_up_key", "failed_attempt", "failure", "fair_key", "dependency_answer",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -269,6 +270,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
     _call("limit_queue", "concurrency rate"),
     _call("limit_group", "key concurrency rate bucket"),
+    _call("set_fair_limits", "key weight concurrency rate max_backlog paused"),
+    _call("fair_keys", "key after count"),
     _call("rate_limit_group", "key ms replace"),
     _call(
         "group_info",

@@ -35,6 +35,7 @@ from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
     ClosedError,
+    FairKeyFullError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
@@ -174,6 +175,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
 
     Raises:
         JobCostError: If the job was rejected because of its ``cost``.
+        FairKeyFullError: If the fair key of the job has its maximum backlog.
         JobNotFoundError: If its parent, or a job that it depends on, does not exist.
         JobStateError: If its parent has already ended.
     """
@@ -184,6 +186,8 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         outcome, job_id = result
         if outcome == "cost":
             raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+        if outcome == "backlog":
+            raise FairKeyFullError(options.fair_key)
         if outcome == "parent":
             assert options.parent is not None
             raise invalid_parent(options.parent, job_id)
@@ -383,7 +387,7 @@ class BulkAdd:
                 if self._missing and job.id in self._missing:
                     raise self._missing[job.id]
                 self._results[i] = job
-            except (JobCostError, JobNotFoundError, JobStateError) as error:
+            except (FairKeyFullError, JobCostError, JobNotFoundError, JobStateError) as error:
                 self._results[i] = self._rejection = error
 
     def _failure(self) -> BulkAddError:

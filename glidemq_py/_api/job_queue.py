@@ -46,6 +46,7 @@ from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
 from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
+from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
 from glidemq_py._features.flows.dependencies import check_dependencies, register_dependents, remote_dependencies
 from glidemq_py._features.leases import queue_api as leases
@@ -302,6 +303,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
             JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
+            FairKeyFullError: If the ``fair_key`` has its maximum backlog. Nothing was added.
             JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
@@ -674,6 +676,14 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     get_deduplication_job = deduplication.get_deduplication_job
     remove_deduplication = deduplication.remove_deduplication
+
+    # -- fair keys ----------------------------------------------------------------------------------------
+
+    set_fair_key_limits = fair_keys.set_fair_key_limits
+    pause_fair_key = fair_keys.pause_fair_key
+    resume_fair_key = fair_keys.resume_fair_key
+    get_fair_key = fair_keys.get_fair_key
+    iter_fair_keys = fair_keys.iter_fair_keys
 
     # -- stalled jobs -------------------------------------------------------------------------------------
 

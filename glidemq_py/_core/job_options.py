@@ -24,6 +24,7 @@ from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication.options import Deduplication, DeduplicationInput
+from glidemq_py._features.fair_keys.options import validate_fair_key
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.dependency_options import (
     DEPENDENCY_POLICIES,
@@ -88,6 +89,7 @@ class JobOptionsDict(TypedDict, total=False):
     lock_duration: Milliseconds | None
     ordering: OrderingInput | None
     cost: float | None
+    fair_key: str | None
     deduplication: DeduplicationInput | None
     fallbacks: FallbacksInput | None
     parent: ParentInput | None
@@ -133,6 +135,8 @@ class JobOptions(CheckedOptions):
         lock_duration: how long the lock is valid without a heartbeat, 1,000 to 86,400,000 ms or a timedelta.
         ordering: ordering group of the job: an `Ordering`, a mapping of its fields, or the key. Not with `lifo`.
         cost: tokens charged to the group's token bucket, 0.001 to 10**9; 1 by default. Requires `ordering`.
+        fair_key: jobs with different keys take turns, 1..256 characters, such as the name of a tenant. Jobs of one key
+            run by `priority`, then in the order of their adds. Not with `lifo`, `rank` or `ordering`.
         deduplication: skip or replace duplicates: a `Deduplication` or a mapping of its fields.
         fallbacks: fallbacks for the attempts after the first, in order: models, mappings or `Fallback` objects, at
             most 100. Handlers read `Job.current_fallback`.
@@ -169,6 +173,7 @@ class JobOptions(CheckedOptions):
     lock_duration: int | None = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), wire="lockDuration")
     ordering: Ordering | None = option(Ordering.parse, wire="ordering", encode=Ordering.to_wire)
     cost: float | None = option(check_tokens, wire="cost")
+    fair_key: str | None = option(validate_fair_key, wire="fairKey")
     deduplication: Deduplication | None = option(
         Deduplication.parse, wire="deduplication", encode=Deduplication.to_wire
     )
@@ -327,6 +332,11 @@ def _check_together(options: JobOptions) -> None:
             raise GlideMQValidationError("lifo", True, "options 'lifo' and 'ordering' are mutually exclusive")
         if options.priority:
             raise GlideMQValidationError("lifo", True, "options 'lifo' and 'priority' are mutually exclusive")
+    if options.fair_key is not None:
+        for other in ("ordering", "lifo", "rank"):
+            if getattr(options, other) not in (None, False):
+                problem = f"options 'fair_key' and '{other}' are mutually exclusive"
+                raise GlideMQValidationError("fair_key", options.fair_key, problem)
     if options.parent is not None and options.deduplication is not None:
         problem = "options 'parent' and 'deduplication' are mutually exclusive"
         raise GlideMQValidationError("parent", options.parent, problem)
@@ -402,6 +412,8 @@ def read_stored_options(text: str) -> JobOptions:
         del kept["lifo"]  # the server ignores it in this combination
     if "rank" in kept:
         kept.pop("priority", None)
+    if kept.get("lifo") or "ordering" in kept or "rank" in kept:
+        kept.pop("fair_key", None)
     if "deduplication" in kept:
         kept.pop("parent", None)
     return JobOptions(**kept) if kept else NO_OPTIONS

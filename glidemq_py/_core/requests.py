@@ -54,6 +54,7 @@ __all__ = [
     "extend_leases",
     "failures_change",
     "failures_page",
+    "fair_keys",
     "flow_add",
     "flow_done",
     "flow_nodes",
@@ -111,6 +112,7 @@ __all__ = [
     "schedulers_read",
     "set_event_retention",
     "set_failure_setting",
+    "set_fair_limits",
     "set_result_retention",
     "set_stalled_policy",
     "signal",
@@ -490,6 +492,24 @@ def limit_queue(*, concurrency: object, rate: object) -> tuple[bytes]:
 def limit_group(*, key: object, concurrency: object, rate: object, bucket: object) -> tuple[bytes]:
     """Return the arguments of ``limit_group``."""
     return (pack((key, concurrency, rate, bucket)),)
+
+
+def set_fair_limits(
+    *,
+    key: object,
+    weight: object,
+    concurrency: object,
+    rate: object,
+    max_backlog: object,
+    paused: object,
+) -> tuple[bytes]:
+    """Return the arguments of ``set_fair_limits``."""
+    return (pack((key, weight, concurrency, rate, max_backlog, paused)),)
+
+
+def fair_keys(*, key: object, after: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``fair_keys``."""
+    return (pack((key, after, count)),)
 
 
 def rate_limit_group(*, key: object, ms: object, replace: object) -> tuple[bytes]:

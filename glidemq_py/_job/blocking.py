@@ -166,6 +166,11 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return self._job.step
 
     @property
+    def fair_key(self) -> str | None:
+        """Fair key of the job; None for a job without one."""
+        return self._job.fair_key
+
+    @property
     def ordering_key(self) -> str | None:
         """Key of the job's ordering group; None for a job without `ordering`."""
         return self._job.ordering_key

@@ -254,6 +254,12 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         return step if isinstance(step, str) else None
 
     @property
+    def fair_key(self) -> str | None:
+        """Fair key of the job; None for a job without one."""
+        key = self.opts.get("fairKey")
+        return key if isinstance(key, str) else None
+
+    @property
     def ordering_key(self) -> str | None:
         """Key of the job's ordering group; None for a job without `ordering`."""
         ordering = self.opts.get("ordering")

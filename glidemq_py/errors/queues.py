@@ -13,6 +13,7 @@ __all__ = [
     "BulkAddError",
     "DuplicateJobError",
     "EventsLostError",
+    "FairKeyFullError",
     "JobCostError",
     "QueueNotEmptyError",
     "ResultsLostError",
@@ -98,6 +99,23 @@ class JobCostError(GlideMQError):
         return (
             f"job with cost {cost} was not added: it exceeds the token bucket capacity of ordering group {self.key!r}"
         )
+
+
+class FairKeyFullError(GlideMQError):
+    """The job's fair key has its maximum backlog; the job was not added. Add it later.
+
+    Attributes:
+        key: the fair key, or None.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return _message_of(FairKeyFullError)
+        return f"job was not added: fair key {self.key!r} has its maximum backlog of ready jobs"
 
 
 class DuplicateJobError(GlideMQError):

@@ -37,6 +37,7 @@ from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
+from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import RateLimit, TokenBucket
@@ -176,6 +177,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If an option or the data is invalid. Nothing was sent.
             JobCostError: If ``cost`` exceeds the capacity of the group's token bucket. Nothing was added.
+            FairKeyFullError: If the ``fair_key`` has its maximum backlog. Nothing was added.
             JobNotFoundError: If the job's parent, or a job in ``depends_on``, does not exist. Nothing was added.
             JobStateError: If the job's parent has already ended. Nothing was added.
             ServerOutOfMemoryError: If the server has reached ``maxmemory``. Nothing was added.
@@ -838,6 +840,67 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.remove_deduplication(deduplication_id))
 
+    def set_fair_key_limits(
+        self,
+        key: str,
+        *,
+        weight: int | None = None,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+        max_backlog: int | Literal[False] | None = None,
+    ) -> None:
+        """Set the weight and the limits of a fair key. They take effect immediately; active jobs keep running.
+
+        Args:
+            key: the fair key; it need not have jobs.
+            weight: how many jobs of the key are served per job of a key with weight 1, 1..1_000; None = unchanged.
+            concurrency: number of jobs of the key that may be active at a time, >= 1; None = unchanged, False =
+                remove the limit.
+            rate_limit: number of jobs of the key that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+            max_backlog: number of ready jobs of the key at which `Queue.add` rejects more, >= 1; None = unchanged,
+                False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        run_immediately(
+            self._core.set_fair_key_limits(
+                key, weight=weight, concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog
+            )
+        )
+
+    def pause_fair_key(self, key: str) -> None:
+        """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        run_immediately(self._core.pause_fair_key(key))
+
+    def resume_fair_key(self, key: str) -> None:
+        """Start jobs of a paused fair key again. Idempotent.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        run_immediately(self._core.resume_fair_key(key))
+
+    def get_fair_key(self, key: str) -> FairKeyInfo:
+        """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
+
+        Raises:
+            GlideMQValidationError: ``key`` is invalid.
+        """
+        return run_immediately(self._core.get_fair_key(key))
+
+    def iter_fair_keys(self) -> Iterator[FairKeyInfo]:
+        """Iterate over the fair keys that have ready jobs, in the order of their names.
+
+        Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
+        """
+        return iterate_now(self._core.iter_fair_keys(), lambda item: item)
+
     def set_stalled_policy(
         self,
         *,
@@ -1333,6 +1396,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+            FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
             GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
         """
         return twin_if_any(run_immediately(self._core.replay_dead_letter_job(job_id)))

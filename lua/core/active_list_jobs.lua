@@ -19,4 +19,5 @@ G.untrack_list_job = function(q, id)
   G.pcall('ZREM', q.list_active_ids, id)
   local active = G.pcall('GET', q.list_active)
   if type(active) == 'string' and G.count_of(active) > 0 then G.pcall('DECR', q.list_active) end
+  G.fair.leave_active(q, id)
 end

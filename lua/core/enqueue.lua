@@ -23,10 +23,11 @@ local function wake_for_due(q, id, priority)
   if first == id then G.wake(q, 1) end
 end
 
--- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil)}.
+-- job: {id, name, priority, lifo, due (epoch ms or nil), rank (of features/ranks, or nil), fair (its fair key or nil)}.
 -- Return the state and the stream entry id or ''.
 G.place = function(q, now, job)
   local id, priority, rank = job.id, G.priority_of(job.priority), job.rank and G.ranks.of(job.rank)
+  if job.fair then return G.fair.place(q, id, job.fair, priority, job.due) end
   if rank then return job.due and G.ranks.delay(q, id, job.due) or G.ranks.place(q, id, rank, job.lifo), '' end
   if job.due then
     redis.call('ZADD', q.scheduled, G.scheduled_score(priority, job.due), id)

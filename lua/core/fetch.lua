@@ -2,12 +2,12 @@
 
 -- Fields read of a job that may be fetched.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey' }
+  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey' }
 local AT = G.positions(FIELDS)
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, AT.data, AT.opts, AT.timestamp
 local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
 local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
-local PRIORITY, STACKTRACE, BUDGET_KEY = AT.priority, AT.stacktrace, AT.budgetKey
+local PRIORITY, STACKTRACE, BUDGET_KEY, FAIR_KEY = AT.priority, AT.stacktrace, AT.budgetKey, AT.fairKey
 -- The same, in queues that have used ranks.
 local RANKED_FIELDS = {}
 for at = 1, #FIELDS do RANKED_FIELDS[at] = FIELDS[at] end
@@ -17,8 +17,9 @@ local RANK = #RANKED_FIELDS
 local M = G.groups
 
 -- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots.
-local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'stream', 'groups' }
-local RANKED = { 'ranked_above', 'priority_list', 'priorities', 'lifo', 'groups', 'stream', 'groups', 'ranked_below' }
+local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups' }
+local RANKED = { 'ranked_above', 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups',
+  'ranked_below' }
 local STREAM_ONLY = { 'groups', 'stream', 'groups' }
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
@@ -123,7 +124,10 @@ local function write_active(q, fetching, id, entry, h)
   else
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
-  if entry == '' then track_list_job(q, fetching, id, h) end
+  if entry == '' then
+    track_list_job(q, fetching, id, h)
+    if h[FAIR_KEY] then G.fair.start(q, id, h[FAIR_KEY]) end
+  end
   fetching.bytes = fetching.bytes + #h[DATA]
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
     h[STALLED], h[PRIORITY], h[STACKTRACE])
@@ -140,6 +144,14 @@ local function leave_other_place(q, fetching, id)
   if fetching.ranked then G.leave_scheduled(q, id) else redis.call('ZREM', q.scheduled, id) end
 end
 
+-- A peer put a job with a fair key into another place, which no limit of the key applies to: put it back.
+local function return_to_key(q, fetching, id, entry, h)
+  if not h[FAIR_KEY] or fetching.from_fair or fetching.from_suspects or h[STATE] == 'active' then return false end
+  G.fair.put_back(q, id, h[FAIR_KEY], h[PRIORITY])
+  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+  return true
+end
+
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
@@ -153,6 +165,7 @@ G.activate = function(q, fetching, id, entry)
     return false
   end
   if reject_unrunnable(q, fetching, id, entry, h) then return false end
+  if return_to_key(q, fetching, id, entry, h) then return false end
   if h[GROUP_KEY] and not (fetching.reattach and h[STATE] == 'active') and not enter_group(q, fetching, id, entry, h) then
     return false
   end

@@ -23,10 +23,11 @@ end
 
 local function in_lists(q, id) return in_list(q.lifo, id) or in_list(q.priority, id) end
 
--- h: eid, timestamp, lifo, priority. Return {entry}, {list, rank} or {set}; {held} if a peer's worker has read the
--- entry and not yet activated the job; nil if the bounded reads do not find it.
+-- h: eid, timestamp, lifo, priority, fairKey. Return {entry}, {list, rank}, {set}, or {fair} with its key; {held} if a
+-- peer's worker has read the entry and not yet activated the job; nil if the bounded reads do not find it.
 G.waiting_place = function(q, id, h)
   if type(G.pcall('ZSCORE', q.suspects, id)) == 'string' then return { set = q.suspects } end
+  if h.fairKey and G.fair.is_waiting(q, id, h.fairKey) then return { fair = h.fairKey } end
   local in_a_list = h.lifo == '1' or G.count_of(h.priority) > 0
   local place = in_a_list and in_lists(q, id)
   if place then return place end
@@ -40,6 +41,8 @@ end
 G.leave_waiting = function(q, id, place)
   if place.entry then
     G.ack_entries(q, { place.entry })
+  elseif place.fair then
+    G.fair.leave(q, id, place.fair)
   elseif place.set then
     redis.call('ZREM', place.set, id)
   else

@@ -3,7 +3,8 @@
 -- release of glidemq_py that handles the feature. Most queues have no such field: what release 0.1.0 knows is not listed.
 
 -- All features that this build knows, as { ['name:version'] = true }. CONTRIBUTING.md says when to add one.
-G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['ranks:0.2.0'] = true }
+G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['ranks:0.2.0'] = true,
+  ['fair-keys:0.2.0'] = true }
 
 local LISTED_MAX = 100
 -- wakeChannels: features/many_queues/wake_channels.lua

@@ -20,7 +20,7 @@ end
 G.job_of = function(q, id)
   return G.pick(q.J .. id, 'state', 'name', 'groupKey', 'orderingSeq', 'slot', 'eid', 'lifo', 'priority', 'opts',
     'processedOn', 'lastActive', 'expireAt', 'revoked', 'cost', 'timestamp', 'src', 'suspectLimit',
-    'fence', 'lease', 'rank', 'rankedAs')
+    'fence', 'lease', 'rank', 'rankedAs', 'fairKey')
 end
 
 G.TERMINAL = { completed = true, failed = true }

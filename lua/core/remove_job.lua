@@ -12,7 +12,7 @@ end
 -- The job's record must exist. reason: why, for its parents.
 G.remove_job = function(q, id, reason, quiet)
   local key = q.J .. id
-  local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp', 'rank', 'rankedAs')
+  local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp', 'rank', 'rankedAs', 'fairKey')
   if h.state == 'waiting' then
     local place = G.waiting_place(q, id, h)
     if place then G.leave_waiting(q, id, place) end

@@ -5,11 +5,11 @@
 G.rows = {
   new_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15,
+    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15, fair = 16,
   },
   flow_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, flow = 13, rank = 14,
+    ordering = 11, deduplication = 12, flow = 13, rank = 14, dependencies = 15, fair = 16,
   },
   flow_links = { inner = 1, multi = 2, parents = 3 },
   ordering = {
@@ -19,6 +19,10 @@ G.rows = {
   parent = { id = 1, queue = 2 },
   dependencies = { policy = 1, refs = 2 },
   added_other = { outcome = 1, id = 2 },
+  fair_key = {
+    key = 1, backlog = 2, active = 3, weight = 4, concurrency = 5, rate_max = 6, rate_ms = 7, max_backlog = 8,
+    paused = 9, limited_until = 10,
+  },
   fetched_job = {
     id = 1, entry = 2, fence = 3, name = 4, data = 5, opts = 6, timestamp = 7, attempts_made = 8, progress = 9,
     stalled_count = 10, priority = 11, stacktrace = 12,
@@ -148,6 +152,10 @@ G.new = {
   failed_attempt = function(r) return { r.number, r.started, r.ended, r.worker, r.reason, r.error, r.kind, r.traceback } end,
   failure = function(r) return {
     r.id, r.name, r.reason, r.error, r.failed_type, r.failed_at, r.attempts, r.retries, r.next_retry, r.expires,
+  } end,
+  fair_key = function(r) return {
+    r.key, r.backlog, r.active, r.weight, r.concurrency, r.rate_max, r.rate_ms, r.max_backlog, r.paused,
+    r.limited_until,
   } end,
   dependency_answer = function(r) return { r.how, r.text } end,
 }

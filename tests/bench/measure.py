@@ -43,6 +43,7 @@ KINDS = {
     "prioritized": "five priorities",
     "ranked": "100 ranks above those of priorities",
     "lifo": "LIFO",
+    "fair": "1,000 fair keys",
     "flow": "flows of 999 children",
     "broadcast": "messages of a broadcast, one subscription",
 }

@@ -45,7 +45,7 @@ class Row:
         return self.figure != "rate"
 
 
-KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "flow": 5, "broadcast": 5}
+KIND_REQUIRED: dict[str, float | None] = {"lifo": None, "fair": None, "flow": 5, "broadcast": 5}
 """Required ratio to bullmq's rate for plain jobs, if it is not six."""
 
 ROWS = [
@@ -119,6 +119,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("kind-prioritized", "rate"): "server: due priority jobs are looked up before each fetch",
     ("kind-ranked", "rate"): "server: one member of a sorted set per job, removed, and indexed while active",
     ("kind-lifo", "rate"): "server: one list entry per job, popped, and indexed while active",
+    ("kind-fair", "rate"): "server: the turn of each key, and the number of its active jobs",
     ("kind-flow", "rate"): "server: five more commands per child, on its parent's keys",
     ("kind-broadcast", "rate"): "server: the record of each result, and the lookup of each token",
     ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",

@@ -245,6 +245,15 @@ async def add_and_wait(place: Place) -> None:
     raise AssertionError("no worker runs")
 
 
+async def resume_fair_key(place: Place) -> None:
+    await place.admin.pause_fair_key("k")
+    await place.queue.resume_fair_key("k")
+
+
+async def iterate_fair_keys(place: Place) -> None:
+    assert await consume(place.queue.iter_fair_keys()) == []
+
+
 async def iterate_streams(place: Place) -> None:
     job_id = await place.prepare(lambda job: job.stream({"n": 1}))
     assert await consume(place.queue.stream(job_id))
@@ -797,6 +806,9 @@ CALLS: dict[str, Call] = {
     "Queue.retry_failures": of_ended(fail, lambda queue, _: queue.retry_failures()),
     "Queue.reset_failure_stats": of_ended(fail, lambda queue, _: queue.reset_failure_stats()),
     "Queue.get_group": of_queue("get_group", "k"),
+    "Queue.get_fair_key": of_queue("get_fair_key", "k"),
+    "Queue.pause_fair_key": of_queue("pause_fair_key", "k"),
+    "Queue.resume_fair_key": resume_fair_key,
     "Queue.get_job": of_job_id("get_job"),
     "Queue.get_job_count_by_types": of_queue("get_job_count_by_types"),
     "Queue.get_job_counts": of_queue("get_job_counts"),
@@ -813,6 +825,7 @@ CALLS: dict[str, Call] = {
     "Queue.is_paused": of_queue("is_paused"),
     "Queue.iter_dead_letter_jobs": of_dead_letter(lambda queue, _: consume(queue.iter_dead_letter_jobs())),
     "Queue.get_jobs": read_states(lambda queue, state: queue.get_jobs(state)),
+    "Queue.iter_fair_keys": iterate_fair_keys,
     "Queue.iter_jobs": read_states(lambda queue, state: consume(queue.iter_jobs(state))),
     "Queue.iter_search_jobs": read_states(lambda queue, state: consume(queue.iter_search_jobs(state, name="prepared"))),
     "Queue.obliterate": obliterate,
@@ -840,6 +853,7 @@ CALLS: dict[str, Call] = {
     "Queue.set_group_limits": of_queue("set_group_limits", "k", concurrency=2),
     "Queue.set_attempt_history": of_queue("set_attempt_history", max_attempts=3),
     "Queue.set_failure_policy": of_queue("set_failure_policy", max_entries=3),
+    "Queue.set_fair_key_limits": of_queue("set_fair_key_limits", "k", concurrency=2),
     "Queue.set_stalled_policy": of_queue("set_stalled_policy", max_stalled_count=3),
     "Queue.signal": of_ended(suspend, lambda queue, job_id: queue.signal(job_id, "go")),
     "Queue.stream": iterate_streams,

@@ -40,7 +40,7 @@ EXPORTED = {
     "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError",
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
-    "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
+    "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
     # signals
     "JobSignal", "JobInterruptedError",
     "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",

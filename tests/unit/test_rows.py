@@ -180,8 +180,10 @@ def test_fields_of_a_new_job_are_in_order() -> None:
         "ttl": 9, "run_at": 10, "ordering": ["o"], "deduplication": ["u"], "parent": ["p", "q"],
         "rank": 5_000,
         "dependencies": ["wait", ["q", "1"]],
+        "fair_key": "t",
     }  # fmt: skip
-    given = {("id" if name == "job_id" else name): value for name, value in parts.items()}
+    named = {"job_id": "id", "fair_key": "fair"}
+    given = {named.get(name, name): value for name, value in parts.items()}
     assert dict(zip(FIELDS["new_job"], adding.row(**parts), strict=True)) == given
     for count in range(3, 13):  # cut after the last one given
         some = dict(list(parts.items())[:count])

@@ -60,7 +60,7 @@ class AddedOther(NamedTuple):
     """Result of a row that did not simply add a job."""
 
     outcome: str
-    """duplicate, skipped, replaced, cost, parent or dependency (``lua/core/functions/add.lua``)."""
+    """duplicate, skipped, replaced, cost, parent, dependency or backlog (``lua/core/functions/add.lua``)."""
     id: str
     """Of the existing job, or of the new one if it replaced another."""
 
@@ -116,6 +116,7 @@ def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
         deduplication=None if deduplication is None else deduplication.to_row(),
         parent=None if options.parent is None else list(options.parent[::-1]),
         dependencies=None if options.depends_on is None else options.dependencies_to_row(),
+        fair_key=options.fair_key,
     )
 
 
@@ -135,12 +136,15 @@ def row(
     parent: list[object] | None = None,
     rank: int | None = None,
     dependencies: list[object] | None = None,
+    fair_key: str | None = None,
 ) -> Row:
     """Return the row of one job of an `add`, truncated after its last option."""
     head: Row
-    if rank is not None or dependencies:
+    if rank is not None or dependencies or fair_key:
         head = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at or False]
         head += [ordering or False, deduplication or False, parent or False, False if rank is None else rank]
+        if fair_key:
+            return [*head, dependencies or False, fair_key]
         return [*head, dependencies] if dependencies else head
     if ordering or deduplication or parent:
         timed = delay or priority or lifo or ttl or run_at

@@ -12,7 +12,7 @@ __all__ = ["DROPPED_FIELDS", "DROPPED_META", "READ_LAST", "Renaming", "is_backed
 
 _KEYS: Final = frozenset({
     "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
-    "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts",
+    "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts", "fair-limits",
 })  # fmt: skip
 _FAMILIES: Final = re.compile(
     r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending):.+", re.DOTALL

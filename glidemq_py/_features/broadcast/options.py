@@ -135,6 +135,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "lifo": _ONE_ORDER,
     "ordering": "subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
     "cost": "messages have no ordering group",
+    "fair_key": "subscriptions fetch messages in order",
     "parent": "a message finishes once per subscription",
     "on_failure": "messages have no parent",
     "depends_on": "messages wait for no jobs",

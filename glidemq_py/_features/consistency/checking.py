@@ -304,7 +304,7 @@ JOBS_PER_CALL: Final = 60
 
 _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "list-taken", "list-popped", "stall-watch",
          "dedup-expiry", "waiting-children", "suspects", "leases", "ranked-above", "ranked-below",
-         "delayed-own")  # fmt: skip
+         "delayed-own", "fair-delayed")  # fmt: skip
 _READY = ("stream", "pending", "lifo", "priority")
 _JOB_SATELLITE = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
 _WRITE_KEY = re.compile(r"write:[^:]+(:(tried|won|queues|drivers|try:.+))?")
@@ -359,6 +359,7 @@ class ConsistencyScan:
         self.peers = False
         self._seen: dict[str, str] = {}
         self._pending: set[str] = set()
+        self._fair_keys: set[str] = set()
 
     def steps(self) -> Steps:
         """Yield the calls of the whole scan."""
@@ -371,6 +372,8 @@ class ConsistencyScan:
         for name in self.groups.with_parked():
             yield from self._place(f"groupq:{name}")
         yield from self._keys(broadcast=bool(broadcast))
+        for name in self._fair_keys:
+            yield from self._place(f"fairq:{name}")
         if broadcast:
             return
         for name, kind, detail in (yield from self.groups.check()):
@@ -430,6 +433,8 @@ class ConsistencyScan:
                 kind, _, rest = suffix.partition(":")
                 if kind == "job" and ":" not in rest:
                     jobs.append(rest)
+                elif kind == "fairq":
+                    self._fair_keys.add(rest)
                 elif kind in ("group", "groupq"):
                     self.groups.add_key(rest)
                 elif _JOB_SATELLITE.fullmatch(suffix) or _WRITE_KEY.fullmatch(suffix) or suffix == "results":

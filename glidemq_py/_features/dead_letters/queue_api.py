@@ -26,7 +26,7 @@ from glidemq_py._features.outbox import STORED, Outbox, dead_letter_queue
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue, QueueLink, Waiter
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobCostError, JobDataError
+from glidemq_py.errors import FairKeyFullError, GlideMQError, GlideMQValidationError, JobCostError, JobDataError
 
 __all__ = [
     "DeadLetterQueue",
@@ -171,6 +171,7 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
 
     Raises:
         JobCostError: the job costs more than its group's token bucket holds; the entry is kept.
+        FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
         GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
     """
     found = await _find(self, job_id)
@@ -189,6 +190,8 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
     other = None if isinstance(result, str) else AddedOther(*result)
     if other is not None and other.outcome == "cost":
         raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
+    if other is not None and other.outcome == "backlog":
+        raise FairKeyFullError(options.fair_key)
     record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
     job: Job[Any, Any] = Job.from_record(link, record)
     if other is not None:

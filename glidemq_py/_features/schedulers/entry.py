@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _LARGEST: Final = 2**53 - 1
-_NOT_BY_PEERS: Final = ("ordering", "cost", "deduplication", "job_id", "delay")
+_NOT_BY_PEERS: Final = ("ordering", "cost", "fair_key", "deduplication", "job_id", "delay")
 """Options of a template that Node schedulers ignore."""
 
 

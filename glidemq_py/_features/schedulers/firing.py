@@ -251,6 +251,8 @@ class SchedulerTask(BackgroundTask):
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):
                 self._report(row.name, "its job costs more than the token bucket of its group holds")
+            if any(isinstance(result, list) and AddedOther(*result).outcome == "backlog" for result in outcome):
+                self._report(row.name, "the fair key of its job has its maximum backlog")
         return 0
 
     def _plan(self, row: DueRow, now: int) -> FireRow:

@@ -5,6 +5,7 @@ local A = G.adding
 local JOB, ORDERING = G.rows.new_job, G.rows.ordering
 local NAME, DATA, OPTS, DELAY, ATTEMPTS = JOB.name, JOB.data, JOB.opts, JOB.delay, JOB.attempts
 local PRIORITY, LIFO, TTL, RUN_AT = JOB.priority, JOB.lifo, JOB.ttl, JOB.run_at
+local FAIR = JOB.fair
 
 -- Return the settings of the job's group, as features/ordering_groups/group_setup.lua expects them; nil if it has
 -- none.
@@ -55,6 +56,7 @@ local function place(q, now, id, row, due, inner)
   end
   return G.place(q, now, {
     id = id, name = row[NAME], priority = row[PRIORITY] or 0, lifo = row[LIFO] == 1, due = due, rank = row[JOB.rank],
+    fair = row[FAIR] or nil,
   })
 end
 
@@ -66,6 +68,7 @@ local function more_fields(q, now, row, group, inner)
   if row[JOB.rank] then put('rank', G.int(row[JOB.rank])) end
   if (row[TTL] or 0) > 0 then put('expireAt', G.int(now + row[TTL])) end
   if inner and row[RUN_AT] then put('notBefore', G.int(row[RUN_AT])) end
+  if row[FAIR] then put('fairKey', row[FAIR]) end
   if not group then return more end
   put('groupKey', group.group)
   local seq = join_group(q, group, inner)

@@ -180,6 +180,16 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { key = r[1], concurrency = r[2], rate = r[3], bucket = r[4] }
   end,
+  set_fair_limits = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return {
+      key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6],
+    }
+  end,
+  fair_keys = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { key = r[1], after = r[2], count = r[3] }
+  end,
   rate_limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
     return { key = r[1], ms = r[2], replace = r[3] }

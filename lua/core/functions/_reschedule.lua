@@ -6,6 +6,7 @@ local R = G.rescheduling
 R.move = function(q, id, h, now, priority, due, ...)
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due, rank = h.rank,
+    fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry, ...)
   return state
@@ -17,17 +18,22 @@ R.leave_ready = function(q, id, h, now, priority, due, ...)
   if not place then return 'lost' end
   if place.held then return 'held' end
   R.move(q, id, h, now, priority, due, ...)
-  G.leave_waiting(q, id, place)
+  -- With another priority, a job stays in the set of its fair key.
+  if not place.fair or due then G.leave_waiting(q, id, place) end
   return 'ok'
 end
 
--- Return the job's priority and time in the scheduled set.
-R.scheduled_at = function(q, id)
+-- Return the job's priority and time in the scheduled set, or in that of the jobs with a fair key.
+R.scheduled_at = function(q, id, h)
+  if h.fairKey then
+    local at = redis.call('ZSCORE', q.fair_delayed, id)
+    if at then return G.count_of(h.priority), tonumber(at) end
+  end
   return G.band_of(redis.call('ZSCORE', q.scheduled, id))
 end
 
 R.make_ready = function(q, id, h, now, priority, ...)
-  if R.move(q, id, h, now, priority, nil, ...) == 'waiting' then redis.call('ZREM', q.scheduled, id) end
+  if R.move(q, id, h, now, priority, nil, ...) == 'waiting' then G.unschedule(q, id) end
   return 'ok'
 end
 

@@ -2,7 +2,7 @@
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
--- dependencies}, cut after the last one given; `false` = not given
+-- dependencies, fair key}, cut after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
@@ -10,14 +10,15 @@
 --   dependencies: {policy, flat queue names and ids} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
--- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added)
+-- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog' (the
+-- fair key has its maximum of ready jobs: not added)
 -- errors: OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
 local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
 local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.delay
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
-local DEPENDENCIES = JOB.dependencies
+local DEPENDENCIES, FAIR = JOB.dependencies, JOB.fair
 local STEPS_MAX = 40 -- 2^40 ids
 local A = G.adding
 
@@ -83,6 +84,10 @@ local function add_plain(q, now_text, quiet, id, row, trims)
   end
 end
 
+local function backlog_reason(q, row)
+  if row[FAIR] and G.fair.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
+end
+
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
 -- 'replaced', or
 -- 'staged' with the id of the started job as the second.
@@ -96,13 +101,14 @@ local function reject_reason(q, now, quiet, row, group)
   if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
   local unknown = row[DEPENDENCIES] and A.unknown_dependency(q, row[DEPENDENCIES])
   if unknown then return 'dependency', unknown end
-  if not dedup then return nil end
+  if not dedup then return backlog_reason(q, row) end
   local outcome, existing = G.deduplicate(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.mode],
     dedup[DEDUPLICATION.ttl], now, quiet, {
       until_started = dedup[DEDUPLICATION.until_started], extend = dedup[DEDUPLICATION.extend],
       replace = dedup[DEDUPLICATION.replace],
     })
   if outcome == 'replaced' or outcome == 'staged' then return nil, existing, outcome end
+  if not outcome then return backlog_reason(q, row) end
   return outcome, existing
 end
 
@@ -121,7 +127,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   elseif behind then
     A.full(q, now, quiet, id, row, group, { 'stagedBehind', behind }, true)
     G.dependencies.attach(q, id, behind, 'ignore')
-  elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] then
+  elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] or row[FAIR] then
     A.full(q, now, quiet, id, row, group)
   else
     add_plain(q, now_text, quiet, id, row, trims)
@@ -135,7 +141,7 @@ end
 local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
   local group = A.group_of(row, now_text)
   local id, outcome, existing, added = issued or row[ID] or ''
-  if row[ID] or group or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] then
+  if row[ID] or group or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] or row[FAIR] then
     outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end

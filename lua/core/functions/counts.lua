@@ -34,9 +34,12 @@ G.counts = function(q)
   local waiting = math.max(0, call('XLEN', q.stream) - from_stream) + call('LLEN', q.lifo) + call('LLEN', q.priority)
     + call('ZCARD', q.suspects)
   local from_lists = G.count_of(call('GET', q.list_active))
+  local fair = G.fair.used(q)
+  if fair then waiting = waiting + G.fair.waiting(q) end
   local delayed, prioritized, band = G.count_scheduled(q, G.now(q))
   delayed = delayed + call('ZCARD', q.delayed_own)
   prioritized = prioritized + call('ZCARD', q.ranked_above) + call('ZCARD', q.ranked_below)
+  if fair then delayed = delayed + call('ZCARD', q.fair_delayed) end
   return {
     waiting, from_stream + from_lists, delayed, prioritized,
     call('ZCARD', q.completed), call('ZCARD', q.failed), call('HGET', q.meta, 'paused') == '1' and 1 or 0,

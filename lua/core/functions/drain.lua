@@ -41,9 +41,9 @@ local function delete(q, d, id)
 end
 
 -- Members of a broadcast retry are `id||group`.
-local function delete_members(q, d, members)
+local function delete_members(q, d, field, members)
   for _, member in ipairs(members) do delete(q, d, string.match(member, '^(.-)||') or member) end
-  if #members > 0 then redis.call('ZREM', q.scheduled, unpack(members)) end
+  if #members > 0 then redis.call('ZREM', q[field], unpack(members)) end
 end
 
 -- ---------------------------------------------------------------- phases: (q, d, position) -> next position, or nil
@@ -118,7 +118,7 @@ PHASE.due = function(q, d, position)
     if not band then return nil end
     local limit, until_now = math.min(room, left), G.scheduled_score(band, d.now)
     local due = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(band), until_now, 'LIMIT', 0, limit)
-    delete_members(q, d, due)
+    delete_members(q, d, 'scheduled', due)
     room, left = room - #due, left - #due
     if #due == limit then break end
     band = band + 1
@@ -126,14 +126,28 @@ PHASE.due = function(q, d, position)
   return G.int(band) .. '|' .. G.int(left)
 end
 
-PHASE.scheduled = function(q, d, position)
-  if not d.delayed then return nil end
-  local left = tonumber(position) or redis.call('ZCARD', q.scheduled)
-  local members = left > 0 and redis.call('ZRANGE', q.scheduled, 0, math.min(left, d.batch) - 1) or {}
-  delete_members(q, d, members)
-  left = left - #members
-  return #members > 0 and left > 0 and G.int(left) or nil
+-- position: how many of the jobs present at first are left.
+PHASE.fair = function(q, d, position)
+  if not G.fair.used(q) then return nil end
+  local left = tonumber(position) or G.fair.waiting(q)
+  local ids = left > 0 and G.fair.take_some(q, math.min(left, d.batch)) or {}
+  for _, id in ipairs(ids) do delete(q, d, id) end
+  left = left - #ids
+  return #ids > 0 and left > 0 and G.int(left) or nil
 end
+
+local function delayed(field)
+  return function(q, d, position)
+    if not d.delayed then return nil end
+    local left = tonumber(position) or redis.call('ZCARD', q[field])
+    local members = left > 0 and redis.call('ZRANGE', q[field], 0, math.min(left, d.batch) - 1) or {}
+    delete_members(q, d, field, members)
+    left = left - #members
+    return #members > 0 and left > 0 and G.int(left) or nil
+  end
+end
+
+PHASE.scheduled, PHASE.fairdelayed = delayed('scheduled'), delayed('fair_delayed')
 
 -- Parked jobs. position: the cursor of the group scan, and how many of the jobs parked at first are left.
 PHASE.groups = function(q, d, position)
@@ -166,7 +180,7 @@ PHASE.again = function(q, d, position)
 end
 
 local ORDER = { 'suspects', 'stream', 'lifo', 'priority', 'above', 'due', 'below', 'scheduled', 'own', 'groups',
-  'again' }
+  'fair', 'fairdelayed', 'again' }
 
 -- ------------------------------------------------------------------ the call
 

@@ -54,10 +54,11 @@ local function read_places(q, ranked)
   local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspects,
     q.suspect_host, q.outbox)
   if ranked then places = places + redis.call('EXISTS', q.ranked_above, q.ranked_below, q.delayed_own) end
-  if places == 0 then return true, false end
+  local fair = rawget(q, 'has_fair')
+  if places == 0 then return not fair, false end
   local outbox = redis.call('EXISTS', q.outbox)
   local entries = outbox == 1 and G.pcall('XLEN', q.outbox)
-  return places == outbox, type(entries) == 'number' and entries > 0
+  return places == outbox and not fair, type(entries) == 'number' and entries > 0
 end
 
 -- Make due jobs ready. Return ms until the next one is due, or -1.
@@ -80,8 +81,9 @@ local function run(q, fetching, request, want)
   local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
   local next_due, flags = -1, 0
   fetching.ranked = G.ranks.are_used(fetching.settings)
-  local stream_only, outbox_has_entries = read_places(q, fetching.ranked)
-  fetching.stream_only = stream_only
+  local outbox_has_entries
+  fetching.stream_only, outbox_has_entries = read_places(q, fetching.ranked)
+  G.fair.prepare(q, fetching, PROMOTE_MAX)
   if not fetching.stream_only then next_due = promote(q, fetching, quiet) end
   if want > 0 then
     flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
@@ -90,6 +92,7 @@ local function run(q, fetching, request, want)
   elseif not fetching.stream_only and scheduled_is_ready(q, fetching) then
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
   end
+  G.fair.finish(q, fetching)
   G.promote_groups(q, fetching)
   if fetching.parked then next_due = earlier(next_due, G.groups.next_limited(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end

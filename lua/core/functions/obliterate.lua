@@ -77,7 +77,8 @@ end
 -- Return ids of jobs, `count` at most, and how many places were emptied.
 local function first_ids(q, count)
   local sets = { q.completed, q.failed, q.scheduled, q.suspended, q.list_active_ids, q.waiting_children, q.suspects,
-    q.list_popped, q.leases, q.delayed_own, q.ranked_above, q.ranked_below }
+    q.list_popped, q.leases, q.delayed_own, q.ranked_above, q.ranked_below,
+    q.fair_delayed }
   for _, key in ipairs(sets) do
     local ids = typed(G.pcall('ZRANGE', key, 0, count - 1))
     if #ids > 0 then
@@ -95,6 +96,8 @@ local function first_ids(q, count)
       return ids, #ids
     end
   end
+  local taken, fair = G.attempt(G.fair.take_some, q, count)
+  if taken and #fair > 0 then return fair, #fair end
   for _, key in ipairs({ q.list_taken, q.obliterating }) do
     local ids = typed(G.pcall('SPOP', key, count))
     if #ids > 0 then return ids, #ids end
@@ -288,7 +291,8 @@ local function delete_queue(q)
     q.group_watch, P .. 'lock:groups', q.schedulers_ended, P .. 'lock:schedules', q.suspects, q.suspect_host, q.losses,
     q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
     q.restore, q.failure_counts, q.failure_retries, q.ranked_above, q.ranked_below,
-    q.delayed_own, P .. 'lock:backup', P .. 'lock:maintenance')
+    q.delayed_own, q.fair, q.fair_keys, q.fair_blocked, q.fair_delayed, q.fair_active, q.fair_running, q.fair_limits,
+    q.fair_rates, q.fair_state, P .. 'lock:backup', P .. 'lock:maintenance')
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

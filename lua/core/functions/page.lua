@@ -22,6 +22,7 @@ local CONDITION = G.rows.condition
 local DIGITS_MAX = 15
 local GROUPS_A_SCAN = 100
 local BANDS_A_PAGE = 256
+local KEYS_A_PAGE = 200
 local MOVED_MAX = 1000 -- jobs of a list that may leave between two pages without the list being read again
 
 local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspended',
@@ -119,7 +120,7 @@ end
 -- with the number of the set, `o<number>:`.
 local OWN = {
   prioritized = { 'ranked_above', false, 'ranked_below' },
-  delayed = { false, 'delayed_own' },
+  delayed = { false, 'delayed_own', 'fair_delayed' },
 }
 
 local function one_set(q, name, cursor, count, fields, ready)
@@ -183,15 +184,41 @@ local function from_list(q, key, cursor, count, fields, prefix, next_cursor)
   return rows, next_cursor
 end
 
-local function waiting(q, cursor, count, fields)
-  if string.sub(cursor, 1, 2) == 'l:' then
-    return from_list(q, q.lifo, string.sub(cursor, 3), count, fields, 'l:', 'p:0@')
-  elseif string.sub(cursor, 1, 2) == 'p:' then
-    return from_list(q, q.priority, string.sub(cursor, 3), count, fields, 'p:', 's:')
-  elseif string.sub(cursor, 1, 2) == 's:' then
-    local rows, next_cursor = from_set(q, q.suspects, string.sub(cursor, 3), count, fields, '-inf')
-    return rows, next_cursor ~= '' and 's:' .. next_cursor or ''
+-- cursor: length of the fair key, the key, the position in it.
+local function fair_waiting(q, cursor, count, fields)
+  local length, rest = string.match(cursor, '^(%d+):(.*)$')
+  length, rest = tonumber(length) or 0, rest or ''
+  local from, place = string.sub(rest, 1, length), string.sub(rest, length + 1)
+  local low = from == '' and '-' or (place == '' and '(' or '[') .. from
+  local keys = redis.call('ZRANGE', q.fair_keys, low, '+', 'BYLEX', 'LIMIT', 0, KEYS_A_PAGE)
+  local rows, left = {}, count
+  for _, key in ipairs(keys) do
+    local found = set_slice(G.fair.queue_of(q, key), key == from and place or '', left, '-inf', '+inf')
+    for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
+    left = left - #found / 2
+    if left == 0 then return rows, 'f:' .. #key .. ':' .. key .. found[#found] .. '@' .. found[#found - 1] end
   end
+  return rows, #keys == KEYS_A_PAGE and 'f:' .. #keys[#keys] .. ':' .. keys[#keys] or ''
+end
+
+-- Sources after the stream, by the prefix of their cursors.
+local AFTER_STREAM = {
+  ['l:'] = function(q, cursor, count, fields)
+    return from_list(q, q.lifo, cursor, count, fields, 'l:', 'p:0@')
+  end,
+  ['p:'] = function(q, cursor, count, fields)
+    return from_list(q, q.priority, cursor, count, fields, 'p:', 's:')
+  end,
+  ['s:'] = function(q, cursor, count, fields)
+    local rows, next_cursor = from_set(q, q.suspects, cursor, count, fields, '-inf')
+    return rows, next_cursor ~= '' and 's:' .. next_cursor or (G.fair.used(q) and 'f:' or '')
+  end,
+  ['f:'] = fair_waiting,
+}
+
+local function waiting(q, cursor, count, fields)
+  local source = AFTER_STREAM[string.sub(cursor, 1, 2)]
+  if source then return source(q, string.sub(cursor, 3), count, fields) end
   local rows = {}
   local entries = redis.call('XRANGE', q.stream, cursor == '' and '-' or '(' .. cursor, '+', 'COUNT', count)
   if #entries == 0 then return rows, 'l:0@' end

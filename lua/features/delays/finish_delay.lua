@@ -17,7 +17,7 @@ G.finish_kinds[G.report_kinds.delayed] = function(b, row)
   local delay = G.int(due - b.now)
   if rank then
     G.place(b.q, b.now, { id = id, priority = priority, due = due, rank = rank })
-  else
+  elseif not G.fair.delay(b.q, id, due) then
     redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
   end
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay)

@@ -67,10 +67,11 @@ end
 -- ordering group only now, since its children may be in the same group.
 F.release = function(q, id, now)
   local key = q.J .. id
-  local h = G.pick(key, 'name', 'priority', 'lifo', 'delay', 'notBefore', 'processedOn', 'groupKey', 'orderingSeq', 'rank')
+  local h = G.pick(key, 'name', 'priority', 'lifo', 'delay', 'notBefore', 'processedOn', 'groupKey', 'orderingSeq', 'rank',
+    'fairKey')
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
-    due = due_of(h, now), rank = h.rank,
+    due = due_of(h, now), rank = h.rank, fair = h.fairKey,
   })
   -- A retry may have written that the job has no slot before it ever had a turn: it joins once.
   if h.groupKey and not h.orderingSeq then G.groups.rejoin(q, id, h) end

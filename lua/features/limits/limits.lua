@@ -13,6 +13,7 @@ local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 G.settings = function(q)
   local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
+  G.fair.note(q, settings[AT.features])
   return settings, G.feature_error(q.meta, settings[AT.features])
 end
 

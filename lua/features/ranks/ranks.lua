@@ -72,7 +72,7 @@ end
 
 -- The same, and from the scheduled set.
 G.leave_scheduled = function(q, id, h)
-  redis.call('ZREM', q.scheduled, id)
+  G.unschedule(q, id)
   R.leave(q, id, h or G.pick(q.J .. id, 'rank', 'rankedAs'))
 end
 

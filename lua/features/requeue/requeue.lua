@@ -24,6 +24,7 @@ G.requeue_failed = function(q, id, now, h)
   else
     state, entry = G.place(q, now, {
       id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
+      fair = h.fairKey,
     })
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',

@@ -12,7 +12,7 @@ F.retry = function(b, key, row, attempts, priority, stalled, history, rank)
   local due = b.now + row[ROW.backoff]
   if rank then
     G.place(b.q, b.now, { id = row[ROW.id], priority = priority, due = due, rank = rank })
-  else
+  elseif not G.fair.delay(b.q, row[ROW.id], due) then
     redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), row[ROW.id])
   end
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[ROW.reason],

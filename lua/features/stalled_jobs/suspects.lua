@@ -99,7 +99,10 @@ end
 
 local function fetch(q, fetching, id)
   redis.call('ZREM', q.suspects, id)
-  return G.activate(q, fetching, id, '')
+  fetching.from_suspects = true
+  local fetched = G.activate(q, fetching, id, '')
+  fetching.from_suspects = false
+  return fetched
 end
 
 local function become_only_suspect(fetching)

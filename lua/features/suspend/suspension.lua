@@ -58,6 +58,7 @@ S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
+    fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
   redis.call('ZREM', q.suspended, id)

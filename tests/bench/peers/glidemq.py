@@ -22,6 +22,7 @@ OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
     "prioritized": lambda number: {"priority": 1 + number % 5},
     "ranked": lambda number: {"rank": 5_000 + number % 100},
     "lifo": lambda number: {"lifo": True},
+    "fair": lambda number: {"fair_key": f"tenant-{number % 1000}"},
 }
 
 

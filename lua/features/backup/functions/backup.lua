@@ -51,6 +51,7 @@ local SCHEDULED = { delayed = true, prioritized = true }
 
 local function due_of(q, id)
   return redis.call('ZSCORE', q.scheduled, id) or redis.call('ZSCORE', q.delayed_own, id)
+    or redis.call('ZSCORE', q.fair_delayed, id)
 end
 
 -- Return the state, and the size of the long values.

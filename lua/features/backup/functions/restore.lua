@@ -49,7 +49,7 @@ end
 
 local PLACES = {
   ZCARD = { 'scheduled', 'completed', 'failed', 'suspended', 'waiting_children', 'ranked_above', 'ranked_below',
-    'delayed_own' },
+    'delayed_own', 'fair_keys', 'fair_delayed' },
   LLEN = { 'lifo', 'priority' },
   XLEN = { 'stream' }, HLEN = { 'ordering', 'schedulers', 'schedulers_own' },
 }
@@ -196,7 +196,7 @@ local function place(q, id, h, due, now)
   if h.state == 'delayed' and due ~= '' then
     local at = G.num(due) % G.BAND
     local state = G.place(q, now, {
-      id = id, name = h.name or '', priority = G.count_of(h.priority), due = at, rank = h.rank,
+      id = id, name = h.name or '', priority = G.count_of(h.priority), due = at, rank = h.rank, fair = h.fairKey,
     })
     return redis.call('HSET', q.J .. id, 'state', state)
   end

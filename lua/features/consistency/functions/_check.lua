@@ -5,7 +5,7 @@ local C = G.checks
 
 local FIELDS = { 'state', 'name', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'lifo', 'timestamp', 'groupKey',
   'orderingSeq', 'slot', 'attemptsMade', 'finishedOn', 'lastActive', 'suspendedAt', 'suspendTimeout', 'src',
-  'building', 'lease', 'rank', 'rankedAs' }
+  'building', 'lease', 'rank', 'rankedAs', 'fairKey' }
 local MARKED = { 'state', 'eid', 'fence', 'processedOn', 'delay', 'priority', 'attemptsMade', 'slot', 'rankedAs' }
 
 local READY = { waiting = true, prioritized = true, delayed = true }
@@ -21,6 +21,7 @@ C.FITS = {
   ['stall-watch'] = { active = true, waiting = true }, leases = { active = true },
   ['ranked-above'] = { prioritized = true }, ['ranked-below'] = { prioritized = true },
   ['delayed-own'] = { delayed = true },
+  ['fair-delayed'] = { delayed = true }, fairq = { waiting = true },
 }
 
 -- Return the job's record; else nil and 'gone', 'foreign' (the key is no hash) or 'ghost' (written after the job was
@@ -98,6 +99,7 @@ end
 C.SETS = { scheduled = 'ZREM', completed = 'ZREM', failed = 'ZREM', suspended = 'ZREM', ['list-active-ids'] = 'ZREM',
   ['list-popped'] = 'ZREM', suspects = 'ZREM', ['waiting-children'] = 'ZREM', leases = 'ZREM',
   ['ranked-above'] = 'ZREM', ['ranked-below'] = 'ZREM', ['delayed-own'] = 'ZREM',
+  ['fair-delayed'] = 'ZREM',
   ['list-taken'] = 'SREM', ['stall-watch'] = 'HDEL' }
 
 -- recover_stalled keeps deduplication entries in order. Entries older than this are leftovers.

@@ -40,13 +40,19 @@ end
 local function has_children(q, id, h) return h.building ~= nil or G.flows.open(q, id) > 0 end
 
 local function is_ready(q, id, h)
+  if h.fairKey and G.fair.is_waiting(q, id, h.fairKey) then return true end
   return redis.call('ZSCORE', q.suspects, id) and true or C.has_entry(q, id, h.eid) or nil
+end
+
+local function own_place(q, id, h)
+  if h.fairKey and h.state == 'delayed' then return q.fair_delayed, id end
+  return G.ranks.place_of(q, id, h)
 end
 
 -- Return true if the job is in its place, false if it is not, nil if one read does not show it.
 C.is_placed = function(q, id, h)
   local index = INDEX[h.state]
-  local own, member = G.ranks.place_of(q, id, h)
+  local own, member = own_place(q, id, h)
   if index == 'scheduled' and own then return has_usable_score(own, member) end
   if index then return has_usable_score(q.P .. index, id, LATEST[h.state]) end
   if h.state == 'group-waiting' then return has_usable_score(q.P .. 'groupq:' .. (h.groupKey or ''), id) end

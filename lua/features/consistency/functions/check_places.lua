@@ -2,7 +2,7 @@
 -- KEYS 1 meta   ARGV 1 packed {source, cursor, count}   -> packed {rows, seen, cursor}; cursor '' = the end
 -- source: stream, pending, lifo, priority, scheduled, completed, failed, suspended, list-active-ids, list-taken,
 -- list-popped, stall-watch, dedup-expiry, waiting-children, suspects, leases, ranked-above, ranked-below, delayed-own,
--- groupq:<group>
+-- groupq:<group>, fair-delayed, fairq:<key>
 -- row: {id, entry or member, why, mark}; why: gone, foreign, ghost, state, twice, 'no entry' (pending, but no longer in
 -- the stream), stale (deduplication), popped (and never activated)
 -- seen: {id, entry or place} flat, of stream, pending, lists and list-popped
@@ -101,7 +101,8 @@ end
 G.export('check_places', { 'no-writes' }, function(q, r)
   local source, cursor, count = r.source, r.cursor, r.count
   local group = string.match(source, '^groupq:(.*)$')
-  local p = { q = q, source = group and 'groupq' or source, rows = {}, seen = {} }
+  local fair = string.match(source, '^fairq:(.*)$')
+  local p = { q = q, source = group and 'groupq' or fair and 'fairq' or source, rows = {}, seen = {} }
   local after
   if source == 'stream' then
     after = stream(p, cursor, count)

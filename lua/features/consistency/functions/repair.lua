@@ -58,7 +58,16 @@ local function take_out(q, place, id, member, why)
   return removed + leave_list(q, place, id, -1, most - removed) > 0 and 1 or 0
 end
 
+local function leave_key(q, key, id, member)
+  local why = C.mismatch(q, 'fairq', id, member)
+  if not why or why == 'foreign' then return 0 end
+  G.fair.leave(q, id, key)
+  return 1
+end
+
 REPAIR.member = function(q, now, place, id, member)
+  local key = string.match(place, '^fairq:(.*)$')
+  if key then return leave_key(q, key, id, member) end
   if place == 'dedup-expiry' then return delete_dedup(q, now, id) end
   if id == '' then return acknowledge(q, member) end
   local group = string.match(place, '^groupq:(.*)$')
@@ -114,14 +123,16 @@ end
 LOST.delayed = function(q, id, h, now)
   local due = now
   if G.count_of(h.attemptsMade) == 0 then due = math.max(now, G.num(h.timestamp or '') + G.duration(h.delay)) end
-  local state = G.place(q, now, { id = id, name = h.name or '', priority = G.count_of(h.priority), due = due, rank = h.rank })
+  local state = G.place(q, now, {
+    id = id, name = h.name or '', priority = G.count_of(h.priority), due = due, rank = h.rank, fair = h.fairKey,
+  })
   redis.call('HSET', q.J .. id, 'state', state)
 end
 
 local function ready(q, id, h, now)
   local state, entry = G.place(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
-    rank = h.rank,
+    rank = h.rank, fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
 end

@@ -29,7 +29,7 @@ end
 
 DELAY.delayed = function(q, id, h, now, delay)
   if G.ranks.of(h.rank) then return change_ranked(q, id, h, now, delay) end
-  local priority = R.scheduled_at(q, id)
+  local priority = R.scheduled_at(q, id, h)
   if not priority then return 'lost' end
   if delay == 0 then return R.make_ready(q, id, h, now, priority, 'delay', '0') end
   R.move(q, id, h, now, priority, now + delay, 'delay', G.int(delay))

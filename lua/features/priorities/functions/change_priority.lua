@@ -13,26 +13,26 @@ PRIORITY.waiting = function(q, id, h, now, priority)
 end
 
 -- Keep its time: it is ordered by it among the jobs with the new priority.
-local function rescore(q, id, priority, at)
-  redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id)
+local function rescore(q, id, h, priority, at)
+  if not h.fairKey then redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id) end
   redis.call('HSET', q.J .. id, 'priority', G.int(priority))
   G.wake(q, 1)
   return 'ok'
 end
 
 PRIORITY.prioritized = function(q, id, h, now, priority)
-  local before, at = R.scheduled_at(q, id)
+  local before, at = R.scheduled_at(q, id, h)
   if not before then return 'lost' end
   if before == priority then return 'no_op' end
-  if priority > 0 then return rescore(q, id, priority, at) end
+  if priority > 0 then return rescore(q, id, h, priority, at) end
   return R.make_ready(q, id, h, now, 0, 'priority', '0')
 end
 
-PRIORITY.delayed = function(q, id, _, _, priority)
-  local before, at = R.scheduled_at(q, id)
+PRIORITY.delayed = function(q, id, h, _, priority)
+  local before, at = R.scheduled_at(q, id, h)
   if not before then return 'lost' end
   if before == priority then return 'no_op' end
-  return rescore(q, id, priority, at)
+  return rescore(q, id, h, priority, at)
 end
 
 -- A job with a rank of its own set loses it.

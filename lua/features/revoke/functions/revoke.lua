@@ -30,8 +30,10 @@ G.export('revoke', { 'allow-oom' }, G.for_operators(function(q, r)
   G.end_job(q, id, now, 'revoked', 'revoked', h.processedOn)
   if place then
     G.leave_waiting(q, id, place)
+  elseif h.state == 'suspended' then
+    redis.call('ZREM', q.suspended, id)
   else
-    if h.state == 'suspended' then redis.call('ZREM', q.suspended, id) else G.leave_scheduled(q, id, h) end
+    G.leave_scheduled(q, id, h)
   end
   return 'revoked'
 end))

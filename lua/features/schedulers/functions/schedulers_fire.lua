@@ -83,7 +83,7 @@ local function last_job(q, name, text)
   local state, ended = named_job(q, text)
   local idle = G.active_count(q) == 0
     and redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspended, q.ranked_above,
-      q.ranked_below, q.delayed_own) == 0
+      q.ranked_below, q.delayed_own, q.fair_keys, q.fair_delayed) == 0
     and redis.call('XLEN', q.stream) == 0
   local reported = redis.call('HGET', q.schedulers_ended, name) or ''
   return G.new.last_run({ state = state, finished_on = ended, reported = reported, is_empty = idle and 1 or 0 })

@@ -53,6 +53,12 @@ local function read(q, id)
   return h.state and h or nil
 end
 
+-- Return the record of a job that was read from the stream and not activated: it goes back there, or to its key.
+local function as_read(h)
+  return { name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state,
+    fairKey = h.fairKey, priority = h.fairKey and h.priority }
+end
+
 local function check_entry(q, run, entry, consumer, idle)
   local found = G.first(redis.call('XRANGE', q.stream, entry, entry))
   local id = found and G.entry_job(found[STREAM_ENTRY.fields])
@@ -71,9 +77,7 @@ local function check_entry(q, run, entry, consumer, idle)
   elseif h.state == 'waiting' then
     -- Read by a worker that died (or hangs) before it activated the job: nothing has run yet.
     if foreign and foreign_alive(q, run.now, id, h.lastActive, lock) then return end
-    G.return_stalled(q, run, id, {
-      name = h.name, groupKey = h.groupKey, orderingSeq = h.orderingSeq, slot = h.slot, state = h.state,
-    })
+    G.return_stalled(q, run, id, as_read(h))
     redis.call('HDEL', q.stall_watch, id)
     G.ack_entries(q, { entry })
     run.recovered[#run.recovered + 1] = id
@@ -178,6 +182,7 @@ local function sweep(q, run)
   for _, id in ipairs(G.recover_popped(q, run.now, run.lock)) do run.recovered[#run.recovered + 1] = id end
   for _, key in ipairs({ q.completed, q.failed, q.waiting_children }) do G.repair_times(key, G.TIME_MAX, run.now) end
   G.stalled_policy.sweep(q, run.now)
+  G.fair.repair_some(q)
   G.trim_metrics(q.metrics_completed, run.now)
   G.trim_metrics(q.metrics_failed, run.now)
   sweep_consumers(q, run.foreign)

@@ -1,0 +1,1 @@
+"""Jobs with a fair key: the keys take turns, each with limits of its own."""

@@ -1,0 +1,182 @@
+"""Setting and reading the limits of fair keys (lua/features/fair_keys/functions/fair_keys.lua)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.checked_options import parse_nested
+from glidemq_py._core.checks import check_int
+from glidemq_py._features.fair_keys.options import FairKeyInfo, check_weight, validate_fair_key
+from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = [
+    "FairKeyRow",
+    "fair_keys",
+    "get_fair_key",
+    "iter_fair_keys",
+    "pause_fair_key",
+    "resume_fair_key",
+    "set_fair_key_limits",
+    "set_fair_limits",
+]
+
+_PAGE: Final = 500
+
+
+@declared("fair_key")
+class FairKeyRow(NamedTuple):
+    """State of one fair key; 0 = no such limit."""
+
+    key: str
+    backlog: int
+    active: int
+    weight: int
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    max_backlog: int
+    paused: int
+    limited_until: int
+
+
+def set_fair_limits(
+    meta: str,
+    key: str,
+    *,
+    weight: int | Literal[False] = False,
+    concurrency: int | Literal[False] = False,
+    rate: tuple[int, int] | int = False,
+    max_backlog: int | Literal[False] = False,
+    paused: Literal["yes", "no", False] = False,
+) -> Call[int]:
+    """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms)."""
+    request = requests.set_fair_limits(
+        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused
+    )
+    return Call("set_fair_limits", meta, request, int, repeatable=True)
+
+
+def fair_keys(meta: str, key: str | Literal[False], after: str = "", count: int = 1) -> Call[list[FairKeyRow]]:
+    """Return the state of ``key``, or of the keys with ready jobs after ``after``."""
+    return Call("fair_keys", meta, requests.fair_keys(key=key, after=after, count=count), _rows, repeatable=True)
+
+
+def _rows(reply: bytes) -> list[FairKeyRow]:
+    return [FairKeyRow(*row) for row in unpack(reply)]
+
+
+def _info(row: FairKeyRow) -> FairKeyInfo:
+    limited = row.rate_max > 0 and row.rate_ms > 0
+    return FairKeyInfo(
+        key=row.key,
+        backlog=row.backlog,
+        active=row.active,
+        weight=row.weight,
+        concurrency=row.concurrency or None,
+        rate_limit=RateLimit(row.rate_max, row.rate_ms) if limited else None,
+        max_backlog=row.max_backlog or None,
+        paused=bool(row.paused),
+        limited_until=row.limited_until or None,
+    )
+
+
+async def set_fair_key_limits(
+    self: ConnectedQueue,
+    key: str,
+    *,
+    weight: int | None = None,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    max_backlog: int | Literal[False] | None = None,
+) -> None:
+    """Set the weight and the limits of a fair key. They take effect immediately; active jobs keep running.
+
+    Args:
+        key: the fair key; it need not have jobs.
+        weight: how many jobs of the key are served per job of a key with weight 1, 1..1_000; None = unchanged.
+        concurrency: number of jobs of the key that may be active at a time, >= 1; None = unchanged, False =
+            remove the limit.
+        rate_limit: number of jobs of the key that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+        max_backlog: number of ready jobs of the key at which `Queue.add` rejects more, >= 1; None = unchanged,
+            False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    name = validate_fair_key("key", key)
+    if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
+        problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
+        raise GlideMQValidationError("weight", None, problem)
+    rate: tuple[int, int] | int = False if rate_limit is None else 0
+    if rate_limit is not None and rate_limit is not False:
+        limit = parse_nested("rate_limit", rate_limit, RateLimit)
+        rate = limit.max, limit.duration
+    call = set_fair_limits(
+        (await self._connected()).keys.meta,
+        name,
+        weight=False if weight is None else check_weight("weight", weight),
+        concurrency=_count("concurrency", concurrency),
+        rate=rate,
+        max_backlog=_count("max_backlog", max_backlog),
+    )
+    await (await self._connected()).transport.call(call)
+
+
+async def pause_fair_key(self: ConnectedQueue, key: str) -> None:
+    """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    await link.transport.call(set_fair_limits(link.keys.meta, name, paused="yes"))
+
+
+async def resume_fair_key(self: ConnectedQueue, key: str) -> None:
+    """Start jobs of a paused fair key again. Idempotent.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    await link.transport.call(set_fair_limits(link.keys.meta, name, paused="no"))
+
+
+async def get_fair_key(self: ConnectedQueue, key: str) -> FairKeyInfo:
+    """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
+
+    Raises:
+        GlideMQValidationError: ``key`` is invalid.
+    """
+    name, link = validate_fair_key("key", key), await self._connected()
+    (row,) = await link.transport.call(fair_keys(link.keys.meta, name))
+    return _info(row)
+
+
+async def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
+    """Iterate over the fair keys that have ready jobs, in the order of their names.
+
+    Makes one short server call per 500 keys. Keys that get or lose their jobs meanwhile may be missing.
+    """
+    link, after = await self._connected(), ""
+    while True:
+        rows = await link.transport.call(fair_keys(link.keys.meta, False, after, _PAGE))
+        for row in rows:
+            yield _info(row)
+        if len(rows) < _PAGE:
+            return
+        *_, last = rows
+        after = last.key
+
+
+def _count(option: str, value: int | Literal[False] | None) -> int | Literal[False]:
+    """Return None as False (unchanged) and False as 0 (remove); check a number."""
+    if value is None:
+        return False
+    return 0 if value is False else check_int(option, value, 1, MAX_COUNT)

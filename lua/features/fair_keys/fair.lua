@@ -1,0 +1,253 @@
+-- Ready jobs with a fair key: their places, and the slots of their keys (docs/design/ready-sources.md).
+--   P:fairq:<key>     sorted set, the ready jobs of one key, by priority and order of arrival
+--   P:fair-keys       sorted set (scores 0) of the keys with ready jobs; each of them is in one of the next two
+--   P:fair            sorted set, keys that may be served, by the turn at which they are served next
+--   P:fair-blocked    sorted set, keys that may not be served: until a time (rate limit), FULL or PAUSED
+--   P:fair-delayed    sorted set, delayed jobs by due time. Peers do not promote them, so they cannot pass the limits.
+--   P:fair-active     hash, active job -> key       P:fair-running   hash, key -> number of active jobs
+--   P:fair-limits     hash, key -> weight|concurrency|rate max|rate ms|maximum backlog|paused 0/1 (0 = none)
+--   P:fair-rates      hash, key -> start|count of its rate window
+--   P:fair-state      hash: waiting (number of ready jobs), sequence (of arrivals), turn
+-- A key that is served moves STEP / weight turns back. A key that joins starts nearly one such step behind the first of
+-- P:fair, so that a key which leaves after each job and comes back gains nothing.
+
+local SCORED = G.rows.scored
+local F = G.fair
+
+local FEATURE = 'fair-keys:0.2.0'
+-- Divisible by all weights up to 10. A turn stays below 2^53 for 10^11 rounds; it restarts when no key is ready.
+local STEP = 10080
+local PRIORITY_BAND = 2199023255552 -- 2^41: arrivals per priority
+-- weight|concurrency|rate max|rate ms|maximum backlog|paused
+local STORED_LIMITS = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d)$'
+local NOT_STARTED = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
+
+F.FULL, F.PAUSED = 9007199254740990, 9007199254740991
+
+-- Return whether the queue has, or had, jobs with a fair key.
+F.used = function(q)
+  local known = rawget(q, 'has_fair')
+  if known == nil then known = F.note(q, redis.call('HGET', q.meta, 'features')) end
+  return known
+end
+
+-- Remember what the queue's list of features, if there is one, says about fair keys.
+F.note = function(q, features)
+  local known = type(features) == 'string' and string.find(features, FEATURE, 1, true) ~= nil
+  rawset(q, 'has_fair', known)
+  return known
+end
+
+F.use = function(q)
+  if rawget(q, 'has_fair') then return end
+  G.use_feature(q, FEATURE)
+  rawset(q, 'has_fair', true)
+end
+
+F.queue_of = function(q, key) return q.P .. 'fairq:' .. key end
+
+-- Return the limits of a key; nil if it has none.
+F.limits = function(q, key)
+  local text = G.pcall('HGET', q.fair_limits, key)
+  if type(text) ~= 'string' then return nil end
+  local weight, concurrency, rate_max, rate_ms, most, paused = string.match(text, STORED_LIMITS)
+  if not weight then return nil end
+  return { weight = math.max(1, G.num(weight)), concurrency = G.num(concurrency), rate_max = G.num(rate_max),
+    rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == '1' }
+end
+
+F.step = function(limits) return limits and math.max(1, math.floor(STEP / limits.weight)) or STEP end
+
+local function join(q, key)
+  local head = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')
+  local turn = head[SCORED.score] and G.num(head[SCORED.score]) + F.step(F.limits(q, key)) - 1 or 0
+  redis.call('ZADD', q.fair, 'NX', G.int(turn), key)
+end
+
+-- Remove a key without ready jobs.
+F.forget = function(q, key)
+  redis.call('ZREM', q.fair_keys, key)
+  if redis.call('ZREM', q.fair, key) == 0 then redis.call('ZREM', q.fair_blocked, key) end
+end
+
+-- Keys that are blocked keep their jobs and leave the ring.
+F.block = function(q, key, till)
+  redis.call('ZREM', q.fair, key)
+  redis.call('ZADD', q.fair_blocked, G.int(till), key)
+  rawset(q, 'fair_any_blocked', true)
+end
+
+-- Let a blocked key be served again. If it still may not be, the next fetch blocks it again.
+F.unblock = function(q, key)
+  if redis.call('ZREM', q.fair_blocked, key) == 0 then return false end
+  if redis.call('ZSCORE', q.fair_keys, key) then join(q, key) end
+  return true
+end
+
+-- ------------------------------------------------------------------ ready and delayed jobs
+
+-- Put a job into its place. due: epoch ms, nil = now. Return the state and '', as G.place does.
+F.place = function(q, id, key, priority, due)
+  F.use(q)
+  if due then
+    redis.call('ZADD', q.fair_delayed, G.score(G.clamped_time(due)), id)
+    if G.first(redis.call('ZRANGE', q.fair_delayed, 0, 0)) == id then G.wake(q, 1) end
+    return 'delayed', ''
+  end
+  -- Priority 0 runs after all priorities.
+  local band = priority > 0 and priority or G.PRIORITY_MAX
+  local score = G.int(band * PRIORITY_BAND + G.bump(q.fair_state, 'sequence'))
+  if redis.call('ZADD', F.queue_of(q, key), score, id) == 1 then G.bump(q.fair_state, 'waiting') end
+  if redis.call('ZADD', q.fair_keys, 'NX', 0, key) == 1 then join(q, key) end
+  G.wake(q, 1)
+  return 'waiting', ''
+end
+
+-- Put a job that a peer has moved to another place back into its own.
+F.put_back = function(q, id, key, priority)
+  F.place(q, id, key, G.priority_of(priority))
+  redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
+end
+
+-- Delay an active job with a fair key until `at`. Return false for any other job.
+F.delay = function(q, id, at)
+  if not F.used(q) or redis.call('HEXISTS', q.fair_active, id) == 0 then return false end
+  redis.call('ZADD', q.fair_delayed, G.score(G.clamped_time(at)), id)
+  return true
+end
+
+F.is_waiting = function(q, id, key) return redis.call('ZSCORE', F.queue_of(q, key), id) and true or false end
+
+-- Remove a ready job.
+F.leave = function(q, id, key)
+  local queue = F.queue_of(q, key)
+  if redis.call('ZREM', queue, id) == 0 then return end
+  G.bump(q.fair_state, 'waiting', -1)
+  if redis.call('EXISTS', queue) == 0 then F.forget(q, key) end
+end
+
+-- Remove a delayed job from the scheduled set, or from that of the jobs with a fair key.
+G.unschedule = function(q, id)
+  redis.call('ZREM', q.scheduled, id)
+  if F.used(q) then redis.call('ZREM', q.fair_delayed, id) end
+end
+
+F.waiting = function(q)
+  local n = G.pcall('HGET', q.fair_state, 'waiting')
+  return G.count_of(type(n) == 'string' and n or nil)
+end
+
+-- Remove up to `count` ready jobs of any keys, and return their ids. Bound: `count` keys.
+F.take_some = function(q, count)
+  local ids = {}
+  for _ = 1, count do
+    local key = #ids < count and G.first(redis.call('ZRANGE', q.fair_keys, 0, 0))
+    if not key then break end
+    local found = redis.call('ZRANGE', F.queue_of(q, key), 0, count - #ids - 1)
+    for i = 1, #found do
+      ids[#ids + 1] = found[i]
+      F.leave(q, found[i], key)
+    end
+    if #found == 0 then F.forget(q, key) end
+  end
+  return ids
+end
+
+-- Return whether the key has as many ready jobs as its limit allows.
+F.is_backlogged = function(q, key)
+  local limits = F.limits(q, key)
+  return limits ~= nil and limits.max_backlog > 0 and redis.call('ZCARD', F.queue_of(q, key)) >= limits.max_backlog
+end
+
+-- Move due jobs to their keys, `limit` at most. Return ms until the next one is due, -1 = none.
+F.promote_due = function(q, now, limit, quiet)
+  local due = redis.call('ZRANGEBYSCORE', q.fair_delayed, '-inf', G.int(now), 'LIMIT', 0, limit)
+  for i = 1, #due do
+    local id = due[i]
+    local h = G.pick(q.J .. id, 'state', 'fairKey', 'priority', 'expireAt', 'processedOn')
+    if NOT_STARTED[h.state] and h.fairKey then
+      if G.is_expired(h, now) then
+        G.end_job(q, id, now, 'expired', 'expired', h.processedOn)
+      else
+        F.put_back(q, id, h.fairKey, h.priority)
+        if not quiet then G.emit(q.events, 'promoted', id) end
+      end
+    end
+    redis.call('ZREM', q.fair_delayed, id)
+  end
+  if #due == limit then return 0 end
+  local first = tonumber(redis.call('ZRANGE', q.fair_delayed, 0, 0, 'WITHSCORES')[SCORED.score] or '')
+  return first and math.max(0, first - now) or -1
+end
+
+-- ------------------------------------------------------------------ active jobs
+
+F.start = function(q, id, key)
+  F.use(q)
+  if redis.call('HSET', q.fair_active, id, key) == 1 then G.bump(q.fair_running, key) end
+end
+
+F.running = function(q, key)
+  local n = G.pcall('HGET', q.fair_running, key)
+  return G.count_of(type(n) == 'string' and n or nil)
+end
+
+-- Count a slot that a key got which could not be served before (was_full), so that another worker is woken up if this
+-- call does not use it.
+F.count_freed = function(q, key, was_full)
+  local fetching = rawget(q, 'fetching')
+  if not fetching then
+    if was_full then G.wake(q, 1) end
+    return
+  end
+  local freed = fetching.fair_freed or { count = 0, keys = {} }
+  fetching.fair_freed = freed
+  if was_full then freed.keys[key] = true end
+  if freed.keys[key] then freed.count = freed.count + 1 end
+end
+
+-- Read once per call, as most queues have no limits.
+local function any_blocked(q)
+  local known = rawget(q, 'fair_any_blocked')
+  if known == nil then
+    known = redis.call('EXISTS', q.fair_blocked) == 1
+    rawset(q, 'fair_any_blocked', known)
+  end
+  return known
+end
+
+-- End the activity of a job; nothing happens for a job without a fair key, or one that has left before.
+F.leave_active = function(q, id)
+  if not F.used(q) then return end
+  local key = redis.call('HGET', q.fair_active, id)
+  if not key then return end
+  redis.call('HDEL', q.fair_active, id)
+  if G.bump(q.fair_running, key, -1) <= 0 then redis.call('HDEL', q.fair_running, key) end
+  local full = any_blocked(q) and tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '') == F.FULL
+  if full then F.unblock(q, key) end
+  F.count_freed(q, key, full)
+end
+
+-- ------------------------------------------------------------------ repair
+
+local SAMPLE = 10
+
+-- Repair a few keys and active jobs, chosen at random: keys that are neither served nor blocked, keys without jobs, and
+-- active jobs that have ended without leaving, for example because a peer removed their records.
+F.repair_some = function(q)
+  if not F.used(q) then return end
+  local keys = G.pcall('ZRANDMEMBER', q.fair_keys, SAMPLE)
+  for i = 1, keys.err and 0 or #keys do
+    local key = keys[i]
+    if redis.call('EXISTS', F.queue_of(q, key)) == 0 then
+      F.forget(q, key)
+    elseif not redis.call('ZSCORE', q.fair, key) and not redis.call('ZSCORE', q.fair_blocked, key) then
+      join(q, key)
+      G.wake(q, 1)
+    end
+  end
+  local ids = G.pcall('HRANDFIELD', q.fair_active, SAMPLE)
+  for i = 1, ids.err and 0 or #ids do
+    if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, ids[i]) end
+  end
+end

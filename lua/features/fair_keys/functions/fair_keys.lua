@@ -1,0 +1,65 @@
+-- set_fair_limits: set the limits of a fair key.   KEYS 1 meta
+--   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused}   -> 1, or 0 if nothing changed
+--   each false = unchanged, 0 = none; rate: {max, duration ms}; paused: 'yes' or 'no'
+--   A key whose limits are all removed has no entry any more.
+-- fair_keys: return the state of one key, or of a page of the keys with ready jobs in the order of their names.
+--   KEYS 1 meta   ARGV 1 packed {key or false, after, count}   -> packed rows {key, backlog, active, weight, concurrency,
+--   rate max, rate ms, maximum backlog, paused 0|1, limited until or 0}
+--   after: the last key of the previous page, '' at first   count: at most 1,000 keys
+-- Bound: constant per key.
+
+local RATE = G.rows.rate
+local F = G.fair
+local PAGE_MAX = 1000
+local RESUME_MARKERS = 32
+
+local function changed(value, before)
+  if value == false or value == nil then return before end
+  return G.count_of(value)
+end
+
+G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
+  local key = r.key
+  local before = F.limits(q, key) or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
+  local rate_max, rate_ms = before.rate_max, before.rate_ms
+  if r.rate == 0 then rate_max, rate_ms = 0, 0 elseif r.rate then rate_max, rate_ms = r.rate[RATE.max], r.rate[RATE.duration] end
+  local paused = r.paused == 'yes' or (not r.paused and before.paused)
+  local weight = math.max(1, changed(r.weight, before.weight))
+  local text = table.concat({ G.int(weight), G.int(changed(r.concurrency, before.concurrency)), G.int(rate_max),
+    G.int(rate_ms), G.int(changed(r.max_backlog, before.max_backlog)), paused and '1' or '0' }, '|')
+  local stored = redis.call('HGET', q.fair_limits, key)
+  if text == '1|0|0|0|0|0' then
+    if not stored then return 0 end
+    redis.call('HDEL', q.fair_limits, key)
+  else
+    if stored == text then return 0 end
+    F.use(q)
+    redis.call('HSET', q.fair_limits, key, text)
+  end
+  if rate_max == 0 then redis.call('HDEL', q.fair_rates, key) end
+  if F.unblock(q, key) then G.wake(q, RESUME_MARKERS) end
+  return 1
+end)
+
+local function limited_until(q, key)
+  local till = tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '')
+  return till and till < F.FULL and till or 0
+end
+
+local function state_of(q, key)
+  local l = F.limits(q, key) or {}
+  return G.new.fair_key({
+    key = key, backlog = redis.call('ZCARD', F.queue_of(q, key)), active = F.running(q, key), weight = l.weight or 1,
+    concurrency = l.concurrency or 0, rate_max = l.rate_max or 0, rate_ms = l.rate_ms or 0,
+    max_backlog = l.max_backlog or 0, paused = l.paused and 1 or 0, limited_until = limited_until(q, key),
+  })
+end
+
+G.export('fair_keys', { 'no-writes' }, function(q, r)
+  if r.key then return cmsgpack.pack({ state_of(q, r.key) }) end
+  local from = r.after == '' and '-' or '(' .. r.after
+  local keys = redis.call('ZRANGE', q.fair_keys, from, '+', 'BYLEX', 'LIMIT', 0, math.min(r.count, PAGE_MAX))
+  local rows = {}
+  for i = 1, #keys do rows[i] = state_of(q, keys[i]) end
+  return cmsgpack.pack(rows)
+end)

@@ -1,0 +1,444 @@
+"""Fair keys: turns, weights, limits per key, and every way in which their jobs move."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import FairKeyFullError, FlowJob, FlowProducer, Job, JobOutcome, Queue, Worker
+from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
+from glidemq_py.sync import Queue as BlockingQueue
+from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
+
+pytestmark = pytest.mark.usefixtures("clean_check")
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+def of(key: str, data: Any = None, **options: Any) -> tuple[str, Any, dict[str, Any]]:
+    return "a", key if data is None else data, {"fair_key": key, **options}
+
+
+async def drain_in_order(queue: Queue, batch: int = 1) -> list[Any]:
+    """Return the data of all ready jobs in the order of their start, with at most ``batch`` active at a time."""
+    data: list[Any] = []
+    while leases := await queue.fetch(batch):
+        data += [lease.job.data for lease in leases]
+        await queue.complete_leases((lease, None) for lease in leases)
+    return data
+
+
+async def assert_empty(queue: Queue, raw: Raw) -> None:
+    """Assert that nothing of the ready and active jobs is left, in no key."""
+    left = {suffix for suffix in ("fair", "fair-keys", "fair-blocked", "fair-delayed", "fair-active", "fair-running")
+            if raw.run("EXISTS", suffix)}  # fmt: skip
+    assert left == set()
+    assert raw.run("HGET", "fair-state", "waiting") in (None, "0")
+    assert [key async for key in queue.iter_fair_keys()] == []
+
+
+# -- turns --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+async def test_keys_take_turns(queue: Queue, raw: Raw, batch: int) -> None:
+    await queue.add_bulk(of("big", f"big{i}") for i in range(20))
+    await queue.add_bulk(of(key, f"{key}{i}") for key in ("x", "y") for i in range(3))
+    order = await drain_in_order(queue, batch)
+    assert {"x0", "x1", "x2", "y0", "y1", "y2"} <= set(order[:10])
+    for key in ("big", "x", "y"):
+        own = [int(data.removeprefix(key)) for data in order if data.startswith(key)]
+        assert own == sorted(own)
+    await assert_empty(queue, raw)
+
+
+async def test_weights(queue: Queue) -> None:
+    await queue.set_fair_key_limits("heavy", weight=3)
+    await queue.add_bulk(of(key) for _ in range(40) for key in ("heavy", "light"))
+    order = await drain_in_order(queue)
+    assert 29 <= order[:40].count("heavy") <= 31
+
+
+async def test_a_key_that_comes_back_after_each_job_gains_nothing(queue: Queue) -> None:
+    await queue.add_bulk(of("b") for _ in range(10))
+    await queue.add("a", "a", fair_key="a")
+    order: list[Any] = []
+    for _ in range(12):
+        (lease,) = await queue.fetch(1)
+        order.append(lease.job.data)
+        if lease.job.data == "a":
+            await queue.add("a", "a", fair_key="a")
+        await queue.complete_leases([(lease, None)])
+    assert 5 <= order.count("b") <= 7
+    await queue.drain()
+
+
+async def test_priority_and_arrival_within_a_key(queue: Queue) -> None:
+    for data, priority in (("none", 0), ("late", 9), ("first", 1), ("second", 1)):
+        await queue.add("a", data, fair_key="k", priority=priority)
+    assert await drain_in_order(queue) == ["first", "second", "late", "none"]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+async def test_plain_and_fair_jobs_do_not_starve_each_other(queue: Queue, batch: int) -> None:
+    await queue.add_bulk(of("k", "fair") for _ in range(60))
+    await queue.add_bulk(("a", "plain") for _ in range(60))
+    counted = Counter((await drain_in_order(queue, batch))[:60])
+    assert abs(counted["fair"] - counted["plain"]) <= 4
+
+
+async def test_a_job_of_an_idle_tenant_starts_next(queue: Queue) -> None:
+    for _ in range(20):
+        await queue.add_bulk([of("big")] * 1000)
+    (running,) = await queue.fetch(1)
+    added = await queue.add("a", "small", fair_key="small")
+    began = time.monotonic()
+    found = [lease.job.data for lease in await queue.fetch(2)]
+    assert "small" in found
+    assert time.monotonic() - began < 5  # one call, whatever the backlog
+    assert added.fair_key == "small"
+    assert running.job.fair_key == "big"
+    await queue.obliterate(force=True)
+
+
+# -- limits of a key -------------------------------------------------------------------------------------
+
+
+async def test_concurrency_of_a_key(queue: Queue, raw: Raw) -> None:
+    await queue.set_fair_key_limits("k", concurrency=2)
+    await queue.add_bulk([*(of("k", i) for i in range(6)), of("other")])
+    leases = await queue.fetch(10)
+    assert sorted(str(lease.job.data) for lease in leases) == ["0", "1", "other"]
+    info = await queue.get_fair_key("k")
+    assert (info.backlog, info.active, info.concurrency) == (4, 2, 2)
+    assert await queue.fetch(10) == []
+    first = next(lease for lease in leases if lease.job.data == 0)
+    report = await queue.complete_leases([(first, None)], fetch_next=5)
+    assert [lease.job.data for lease in report.leases] == [2]
+    await queue.release_leases([*(lease for lease in leases if lease is not first), *report.leases])
+    await queue.set_fair_key_limits("k", concurrency=False)
+    rest = await drain_in_order(queue, 10)
+    assert len(rest) == 6
+    await assert_empty(queue, raw)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_workers_share_the_slots_of_a_limited_key(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
+    active, most, done = 0, 0, 0
+
+    async def handle(_: Job) -> None:
+        nonlocal active, most, done
+        active += 1
+        most = max(most, active)
+        await asyncio.sleep(0)
+        active -= 1
+        done += 1
+
+    await queue.set_fair_key_limits("k", concurrency=3)
+    workers = [Worker(queue_name, handle, url, concurrency=4) for _ in range(3)]
+    async with workers[0], workers[1], workers[2]:
+        await queue.add_bulk(of("k", i) for i in range(200))
+        await with_timeout(until(lambda: done == 200), 30)
+    assert 1 <= most <= 3
+    await assert_empty(queue, raw)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_freed_slot_wakes_another_worker(url: str, queue: Queue, queue_name: str) -> None:
+    gate, other = Gate(), Gate()
+    other.open()
+    await queue.set_fair_key_limits("k", concurrency=1)
+    async with Worker(queue_name, gate, url, concurrency=1):
+        await queue.add("a", 1, fair_key="k")
+        await gate.next()
+        async with Worker(queue_name, other, url, concurrency=1) as second:
+            recorded = EventRecorder(second)
+            await queue.add("a", 2, fair_key="k")
+            await queue.add("a", 3, fair_key="k")
+            gate.open()
+            await with_timeout(until(lambda: len(gate.begun) + len(other.begun) == 3), 10)
+        assert recorded.count["error"] == 0
+
+
+async def test_rate_limit_of_a_key(queue: Queue) -> None:
+    await queue.set_fair_key_limits("k", rate_limit={"max": 3, "duration": 60_000})
+    await queue.add_bulk(of("k") for _ in range(8))
+    assert len(await drain_in_order(queue, 10)) == 3
+    info = await queue.get_fair_key("k")
+    assert info.rate_limit is not None
+    assert (info.rate_limit.max, info.rate_limit.duration, info.backlog) == (3, 60_000, 5)
+    assert info.limited_until is not None
+    await queue.set_fair_key_limits("k", rate_limit={"max": 5, "duration": 60_000})
+    assert len(await drain_in_order(queue, 10)) == 2
+    await queue.set_fair_key_limits("k", rate_limit=False)
+    assert len(await drain_in_order(queue, 10)) == 3
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_worker_resumes_when_the_window_ends(url: str, queue: Queue, queue_name: str) -> None:
+    gate = Gate()
+    gate.open()
+    await queue.set_fair_key_limits("k", rate_limit={"max": 2, "duration": 150})
+    async with Worker(queue_name, gate, url, concurrency=10):
+        await queue.add_bulk(of("k") for _ in range(6))
+        await with_timeout(until(lambda: len(gate.begun) == 6), 20)
+
+
+async def test_max_backlog(queue: Queue) -> None:
+    await queue.set_fair_key_limits("k", max_backlog=2)
+    await queue.add_bulk([of("k", job_id="one"), of("k")])
+    with pytest.raises(FairKeyFullError, match="fair key 'k' has its maximum backlog") as caught:
+        await queue.add("a", fair_key="k")
+    assert caught.value.key == "k"
+    with pytest.raises(BulkAddError) as failed:
+        await queue.add_bulk([of("k"), of("other")])
+    refused, added = failed.value.results
+    assert isinstance(refused, FairKeyFullError)
+    assert isinstance(added, Job)
+    assert (await queue.add("a", fair_key="k", job_id="one")).outcome is JobOutcome.DUPLICATE
+    delayed = await queue.add("a", fair_key="other2", delay=60_000)
+    assert await delayed.get_state() == "delayed"
+    assert len(await drain_in_order(queue)) == 3
+    await queue.set_fair_key_limits("k", max_backlog=False)
+    await queue.add_bulk(of("k") for _ in range(5))
+    await queue.drain(delayed=True)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_pause_and_resume_a_key(url: str, queue: Queue, queue_name: str) -> None:
+    gate = Gate()
+    gate.open()
+    await queue.pause_fair_key("k")
+    async with Worker(queue_name, gate, url):
+        await queue.add_bulk([of("k", 1), of("k", 2), of("other", 3)])
+        assert (await gate.next()).data == 3
+        info = await queue.get_fair_key("k")
+        assert (info.paused, info.backlog) == (True, 2)
+        assert len(gate.begun) == 1
+        await queue.resume_fair_key("k")
+        assert {(await gate.next()).data, (await gate.next()).data} == {1, 2}
+    assert (await queue.get_fair_key("k")).paused is False
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight": 0}, "weight"),
+        ({"weight": 1001}, "weight"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"max_backlog": -1}, "max_backlog"),
+        ({"rate_limit": {"max": 0, "duration": 1}}, "rate_limit"),
+        ({}, "give at least one"),
+    ],
+)
+async def test_invalid_limits(queue: Queue, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GlideMQValidationError, match=message):
+        await queue.set_fair_key_limits("k", **options)
+
+
+@pytest.mark.parametrize("other", [{"lifo": True}, {"ordering": "g"}])
+async def test_rejected_combinations(queue: Queue, other: dict[str, Any]) -> None:
+    with pytest.raises(GlideMQValidationError, match=f"'fair_key' and '{next(iter(other))}' are mutually exclusive"):
+        await queue.add("a", fair_key="k", **other)
+    for key in ("", "x" * 257, 7):
+        with pytest.raises(GlideMQValidationError, match="fair_key"):
+            await queue.add("a", fair_key=key)  # type: ignore[arg-type]
+
+
+# -- every way in which a job moves ------------------------------------------------------------------------
+
+
+async def test_delayed_jobs_wait_in_a_set_of_their_own(queue: Queue, raw: Raw) -> None:
+    job = await queue.add("a", 1, fair_key="k", delay=60_000)
+    assert raw.run("EXISTS", "scheduled") == 0
+    assert (await queue.get_job_counts()).delayed == 1
+    assert [found.id for found in await queue.get_jobs("delayed")] == [job.id]
+    await job.change_priority(5)
+    await job.change_delay(30_000)
+    await job.promote()
+    assert [found.id for found in await queue.get_jobs("waiting")] == [job.id]
+    await job.change_delay(50_000)
+    assert await job.get_state() == "delayed"
+    await job.change_delay(0)
+    assert await drain_in_order(queue) == [1]
+    await assert_empty(queue, raw)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_delayed_job_starts_in_time(url: str, queue: Queue, queue_name: str) -> None:
+    gate = Gate()
+    gate.open()
+    async with Worker(queue_name, gate, url):
+        await queue.add("a", 1, fair_key="k", delay=50)
+        assert (await gate.next()).data == 1
+
+
+async def test_change_priority_of_a_waiting_job(queue: Queue, raw: Raw) -> None:
+    first, second = await queue.add("a", 1, fair_key="k"), await queue.add("a", 2, fair_key="k")
+    await second.change_priority(3)
+    assert raw.run("ZCARD", "fairq:k") == 2
+    assert await drain_in_order(queue) == [2, 1]
+    with pytest.raises(JobStateError):
+        await first.change_priority(1)
+    await assert_empty(queue, raw)
+
+
+async def test_retries_failures_and_requeues(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
+    async def handle(job: Job) -> None:
+        if job.attempts_made < 1 or job.data == "fails":
+            raise RuntimeError(job.data)
+
+    await queue.add("a", "once", fair_key="k", attempts=2, backoff=10)
+    failing = await queue.add("a", "fails", fair_key="k", attempts=2)
+    async with Worker(queue_name, handle, url) as worker:
+        await EventRecorder(worker).wait("completed")
+        await with_timeout(until(lambda: raw.state(failing.id) == "failed"), 10)
+    assert await failing.get_state() == "failed"
+    await assert_empty(queue, raw)
+    await failing.retry()
+    assert await drain_in_order(queue) == ["fails"]
+    await assert_empty(queue, raw)
+
+
+async def test_release_and_expired_leases(queue: Queue, raw: Raw) -> None:
+    await queue.add_bulk([of("k", 1), of("k", 2)])
+    (lease,) = await queue.fetch(1)
+    await queue.release_leases([lease])
+    assert (await queue.get_fair_key("k")).backlog == 2
+    assert await drain_in_order(queue) == [2, 1]
+    await assert_empty(queue, raw)
+
+
+async def test_stalled_jobs_are_recovered(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
+    await queue.set_fair_key_limits("k", concurrency=1)
+    await queue.add_bulk([of("k", 1), of("k", 2)])
+    (lease,) = await queue.fetch(1, lock_duration=1000)
+    raw.run("HSET", f"job:{lease.job.id}", "lastActive", "1")
+    gate = Gate()
+    gate.open()
+    async with Worker(queue_name, gate, url, lock_duration=1000, stalled_interval=1000):
+        await with_timeout(until(lambda: len(gate.begun) == 2), 30)
+    assert {job.data for job in gate.begun} == {1, 2}
+    await assert_empty(queue, raw)
+
+
+async def test_remove_revoke_and_replace(queue: Queue, raw: Raw) -> None:
+    waiting = [await queue.add("a", i, fair_key="k") for i in range(3)]
+    delayed = await queue.add("a", 3, fair_key="k", delay=60_000)
+    await waiting[0].remove()
+    assert await queue.revoke(waiting[1].id) == "revoked"
+    assert await queue.revoke(delayed.id) == "revoked"
+    assert (await queue.get_job_counts()).waiting == 1
+    (lease,) = await queue.fetch(1)
+    await waiting[2].remove()
+    await assert_empty(queue, raw)
+    assert await queue.complete_leases([(lease, None)])
+    debounce = {"deduplication": {"id": "d", "mode": "debounce"}, "fair_key": "k", "delay": 60_000}
+    await queue.add("a", 4, **debounce)  # type: ignore[arg-type]
+    assert (await queue.add("a", 5, **debounce)).outcome is JobOutcome.REPLACED  # type: ignore[arg-type]
+    assert raw.run("ZCARD", "fair-delayed") == 1
+    await queue.drain(delayed=True)
+    await assert_empty(queue, raw)
+
+
+async def test_listing_pages_over_keys(queue: Queue) -> None:
+    await queue.add_bulk(of(f"k{i % 250}", i) for i in range(1_000))
+    await queue.add_bulk([("a", "plain")] * 3)
+    seen = [job.data async for job in queue.iter_jobs("waiting")]
+    assert len(seen) == 1_003
+    assert sorted(data for data in seen if data != "plain") == list(range(1_000))
+    assert [info.backlog async for info in queue.iter_fair_keys()] == [4] * 250
+    await queue.drain()
+
+
+async def test_drain_and_obliterate_leave_nothing(queue: Queue, raw: Raw, queue_name: str) -> None:
+    await queue.set_fair_key_limits("k1", concurrency=1)
+    await queue.pause_fair_key("k2")
+    await queue.add_bulk(of(f"k{i % 7}", i) for i in range(700))
+    await queue.add_bulk(of("k1", i, delay=60_000) for i in range(10))
+    active = await queue.fetch(5)
+    await queue.drain(delayed=True)
+    counts = await queue.get_job_counts()
+    assert (counts.waiting, counts.delayed, counts.active) == (0, 0, 5)
+    await queue.complete_leases((lease, None) for lease in active)
+    await assert_empty(queue, raw)
+    await queue.add_bulk(of(f"k{i % 7}", i) for i in range(70))
+    await queue.fetch(5)
+    await queue.obliterate(force=True)
+    assert [key for key in raw.resp.keys(f"glide:{{{queue_name}}}:*") if ":wake" not in key] == []
+
+
+async def test_flows(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
+    options = {"fair_key": "k"}
+    children = [FlowJob(name="child", queue=queue_name, data=i, options=options) for i in range(3)]
+    async with FlowProducer(url) as flows:
+        await flows.add(FlowJob(name="parent", queue=queue_name, data="p", options=options, children=children))
+    assert (await queue.get_fair_key("k")).backlog == 3
+    assert await drain_in_order(queue) == [0, 1, 2, "p"]
+    await assert_empty(queue, raw)
+
+
+async def test_a_job_that_a_peer_moved_returns_to_its_key(queue: Queue, raw: Raw) -> None:
+    await queue.pause_fair_key("k")
+    job = await queue.add("a", 1, fair_key="k", delay=60_000)
+    raw.run("ZREM", "fair-delayed", job.id)
+    raw.run("XADD", "stream", "*", "jobId", job.id, "name", "a")
+    assert await queue.fetch(1) == []
+    assert (await queue.get_fair_key("k")).backlog == 1
+    await queue.resume_fair_key("k")
+    assert await drain_in_order(queue) == [1]
+    await assert_empty(queue, raw)
+
+
+async def test_repair_of_a_lost_place(queue: Queue, raw: Raw) -> None:
+    job = await queue.add("a", 1, fair_key="k")
+    later = await queue.add("a", 2, fair_key="k", delay=60_000)
+    raw.run("DEL", "fairq:k")
+    raw.run("DEL", "fair-delayed")
+    report = await queue.check(repair=True, recheck_after=10)
+    assert {finding.subject for finding in report.findings} >= {job.id, later.id}
+    assert (await queue.check(recheck_after=10)).findings == ()
+    await later.promote()
+    assert await drain_in_order(queue) == [1, 2]
+
+
+async def test_restarted_queue_keeps_keys_and_limits_in_a_backup(url: str, queue: Queue, tmp_path: Any) -> None:
+    await queue.set_fair_key_limits("k", concurrency=1, weight=2)
+    await queue.add_bulk([of("k", 1), of("k", 2), of("other", 3), of("k", 4, delay=60_000)])
+    await queue.fetch(1)
+    await queue.backup(tmp_path / "b")
+    await queue.obliterate(force=True)
+    await queue.restore(tmp_path / "b")
+    info = await queue.get_fair_key("k")
+    assert (info.backlog, info.active, info.concurrency, info.weight) == (2, 0, 1, 2)
+    assert (await queue.get_job_counts()).delayed == 1
+    assert sorted(await drain_in_order(queue)) == [1, 2, 3]
+    await queue.drain(delayed=True)
+
+
+def test_blocking_queue(url: str, queue_name: str) -> None:
+    with BlockingQueue(queue_name, url) as queue:
+        queue.set_fair_key_limits("k", weight=2, max_backlog=1)
+        queue.add("a", 1, fair_key="k")
+        with pytest.raises(FairKeyFullError):
+            queue.add("a", 2, fair_key="k")
+        queue.pause_fair_key("k")
+        assert queue.fetch(1) == []
+        queue.resume_fair_key("k")
+        assert [info.key for info in queue.iter_fair_keys()] == ["k"]
+        assert queue.get_fair_key("k").weight == 2
+        queue.obliterate(force=True)
+
+
+async def test_an_older_build_refuses_the_queue(queue: Queue) -> None:
+    assert await queue.get_features() == {}
+    await queue.add("a", fair_key="k")
+    assert await queue.get_features() == {"fair-keys": "0.2.0"}
+    await queue.drain()
