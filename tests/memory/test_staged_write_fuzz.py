@@ -15,6 +15,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -343,6 +344,24 @@ def returning(value: Any) -> Callable[..., Any]:
     return fixed
 
 
+class SameThread:
+    """Runs the calls of a sink in the thread of its actor, which is the only one that the world schedules."""
+
+    def __init__(self, *_: object) -> None:
+        """Nothing to start."""
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        """Nothing to stop."""
+
+
 @pytest.fixture
 def world(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def make(seed: int, *, faults: float) -> World:
@@ -356,6 +375,7 @@ def world(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Callable[...
             (staging, "_sleep", made.pause),
             (writing, "_monotonic", made.now),
             (sinks, "_monotonic", made.now),
+            (sinks, "ThreadPoolExecutor", SameThread),
         ):
             monkeypatch.setattr(module, name, value, raising=False)
         return made
