@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.consistency.checking import CheckReport, Finding, FindingKind
     from glidemq_py._features.dead_letters.options import DeadLetterOptions
     from glidemq_py._features.deduplication.options import Deduplication
+    from glidemq_py._features.dependencies.dependencies import Dependency
     from glidemq_py._features.durability.options import Durability
     from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from glidemq_py._features.fair_keys.options import FairKeyInfo
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
-    from glidemq_py._features.flows.dependencies import Dependency
     from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
     from glidemq_py._features.leases.exchanging import LeaseOutcome
@@ -170,7 +170,7 @@ else:
             "glidemq_py._features.failures.queue_api": ("Failure", "FailureStats"),
             "glidemq_py._features.fallbacks": ("Fallback",),
             "glidemq_py._features.flows.definition": ("DagNode", "FlowJob", "topo_sort", "validate_dag"),
-            "glidemq_py._features.flows.dependencies": ("Dependency",),
+            "glidemq_py._features.dependencies.dependencies": ("Dependency",),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),

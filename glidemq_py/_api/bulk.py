@@ -21,14 +21,14 @@ from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
-from glidemq_py._features.flows.dependencies import (
+from glidemq_py._features.dependencies.dependencies import (
     RemoteDependencies,
     add_order,
     check_dependencies,
     register_dependents,
     remote_dependencies,
 )
+from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (

@@ -41,6 +41,7 @@ from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
 from glidemq_py._features.deduplication import queue_api as deduplication
+from glidemq_py._features.dependencies.dependencies import check_dependencies, register_dependents, remote_dependencies
 from glidemq_py._features.durability.adding import ConfirmingTransport, DurableAdds, MarkedChunks, add_marked
 from glidemq_py._features.durability.confirming import Confirmer
 from glidemq_py._features.durability.options import Durability, DurableInput, parse_durable
@@ -48,7 +49,6 @@ from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
-from glidemq_py._features.flows.dependencies import check_dependencies, register_dependents, remote_dependencies
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits

@@ -24,15 +24,15 @@ from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.deduplication.options import Deduplication, DeduplicationInput
-from glidemq_py._features.fair_keys.options import validate_fair_key
-from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
-from glidemq_py._features.flows.dependency_options import (
+from glidemq_py._features.dependencies.options import (
     DEPENDENCY_POLICIES,
     DependenciesInput,
     DependencyPolicy,
     dependencies_to_wire,
     parse_dependencies,
 )
+from glidemq_py._features.fair_keys.options import validate_fair_key
+from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import TokenBucket, check_tokens
 from glidemq_py._features.middleware.headers import Headers, parse_headers

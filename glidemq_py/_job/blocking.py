@@ -14,9 +14,9 @@ from typing_extensions import TypeVar
 
 from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.dependencies.dependencies import Dependency
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
-from glidemq_py._features.flows.dependencies import Dependency
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
 from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
 from glidemq_py._features.revoke import RevokeOutcome

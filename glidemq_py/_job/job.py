@@ -16,9 +16,9 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks
 from glidemq_py._features import revoke as revocation
+from glidemq_py._features.dependencies import dependencies
 from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
-from glidemq_py._features.flows import dependencies
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.streams import job_api as streams

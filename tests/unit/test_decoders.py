@@ -373,7 +373,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.middleware.headers:parse_headers",
         "_features.middleware.middleware:parse_middleware",
         "_features.flows.definition:DagNode.parse",
-        "_features.flows.dependency_options:parse_dependencies",
+        "_features.dependencies.options:parse_dependencies",
         "_features.flows.parent_option:parse_parent",
         "_features.ordering_groups:Ordering.parse",
         "_features.retention:parse_retention",

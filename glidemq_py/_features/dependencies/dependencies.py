@@ -14,9 +14,9 @@ from glidemq_py._core.calls.adding import AddedOther
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
+from glidemq_py._features.dependencies.options import parse_dependencies
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
-from glidemq_py._features.flows.dependency_options import parse_dependencies
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
 from glidemq_py._job.link import QueueLink
