@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json as stdlib_json
+import math
 import re
 from functools import cache
 from typing import Any, Final
@@ -18,6 +20,8 @@ JSON: Final = "json"
 """The default: texts are stored as they are."""
 _NAMED: Final = (JSON, "msgpack")
 _TARGET: Final = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<attribute>\w+(\.\w+)*)")
+_MAYBE_INFINITE: Final = re.compile(r"[eE]\+?0*\d{3}|\d{309}\.|\d{100}[eE]")
+"""Finds in a JSON text what may be a number beyond float64, which JSON readers take for an infinity: 1e400."""
 
 
 def check_serializer(text: str) -> str:
@@ -68,7 +72,21 @@ def stored_data(text: str, name: str, compression: Compression, where: str) -> s
     value = json.loads(text, where)
     if value is None:
         return text  # a serializer never gets None
+    if _MAYBE_INFINITE.search(text):
+        try:
+            stdlib_json.loads(text, parse_float=_finite)
+        except OverflowError as error:
+            number = str(error)[:30]
+            problem = f"contains the number {number}, which is out of the range of a float: it would become infinity"
+            raise GlideMQValidationError(where, text, problem) from error
     return encode_data(value, serializer_named(name), compression, option=where)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise OverflowError(number)
+    return value
 
 
 def read_data(text: str, name: str) -> str:

@@ -10,6 +10,7 @@ from glidemq_py import Job, JobDataError, Queue, Worker
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.read_options import ReadOptions
+from glidemq_py.spark.serializers import read_data, stored_data
 from tests.server.worker_support import EventRecorder
 from tests.spark.conftest import Written
 from tests.spark.encrypting import Encrypted
@@ -99,3 +100,12 @@ def test_an_option_that_names_no_serializer_is_rejected(name: str, problem: str)
     with pytest.raises(GlideMQValidationError, match=problem):
         ReadOptions.parse(given, streaming=True)
     assert WriteOptions.parse(given | {"serializer": ENCRYPTED}, streaming=False).serializer == ENCRYPTED
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+0999", "1" * 310 + ".5", "1" * 305 + "e9"])
+def test_a_number_beyond_the_range_of_a_float_is_rejected(number: str):
+    """It would come back as infinity, which is not JSON."""
+    with pytest.raises(GlideMQValidationError, match=r"'data' = .*: contains the number -?1.*out of the range"):
+        stored_data(f'{{"n":[{number}]}}', "msgpack", "none", "data")
+    text = f'{{"n":"{number}","m":1e300,"k":{"7" * 30}.5}}'
+    assert read_data(stored_data(text, "msgpack", "none", "data"), "msgpack").startswith(f'{{"n":"{number}","m":1e')
