@@ -141,6 +141,7 @@ TABLES = (
         probe={
             **{name: {"pattern": "@daily"} for name in ("tz", "day_match")},
             **{name: {"every": 1_000} for name in ("start_date", "end_date", "limit", "immediately", "misfire")},
+            "overlap": {"every": 1_000},
         },
     ),
     Options("glidemq_py.DeadLetterOptions", {"name": "d"}),

@@ -120,7 +120,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "scheduler": "name home text",
         "due_scheduler": "name home text last_job",
         "last_run": "state finished_on reported is_empty",
-        "firing": "name home expected text due jobs instants tracked",
+        "firing": "name home expected text due jobs instants tracked named last_job_id overlap_text overlap_due",
         # -- staged writes
         "winner": "attempt pieces",
         "write": "id state home query idle queues keep ttl changes",
@@ -311,7 +311,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("usage_minutes", "first minutes", reply="jobs total_tokens total_cost unit models tokens costs minutes"),
     # -- schedulers
     _call("schedulers_read", "name cursor count", reply="now rows cursor"),
-    _call("schedulers_put", "name home expected text due"),
+    _call("schedulers_put", "name home expected text due overlap"),
     _call("schedulers_due", "holder", reply="now rows wait revision leader"),
     _call("schedulers_fire", "holder rows quiet", reply="now outcomes"),
     # -- outbox and staged writes

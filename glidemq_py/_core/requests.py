@@ -640,9 +640,17 @@ def schedulers_read(*, name: object = False, cursor: object = False, count: obje
     return (pack((name, cursor, count)),)
 
 
-def schedulers_put(*, name: object, home: object, expected: object, text: object, due: object) -> tuple[bytes]:
+def schedulers_put(
+    *,
+    name: object,
+    home: object,
+    expected: object,
+    text: object,
+    due: object,
+    overlap: object,
+) -> tuple[bytes]:
     """Return the arguments of ``schedulers_put``."""
-    return (pack((name, home, expected, text, due)),)
+    return (pack((name, home, expected, text, due, overlap)),)
 
 
 def schedulers_due(*, holder: object) -> tuple[bytes]:

@@ -245,6 +245,7 @@ class _Times(_Request, total=False):
     limit: Annotated[int, Field(ge=1, le=2**53 - 1)]
     misfire: Literal["fire_once", "fire_all", "skip"]
     day_match: Literal["and", "or"]
+    overlap: Literal["allow", "skip", "buffer_one"]
 
 
 class Schedule(_Times, total=False):

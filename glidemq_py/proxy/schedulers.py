@@ -33,11 +33,15 @@ class StoredSchedule(TypedDict, total=False):
     limit: int
     misfire: str
     dayMatch: str
+    overlap: str
     template: dict[str, Any]
     nextRun: int
     lastRun: int
     iterationCount: Count
     lastJobId: str
+    skippedCount: Count
+    lastSkipped: int
+    buffered: bool
 
 
 class SchedulerView(ResponseModel):
@@ -86,7 +90,8 @@ def _scheduler_view(scheduler: JobScheduler) -> dict[str, Any]:
         **schedule_keys(scheduler.schedule),
         "template": {"name": scheduler.job_name, "data": scheduler.data, "opts": scheduler.options.to_wire()},
         "nextRun": scheduler.next_run, "lastRun": scheduler.last_run, "iterationCount": scheduler.iteration_count,
-        "lastJobId": scheduler.last_job_id,
+        "lastJobId": scheduler.last_job_id, "skippedCount": scheduler.skipped_count or None,
+        "lastSkipped": scheduler.last_skipped, "buffered": scheduler.buffered or None,
     }  # fmt: skip
     return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
 

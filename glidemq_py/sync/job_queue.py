@@ -47,7 +47,7 @@ from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py._features.schedulers.options import Misfire
+from glidemq_py._features.schedulers.options import Misfire, Overlap
 from glidemq_py._features.schedulers.queue_api import TemplateInput
 from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
@@ -1279,6 +1279,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         immediately: bool = False,
         misfire: Misfire = "fire_once",
         day_match: DayMatch = "and",
+        overlap: Overlap = "allow",
         template: TemplateInput | None = None,
     ) -> JobScheduler:
         """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
@@ -1299,6 +1300,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             immediately: see `Schedule`.
             misfire: see `Schedule`.
             day_match: see `Schedule`.
+            overlap: see `Schedule`.
             template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
                 to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
                 and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
@@ -1324,6 +1326,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 immediately=immediately,
                 misfire=misfire,
                 day_match=day_match,
+                overlap=overlap,
                 template=template,
             )
         )

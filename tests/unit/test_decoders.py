@@ -248,6 +248,8 @@ DECODERS = dict(
                         "limit",
                         "misfire",
                         "dayMatch",
+                        "overlap",
+                        "buffered",
                     ]
                 ),
             ),

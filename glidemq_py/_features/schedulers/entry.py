@@ -1,8 +1,9 @@
 """The stored entry of a scheduler, and the server calls for entries (``lua/features/schedulers/functions``).
 
 An entry is JSON text in the format of glide-mq (docs/reference/data-model.md), with extra keys: ``misfire``,
-``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``compression``, ``quiet``, and ``text``
-in the template (data that only our serializer reads). Unknown keys are kept.
+``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``overlap`` with ``skippedCount``,
+``lastSkipped`` and ``buffered``, ``compression``, ``quiet``, and ``text`` in the template (data that only our
+serializer reads). Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ class Entry:
         GlideMQValidationError: the text is not a valid entry.
     """
 
-    __slots__ = ("fields", "schedule")
+    __slots__ = ("fields", "schedule", "text")
 
     def __init__(self, text: str) -> None:
+        self.text = text
         try:
             fields: Any = json.loads(text, "scheduler")
         except SerializationError as error:
@@ -100,6 +102,11 @@ class Entry:
         return job_id if isinstance(job_id, str) and run == self.fields.get("lastRun") else None
 
     @property
+    def buffered(self) -> bool:
+        """True if a due time waits until the job of an earlier one has finished."""
+        return self.schedule.overlap == "buffer_one" and self.fields.get("buffered") is True
+
+    @property
     def template(self) -> Template:
         """The template of its jobs; invalid parts count as missing."""
         found = self.fields.get("template")
@@ -133,6 +140,7 @@ def schedule_keys(schedule: Schedule) -> dict[str, Any]:
         "limit": schedule.limit,
         "misfire": None if schedule.misfire == "fire_once" else schedule.misfire,
         "dayMatch": None if schedule.day_match == "and" else schedule.day_match,
+        "overlap": None if schedule.overlap == "allow" else schedule.overlap,
     }
     return {key: value for key, value in keys.items() if value is not None}
 
@@ -142,7 +150,7 @@ def is_for_peers(schedule: Schedule, options: JobOptions, has_text: bool) -> boo
     cron = schedule.cron
     if cron is not None and (cron.has_seconds or cron.either_day):
         return False
-    if schedule.misfire != "fire_once" or has_text:
+    if schedule.misfire != "fire_once" or schedule.overlap != "allow" or has_text:
         return False
     return all(getattr(options, name) is None for name in _NOT_BY_PEERS)
 
@@ -162,6 +170,7 @@ def _schedule(fields: dict[str, Any]) -> Schedule:
         limit=whole("limit"),
         misfire=fields.get("misfire", "fire_once"),
         day_match=fields.get("dayMatch", "and"),
+        overlap=fields.get("overlap", "allow"),
     )
 
 
@@ -178,7 +187,10 @@ class JobScheduler:
         next_run: when the next job is due; None while it waits for the last one to finish.
         last_run: when it was last fired; None before the first run.
         iteration_count: number of runs so far.
-        last_job_id: id of the last job, for ``repeat_after_complete``.
+        last_job_id: id of the last job, for ``repeat_after_complete`` and with ``overlap`` "skip" or "buffer_one".
+        skipped_count: number of due times skipped because of ``overlap="skip"``.
+        last_skipped: when a due time was last skipped; None if never.
+        buffered: with ``overlap="buffer_one"``, a due time (`next_run`) waits until the last job has finished.
         for_peers: Node clients see and fire it too. False if it uses a feature that they do not support.
     """
 
@@ -192,6 +204,9 @@ class JobScheduler:
     iteration_count: int
     last_job_id: str | None
     for_peers: bool
+    skipped_count: int = 0
+    last_skipped: int | None = None
+    buffered: bool = False
 
     def preview(self, count: int = 10) -> list[datetime]:
         """Return the next due times from `next_run` on, as `Schedule.preview` does; none while it waits.
@@ -264,6 +279,13 @@ class FireRow(NamedTuple):
     jobs: list[Row]
     instants: list[int]
     tracked: bool
+    """Store the id of the job in the entry."""
+    named: bool = False
+    """Store the name of the scheduler in the job, whose end makes the scheduler due."""
+    last_job_id: str = ""
+    """If this job is unfinished, the jobs are not added: the next two values replace text and due. '' = none."""
+    overlap_text: str = ""
+    overlap_due: int = 0
 
 
 @declared("schedulers_fire_reply")
@@ -272,7 +294,7 @@ class FireReply(NamedTuple):
 
     now: int
     outcomes: list[str | list[Any]]
-    """For each row: 'busy', 'changed', or the results of its jobs as in `add`."""
+    """For each row: 'busy', 'changed', 'overlap', or the results of its jobs as in `add`."""
 
 
 def schedulers_read(meta: str, name: str | None, cursor: str = "") -> Call[ReadReply]:
@@ -286,12 +308,14 @@ def _read(reply: bytes) -> ReadReply:
     return ReadReply(now, [StoredRow(*row) for row in rows], cursor)
 
 
-def schedulers_put(meta: str, name: str, home: int, expected: str, text: str, due: int) -> Call[str]:
-    """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'."""
+def schedulers_put(
+    meta: str, name: str, home: int, expected: str, text: str, due: int, *, overlap: bool = False
+) -> Call[str]:
+    """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'. overlap: it limits overlaps."""
     return Call(
         "schedulers_put",
         meta,
-        requests.schedulers_put(name=name, home=home, expected=expected, text=text, due=due),
+        requests.schedulers_put(name=name, home=home, expected=expected, text=text, due=due, overlap=overlap),
         bytes.decode,
     )
 

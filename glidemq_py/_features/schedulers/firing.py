@@ -65,22 +65,41 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
     if entry.waits:
         return _waiting(entry, row, now)
     run = _run(entry, due, now)
+    schedule = entry.schedule
     count = entry.number("iterationCount") + len(run.instants)
-    limit = entry.schedule.limit
+    limit = schedule.limit
     if run.following is None or (limit is not None and count >= limit):
         text, tracked = "", False
     else:
         keys: dict[str, Any] = {"iterationCount": count, "nextRun": run.following}
-        tracked = entry.schedule.repeat_after_complete is not None
+        tracked = bool(run.instants) and (schedule.repeat_after_complete is not None or schedule.overlap != "allow")
         if run.instants:
             keys["lastRun"] = now
         if tracked:
             keys |= {"lastJobId": None, "lastJobRun": now}
+        if entry.buffered:
+            keys["buffered"] = None
         text = entry.changed(**keys)
     jobs = [_job(link, entry, row.name)] * len(run.instants)
-    return FireRow(
-        row.name, row.home, row.text, text, run.following or now + WATCH_MS, jobs, run.instants, tracked and bool(jobs)
+    named = tracked and schedule.overlap != "skip"
+    fired = FireRow(
+        row.name, row.home, row.text, text, run.following or now + WATCH_MS, jobs, run.instants, tracked, named
     )
+    return fired if schedule.overlap == "allow" else _unless_overlapping(fired, entry, run, now)
+
+
+def _unless_overlapping(fired: FireRow, entry: Entry, run: _Run, now: int) -> FireRow:
+    """Return the row with what to store instead if the last job is unfinished."""
+    last = entry.last_job_id
+    if last is None or not run.instants:
+        return fired
+    if entry.schedule.overlap == "buffer_one":
+        text = entry.text if entry.buffered else entry.changed(nextRun=run.instants[0], buffered=True)
+        return fired._replace(last_job_id=last, overlap_text=text, overlap_due=now + WATCH_MS)
+    if run.following is None:
+        return fired._replace(last_job_id=last)
+    text = entry.changed(nextRun=run.following, skippedCount=entry.number("skippedCount") + 1, lastSkipped=now)
+    return fired._replace(last_job_id=last, overlap_text=text, overlap_due=run.following)
 
 
 def postponed(row: DueRow, until: int) -> FireRow:
@@ -136,7 +155,7 @@ def _run(entry: Entry, due: int, now: int) -> _Run:
             run.following = schedule.after(run.following)
         return run
     following = schedule.following(due, now)
-    if schedule.misfire == "skip":
+    if schedule.misfire == "skip" and not entry.buffered:
         at = due if now - due <= MISSED_AFTER_MS else schedule.following(due, now - MISSED_AFTER_MS)
         return _Run([at] if at is not None and at <= now else [], following)
     return _Run([due], following)
@@ -249,6 +268,8 @@ class SchedulerTask(BackgroundTask):
         rows = [self._plan(row, reply.now) for row in reply.rows]
         fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
+            if outcome == "overlap":
+                _log.debug("queue %r: scheduler %r: job %s is unfinished", link.keys.name, row.name, row.last_job_id)
             if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):
                 self._report(row.name, "its job costs more than the token bucket of its group holds")
             if any(isinstance(result, list) and AddedOther(*result).outcome == "backlog" for result in outcome):

@@ -13,10 +13,12 @@ from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Misfire", "Schedule", "ScheduleDict", "check_zone", "parsed"]
+__all__ = ["Misfire", "Overlap", "Schedule", "ScheduleDict", "check_zone", "parsed"]
 
 Misfire = Literal["fire_once", "fire_all", "skip"]
 _MISFIRES: Final = ("fire_once", "fire_all", "skip")
+Overlap = Literal["allow", "skip", "buffer_one"]
+_OVERLAPS: Final = ("allow", "skip", "buffer_one")
 _KINDS: Final = ("every", "pattern", "repeat_after_complete")
 _MAX_RUNS: Final = 2**53 - 1
 _MAX_PREVIEW: Final = 10_000
@@ -37,6 +39,7 @@ class ScheduleDict(TypedDict, total=False):
     immediately: bool
     misfire: Misfire
     day_match: DayMatch
+    overlap: Overlap
 
 
 def check_zone(option: str, tz: object) -> str:
@@ -89,6 +92,9 @@ class Schedule(OptionValue, kw_only=True):
             "fire_all" one job for each, "skip" none. Not allowed with ``repeat_after_complete``, which misses nothing.
         day_match: whether a day must match both day fields of the pattern ("and", as in glide-mq), or one of them if
             both are restricted ("or", as in crontab).
+        overlap: handling of a due time at which the job of an earlier one is unfinished: "allow" adds its job, "skip"
+            does not, "buffer_one" adds one job for all these due times when the earlier job has finished. Not allowed
+            with ``repeat_after_complete``, whose jobs never overlap, or ``misfire="fire_all"``, whose jobs do.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -104,6 +110,7 @@ class Schedule(OptionValue, kw_only=True):
     immediately: bool = option(check_bool, default=False)
     misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once")
     day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and")
+    overlap: Overlap = option(partial(check_choice, choices=_OVERLAPS), default="allow")
 
     def _check_given(self) -> None:
         named = [name for name in _KINDS if getattr(self, name) is not None]
@@ -122,6 +129,11 @@ class Schedule(OptionValue, kw_only=True):
             raise GlideMQValidationError("immediately", True, "is not supported with 'start_date'")
         if self.misfire != "fire_once" and self.repeat_after_complete is not None:
             raise GlideMQValidationError("misfire", self.misfire, "is not supported with 'repeat_after_complete'")
+        if self.overlap != "allow":
+            if self.repeat_after_complete is not None:
+                raise GlideMQValidationError("overlap", self.overlap, "is not supported with 'repeat_after_complete'")
+            if self.misfire == "fire_all":
+                raise GlideMQValidationError("overlap", self.overlap, "is not supported with misfire='fire_all'")
 
     @property
     def cron(self) -> CronPattern | None:

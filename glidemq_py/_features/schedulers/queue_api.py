@@ -25,7 +25,7 @@ from glidemq_py._features.schedulers.entry import (
     schedulers_put,
     schedulers_read,
 )
-from glidemq_py._features.schedulers.options import Misfire, Schedule
+from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError, SchedulerBusyError
 
@@ -62,6 +62,7 @@ async def upsert_job_scheduler(
     immediately: bool = False,
     misfire: Misfire = "fire_once",
     day_match: DayMatch = "and",
+    overlap: Overlap = "allow",
     template: TemplateInput | None = None,
 ) -> JobScheduler:
     """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
@@ -82,6 +83,7 @@ async def upsert_job_scheduler(
         immediately: see `Schedule`.
         misfire: see `Schedule`.
         day_match: see `Schedule`.
+        overlap: see `Schedule`.
         template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
             to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
             and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
@@ -98,6 +100,7 @@ async def upsert_job_scheduler(
     schedule = Schedule(
         every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
         end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
+        overlap=overlap,
     )  # fmt: skip
     link = await self._connected()
     options, stored = _template(link, template, self.options, name)
@@ -106,7 +109,9 @@ async def upsert_job_scheduler(
         text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
         home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
         expected = reply.rows[0].text if reply.rows else ""
-        outcome = await link.transport.call(schedulers_put(link.keys.meta, name, home, expected, text, due))
+        outcome = await link.transport.call(
+            schedulers_put(link.keys.meta, name, home, expected, text, due, overlap=overlap != "allow")
+        )
         if outcome == "ok":
             return read_scheduler(link, StoredRow(name, home, text))
         if outcome == "busy":
@@ -181,18 +186,22 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
         GlideMQValidationError: the entry is invalid.
     """
     entry = Entry(row.text)
-    template, repeats = entry.template, entry.schedule.repeat_after_complete is not None
+    template, schedule = entry.template, entry.schedule
+    tracked = schedule.repeat_after_complete is not None or schedule.overlap != "allow"
     return JobScheduler(
         name=row.name,
-        schedule=entry.schedule,
+        schedule=schedule,
         job_name=template.name or row.name,
         data=template.data if template.text is None else decode_data(template.text, link.serializer),
         options=template.options,
         next_run=entry.next_run or None,
         last_run=entry.number("lastRun") or None,
         iteration_count=entry.number("iterationCount"),
-        last_job_id=entry.last_job_id if repeats else None,
+        last_job_id=entry.last_job_id if tracked else None,
         for_peers=row.home == 0,
+        skipped_count=entry.number("skippedCount"),
+        last_skipped=entry.number("lastSkipped") or None,
+        buffered=entry.buffered,
     )
 
 
@@ -254,6 +263,12 @@ def _entry(
     if before is not None and (keeps_state or waits):  # a scheduler that waits for its job waits under new times too
         next_run = before.next_run
         fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
+        if schedule.overlap != "allow":
+            kept = ("skippedCount", "lastSkipped") + (("buffered",) if schedule.overlap == "buffer_one" else ())
+            fields |= {key: before.fields.get(key) for key in kept}
+    elif before is not None and schedule.overlap != "allow" and before.last_job_id is not None:
+        # Its job may still be unfinished when the new times are due.
+        fields |= {key: before.fields[key] for key in ("lastRun", "lastJobId", "lastJobRun")}
     if next_run is None:
         raise GlideMQValidationError("end_date", schedule.end_date, "is before the first run")
     fields["nextRun"] = next_run

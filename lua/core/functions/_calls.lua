@@ -266,7 +266,7 @@ G.calls = {
   end,
   schedulers_put = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5] }
+    return { name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5], overlap = r[6] }
   end,
   schedulers_due = function(args)
     local r = cmsgpack.unpack(args[1])

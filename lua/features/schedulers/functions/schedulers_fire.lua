@@ -6,12 +6,13 @@
 --   '<when>:<id>' of the last job reported as ended or '', 1 if the queue holds no unfinished job}
 --   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire, or ''
 -- schedulers_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
---   row: {name, home, expected, text, due, jobs, instants, tracked}
+--   row: {name, home, expected, text, due, jobs, instants, tracked, named, last_job_id, overlap_text, overlap_due}
 --     expected: the text that is due; if the current text differs, another process was first   text: '' = delete the
 --     entry
 --     jobs: rows of `add`   instants: the due time of each   tracked: store the id of the job in the text (the last key
---     of its JSON), and the name of the scheduler in the job
---   outcome: 'busy', 'changed', or the results of `add`
+--     of its JSON)   named: store the name of the scheduler in the job
+--     last_job_id: if that job is unfinished, no job is added, and overlap_text and overlap_due are stored; '' = none
+--   outcome: 'busy', 'changed', 'overlap', or the results of `add`
 -- The client computes due times. Comparing texts here ensures that a due time is not fired twice.
 -- A peer's tick reads, adds and writes under its lock: while it is held, nothing is done here.
 -- Bound: DUE_MAX entries per call; one page of the hashes is compared with the index.
@@ -155,24 +156,33 @@ G.export('schedulers_due', { 'allow-oom' }, function(q, r)
   return G.replies.schedulers_due({ now = now, rows = rows, wait = 0, revision = flag, leader = holder })
 end)
 
+local function store(q, name, home, text, due)
+  if text == '' then M.delete(q, name) else M.write(q, name, home, text, due) end
+end
+
+local function is_unfinished(q, id)
+  local state = id ~= '' and G.pcall('HGET', q.J .. id, 'state')
+  return type(state) == 'string' and not G.TERMINAL[state]
+end
+
 local function fire(q, row, quiet)
   local name, home, text, tracked = row[FIRING.name], row[FIRING.home], row[FIRING.text], row[FIRING.tracked]
   if M.find(q, name) ~= row[FIRING.expected] then return 'changed' end
+  if is_unfinished(q, row[FIRING.last_job_id]) then
+    store(q, name, home, row[FIRING.overlap_text], row[FIRING.overlap_due])
+    return 'overlap'
+  end
   local _, results = G.add_rows(q, row[FIRING.jobs], quiet)
   for i, result in ipairs(results) do
     local id, added = result, type(result) == 'string'
     if not added then id, added = result[ADDED_OTHER.id], result[ADDED_OTHER.outcome] == 'replaced' end
     if added then
       redis.call('HSET', q.J .. id, 'scheduledFor', G.int(row[FIRING.instants][i]))
-      if tracked then redis.call('HSET', q.J .. id, 'schedulerName', name) end
+      if row[FIRING.named] then redis.call('HSET', q.J .. id, 'schedulerName', name) end
     end
     if tracked and text ~= '' then text = string.sub(text, 1, -2) .. ',"lastJobId":' .. cjson.encode(id) .. '}' end
   end
-  if text == '' then
-    M.delete(q, name)
-  else
-    M.write(q, name, home, text, row[FIRING.due])
-  end
+  store(q, name, home, text, row[FIRING.due])
   return results
 end
 
