@@ -197,6 +197,8 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "purge_failures",
             "retry_failures",
             "promote",
+            "promote_jobs",
+            "discard",
             "remove",
             "remove_dead_letter_job",
             "replay_dead_letter_job",

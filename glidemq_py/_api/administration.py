@@ -6,15 +6,18 @@ interrupted operation is continued by calling it again.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Iterable
+from typing import Final
 
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.job_states import JobState, check_states
 from glidemq_py._core.keys import usage_registry_key
-from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.names import parse_job_id, validate_job_name
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
+from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, JobStateError
@@ -24,6 +27,7 @@ __all__ = [
     "change_priority",
     "change_rank",
     "clean",
+    "discard",
     "drain",
     "get_event_retention",
     "get_features",
@@ -34,6 +38,7 @@ __all__ = [
     "obliterate_queue",
     "pause",
     "promote",
+    "promote_jobs",
     "remove",
     "requeue_completed",
     "resume",
@@ -155,17 +160,17 @@ async def drain(self: ConnectedQueue, *, delayed: bool = False) -> int:
             return deleted
 
 
-async def clean(
-    self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, state: Literal["completed", "failed"] = "completed"
-) -> list[str]:
-    """Delete completed or failed jobs that ended at least ``grace`` ago, oldest first.
+async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, state: str = "completed") -> list[str]:
+    """Delete jobs in a state that ended, or else were added, at least ``grace`` ago.
 
-    Everything that belongs to a job, such as its logs, is deleted with it.
+    Completed and failed jobs are deleted oldest first, others in the order of `Queue.iter_jobs`. Everything that
+    belongs to a job, such as its logs, is deleted with it. A job that leaves the state meanwhile is kept.
 
     Args:
-        grace: Minimum time since the end of the job, in ms or as a timedelta; 0 selects all.
+        grace: Minimum time since the end of a completed or failed job, and since the add of any other, in ms or
+            as a timedelta; 0 selects all.
         limit: Maximum number of jobs to delete; 0 deletes none.
-        state: "completed" or "failed".
+        state: A state that `Queue.iter_jobs` accepts, except "active". The jobs of a paused queue are "waiting".
 
     Returns:
         The ids of the deleted jobs.
@@ -175,8 +180,10 @@ async def clean(
     """
     ms = to_ms("grace", grace)
     most = check_int("limit", limit, 0, 2**53)
-    check_choice("state", state, ("completed", "failed"))
+    chosen = JobState(check_choice("state", state, CLEANABLE))
     link = await self._connected()
+    if not chosen.is_finished:
+        return await clean_unfinished(link, chosen, ms, most)
     ids: list[str] = []
     cutoff, more = -1, most > 0
     while more:
@@ -184,6 +191,35 @@ async def clean(
         cutoff, found, more = await link.transport.call(call)
         ids += found
     return ids
+
+
+async def promote_jobs(self: ConnectedQueue, count: int = 0, *, name: str | None = None) -> int:
+    """Make delayed jobs ready to run, including retries that wait for their backoff.
+
+    Jobs without a priority come first, then by priority, each by due time. Order, ordering groups, limits and fair
+    shares apply to the jobs as if they had been due. A job that becomes delayed during the call may be promoted or
+    not. Messages that wait for a retry of a broadcast subscription are not promoted.
+
+    Args:
+        count: Maximum number of jobs; 0 promotes all jobs that are delayed at the time of the call.
+        name: Promote only jobs with this name; None = any. The others are read and kept.
+
+    Returns:
+        The number of promoted jobs.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+    """
+    want = check_int("count", count, 0, 2**53)
+    only = "" if name is None else validate_job_name(name)
+    link = await self._connected()
+    promoted, cursor = 0, ""
+    while True:
+        call = administration.promote_jobs(link.keys.meta, _PIECE, want and want - promoted, cursor, only)
+        piece = await link.transport.call(call)
+        promoted, cursor = promoted + piece.promoted, piece.cursor
+        if not cursor:
+            return promoted
 
 
 async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
@@ -250,17 +286,44 @@ async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = 
 # -- single jobs --------------------------------------------------------------------------------------
 
 
-async def remove(self: ConnectedQueue, job_id: str) -> bool:
+async def remove(self: ConnectedQueue, job_id: str, *, states: str | Iterable[str] | None = None) -> bool:
     """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
 
     If the job is active, its worker notices at the next heartbeat and discards the result.
+
+    Args:
+        job_id: Id of the job.
+        states: A state or several, as in `JobState`: delete the job only in one of these. None allows all.
+
+    Raises:
+        GlideMQValidationError: If a state is unknown.
+        JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
+    allowed = check_states(states)
     link = await self._connected()
-    return await link.transport.call(administration.remove(link.keys.meta, parse_job_id(job_id)))
+    return await link.transport.call(administration.remove(link.keys.meta, parse_job_id(job_id), allowed))
 
 
-async def revoke(self: ConnectedQueue, job_id: str) -> RevokeOutcome:
+async def discard(self: ConnectedQueue, job_id: str) -> None:
+    """Give up the remaining attempts of an active job.
+
+    The attempt continues. If it fails or stalls, the job fails permanently, without another attempt. A handler
+    does the same with `Job.discard`. `Queue.retry_jobs` gives the job all its attempts again. Workers of Node
+    peers and of version 0.1.0 retry the job nevertheless.
+
+    Raises:
+        JobStateError: If the job is not active. Nothing was changed.
+        JobNotFoundError: If the job does not exist.
+    """
+    await revocation.discard_job(await self._connected(), parse_job_id(job_id))
+
+
+async def revoke(self: ConnectedQueue, job_id: str, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
     """Cancel a job: it does not start, or stops running.
+
+    Args:
+        job_id: Id of the job.
+        states: A state or several, as in `JobState`: cancel the job only in one of these. None allows all.
 
     Returns:
         - "revoked": the job had not started. It has failed with the reason ``revoked``.
@@ -269,8 +332,12 @@ async def revoke(self: ConnectedQueue, job_id: str) -> RevokeOutcome:
             returned for a waiting job that is not found quickly (far down a list, or added by a peer): it fails
             when a worker fetches it. A job that has ended is not affected.
         - "not_found": there is no such job.
+
+    Raises:
+        GlideMQValidationError: If a state is unknown.
+        JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
-    return await revocation.revoke_job(await self._connected(), parse_job_id(job_id))
+    return await revocation.revoke_job(await self._connected(), parse_job_id(job_id), states)
 
 
 async def change_priority(self: ConnectedQueue, job_id: str, priority: int) -> None:

@@ -635,6 +635,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     is_paused = administration.is_paused
     drain = administration.drain
     clean = administration.clean
+    promote_jobs = administration.promote_jobs
     retry_jobs = administration.retry_jobs
     requeue_completed = administration.requeue_completed
     obliterate = administration.obliterate
@@ -646,6 +647,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     remove = administration.remove
     revoke = administration.revoke
+    discard = administration.discard
     promote = administration.promote
     change_priority = administration.change_priority
     change_rank = administration.change_rank

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
+
+from glidemq_py._core.checks import check_choice, check_iterable
+from glidemq_py.errors import GlideMQValidationError
 
 
 class JobState(StrEnum):
@@ -24,6 +28,22 @@ class JobState(StrEnum):
     def is_finished(self) -> bool:
         """Return True for completed and failed."""
         return self is JobState.COMPLETED or self is JobState.FAILED
+
+
+def check_states(states: object) -> str:
+    """Return the states of an option ``states``, separated by spaces; '' for None, which allows all.
+
+    Raises:
+        GlideMQValidationError: If it is neither a state nor a non-empty iterable of states.
+    """
+    if states is None:
+        return ""
+    if isinstance(states, str):
+        return check_choice("states", states, tuple(JobState))
+    given = tuple(check_iterable("states", cast("Iterable[object]", states), "states"))
+    if not given:
+        raise GlideMQValidationError("states", states, "must not be empty; None allows every state")
+    return " ".join(check_choice("states", state, tuple(JobState)) for state in given)
 
 
 class JobOutcome(StrEnum):

@@ -40,6 +40,7 @@ __all__ = [
     "children",
     "children_ended",
     "clean",
+    "clean_jobs",
     "confirm_durable",
     "count_delayed",
     "count_parked",
@@ -48,6 +49,7 @@ __all__ = [
     "dead_letter_queue",
     "delete_side_keys",
     "depend",
+    "discard",
     "drain",
     "event_slice",
     "exchange",
@@ -75,6 +77,7 @@ __all__ = [
     "outbox",
     "page",
     "promote",
+    "promote_jobs",
     "rate_limit_group",
     "reattach",
     "records",
@@ -404,13 +407,18 @@ def set_event_retention(*, count: object) -> tuple[bytes]:
     return (pack((count,)),)
 
 
-def remove(*, id: str | bytes) -> tuple[str | bytes]:
+def remove(*, id: str | bytes, states: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``remove``."""
-    return (id,)
+    return (id, states)
 
 
-def revoke(*, id: str | bytes) -> tuple[str | bytes]:
+def revoke(*, id: str | bytes, states: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``revoke``."""
+    return (id, states)
+
+
+def discard(*, id: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``discard``."""
     return (id,)
 
 
@@ -437,6 +445,11 @@ def change_delay(*, id: str | bytes, delay: str | bytes) -> tuple[str | bytes, s
 def promote(*, id: str | bytes) -> tuple[str | bytes]:
     """Return the arguments of ``promote``."""
     return (id,)
+
+
+def promote_jobs(*, batch: object, want: object, cursor: object, name: object) -> tuple[bytes]:
+    """Return the arguments of ``promote_jobs``."""
+    return (pack((batch, want, cursor, name)),)
 
 
 def requeue_job(*, id: str | bytes, completed: str | bytes) -> tuple[str | bytes, str | bytes]:
@@ -472,6 +485,11 @@ def drain(*, delayed: object, cursor: object, batch: object, total: object) -> t
 def clean(*, state: object, grace: object, cutoff: object, batch: object, want: object, total: object) -> tuple[bytes]:
     """Return the arguments of ``clean``."""
     return (pack((state, grace, cutoff, batch, want, total)),)
+
+
+def clean_jobs(*, ids: object, states: object, before: object, total: object, is_last: object) -> tuple[bytes]:
+    """Return the arguments of ``clean_jobs``."""
+    return (pack((ids, states, before, total, is_last)),)
 
 
 def delete_side_keys(*, ids: object) -> tuple[bytes]:

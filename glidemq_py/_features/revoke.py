@@ -1,38 +1,65 @@
-"""Revoking jobs: a job does not start, or its worker cancels it at the next heartbeat (_worker/heartbeat.py).
+"""Canceling jobs: `revoke` before or during an attempt, `discard` of the attempts that are left.
+
+The worker of an active job cancels it at the next heartbeat (_worker/heartbeat.py).
 
 The server's side is in lua/features/revoke.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
+from glidemq_py._core.job_states import check_states
 from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["RevokeOutcome", "is_revoked", "revoke", "revoke_job"]
+__all__ = ["RevokeOutcome", "discard_job", "is_revoked", "revoke", "revoke_job"]
 
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
+_OUTCOMES: Final = ("revoked", "flagged", "not_found")
 
 
-async def revoke_job(link: QueueLink[JobTransport], job_id: str) -> RevokeOutcome:
-    """Cancel a job."""
-    return cast("RevokeOutcome", await link.transport.call(administration.revoke(link.keys.meta, job_id)))
+async def revoke_job(
+    link: QueueLink[JobTransport], job_id: str, states: str | Iterable[str] | None = None
+) -> RevokeOutcome:
+    """Cancel a job if it is in one of the states."""
+    reply = await link.transport.call(administration.revoke(link.keys.meta, job_id, check_states(states)))
+    if reply not in _OUTCOMES:
+        raise JobStateError(job_id, reply, "revoke")
+    return cast("RevokeOutcome", reply)
 
 
-async def revoke(self: Job[Any, Any, Any]) -> RevokeOutcome:
+async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:
+    """Give up the remaining attempts of an active job."""
+    reply = await link.transport.call(administration.discard(link.keys.meta, job_id))
+    if reply == "gone":
+        raise JobNotFoundError(job_id)
+    if reply != "ok":
+        raise JobStateError(job_id, reply, "discard the attempts of")
+
+
+async def revoke(self: Job[Any, Any, Any], *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
     """Cancel the job: it does not start, or stops running.
+
+    Args:
+        states: A state or several, as in `JobState`: cancel the job only in one of these. None allows all.
 
     Returns:
         - "revoked": the job had not started. It has failed with the reason ``revoked``.
         - "flagged": the job is active and its worker cancels it at the next heartbeat; see `Queue.revoke`.
         - "not_found": the job does not exist.
+
+    Raises:
+        GlideMQValidationError: If a state is unknown.
+        JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
-    return await revoke_job(self._link, self.id)
+    return await revoke_job(self._link, self.id, states)
 
 
 async def is_revoked(self: Job[Any, Any, Any]) -> bool:

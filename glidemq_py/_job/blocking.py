@@ -133,12 +133,19 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         wait_for(self._job, self._job.requeue())
 
-    def remove(self) -> bool:
+    def remove(self, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
 
         If the job is active, its worker notices at the next heartbeat and discards the result.
+
+        Args:
+            states: A state or several, as in `JobState`: delete the job only in one of these. None allows all.
+
+        Raises:
+            GlideMQValidationError: If a state is unknown.
+            JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return wait_for(self._job, self._job.remove())
+        return wait_for(self._job, self._job.remove(states=states))
 
     def wait_until_finished(self, timeout: Milliseconds = 30000) -> ResultT:
         """Wait until the job is completed and return its result.
@@ -357,15 +364,22 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         wait_for(self._job, self._job.promote())
 
-    def revoke(self) -> RevokeOutcome:
+    def revoke(self, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
         """Cancel the job: it does not start, or stops running.
+
+        Args:
+            states: A state or several, as in `JobState`: cancel the job only in one of these. None allows all.
 
         Returns:
             - "revoked": the job had not started. It has failed with the reason ``revoked``.
             - "flagged": the job is active and its worker cancels it at the next heartbeat; see `Queue.revoke`.
             - "not_found": the job does not exist.
+
+        Raises:
+            GlideMQValidationError: If a state is unknown.
+            JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return wait_for(self._job, self._job.revoke())
+        return wait_for(self._job, self._job.revoke(states=states))
 
     def is_revoked(self) -> bool:
         """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""

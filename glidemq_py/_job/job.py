@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 # PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._core.calls import administration
 from glidemq_py._core.job_options import MAX_PRIORITY
-from glidemq_py._core.job_states import JobOutcome, JobState
+from glidemq_py._core.job_states import JobOutcome, JobState, check_states
 from glidemq_py._core.payload import decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -215,12 +215,20 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         if answer != "ok":
             raise JobStateError(self.id, answer, "requeue")
 
-    async def remove(self) -> bool:
+    async def remove(self, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.
 
         If the job is active, its worker notices at the next heartbeat and discards the result.
+
+        Args:
+            states: A state or several, as in `JobState`: delete the job only in one of these. None allows all.
+
+        Raises:
+            GlideMQValidationError: If a state is unknown.
+            JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return await self._link.transport.call(administration.remove(self._link.keys.meta, self.id))
+        call = administration.remove(self._link.keys.meta, self.id, check_states(states))
+        return await self._link.transport.call(call)
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> ResultT:
         """Wait until the job is completed and return its result.

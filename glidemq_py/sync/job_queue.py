@@ -407,17 +407,17 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.drain(delayed=delayed))
 
-    def clean(
-        self, grace: Milliseconds, limit: int = 1000, state: Literal["completed", "failed"] = "completed"
-    ) -> list[str]:
-        """Delete completed or failed jobs that ended at least ``grace`` ago, oldest first.
+    def clean(self, grace: Milliseconds, limit: int = 1000, state: str = "completed") -> list[str]:
+        """Delete jobs in a state that ended, or else were added, at least ``grace`` ago.
 
-        Everything that belongs to a job, such as its logs, is deleted with it.
+        Completed and failed jobs are deleted oldest first, others in the order of `Queue.iter_jobs`. Everything that
+        belongs to a job, such as its logs, is deleted with it. A job that leaves the state meanwhile is kept.
 
         Args:
-            grace: Minimum time since the end of the job, in ms or as a timedelta; 0 selects all.
+            grace: Minimum time since the end of a completed or failed job, and since the add of any other, in ms or
+                as a timedelta; 0 selects all.
             limit: Maximum number of jobs to delete; 0 deletes none.
-            state: "completed" or "failed".
+            state: A state that `Queue.iter_jobs` accepts, except "active". The jobs of a paused queue are "waiting".
 
         Returns:
             The ids of the deleted jobs.
@@ -426,6 +426,25 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             GlideMQValidationError: If an argument is invalid.
         """
         return run_immediately(self._core.clean(grace, limit, state))
+
+    def promote_jobs(self, count: int = 0, *, name: str | None = None) -> int:
+        """Make delayed jobs ready to run, including retries that wait for their backoff.
+
+        Jobs without a priority come first, then by priority, each by due time. Order, ordering groups, limits and fair
+        shares apply to the jobs as if they had been due. A job that becomes delayed during the call may be promoted or
+        not. Messages that wait for a retry of a broadcast subscription are not promoted.
+
+        Args:
+            count: Maximum number of jobs; 0 promotes all jobs that are delayed at the time of the call.
+            name: Promote only jobs with this name; None = any. The others are read and kept.
+
+        Returns:
+            The number of promoted jobs.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.promote_jobs(count, name=name))
 
     def retry_jobs(self, count: int = 0) -> int:
         """Requeue failed jobs with all their attempts, oldest failure first.
@@ -519,15 +538,27 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.get_features())
 
-    def remove(self, job_id: str) -> bool:
+    def remove(self, job_id: str, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete a job in any state, with its logs and other keys. Return False if it does not exist.
 
         If the job is active, its worker notices at the next heartbeat and discards the result.
-        """
-        return run_immediately(self._core.remove(job_id))
 
-    def revoke(self, job_id: str) -> RevokeOutcome:
+        Args:
+            job_id: Id of the job.
+            states: A state or several, as in `JobState`: delete the job only in one of these. None allows all.
+
+        Raises:
+            GlideMQValidationError: If a state is unknown.
+            JobStateError: If the job is in none of ``states``. Nothing was changed.
+        """
+        return run_immediately(self._core.remove(job_id, states=states))
+
+    def revoke(self, job_id: str, *, states: str | Iterable[str] | None = None) -> RevokeOutcome:
         """Cancel a job: it does not start, or stops running.
+
+        Args:
+            job_id: Id of the job.
+            states: A state or several, as in `JobState`: cancel the job only in one of these. None allows all.
 
         Returns:
             - "revoked": the job had not started. It has failed with the reason ``revoked``.
@@ -536,8 +567,25 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 returned for a waiting job that is not found quickly (far down a list, or added by a peer): it fails
                 when a worker fetches it. A job that has ended is not affected.
             - "not_found": there is no such job.
+
+        Raises:
+            GlideMQValidationError: If a state is unknown.
+            JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        return run_immediately(self._core.revoke(job_id))
+        return run_immediately(self._core.revoke(job_id, states=states))
+
+    def discard(self, job_id: str) -> None:
+        """Give up the remaining attempts of an active job.
+
+        The attempt continues. If it fails or stalls, the job fails permanently, without another attempt. A handler
+        does the same with `Job.discard`. `Queue.retry_jobs` gives the job all its attempts again. Workers of Node
+        peers and of version 0.1.0 retry the job nevertheless.
+
+        Raises:
+            JobStateError: If the job is not active. Nothing was changed.
+            JobNotFoundError: If the job does not exist.
+        """
+        run_immediately(self._core.discard(job_id))
 
     def promote(self, job_id: str) -> None:
         """Make a delayed job ready to run now.

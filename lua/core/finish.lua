@@ -166,19 +166,19 @@ end
 
 local function fail(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, made, priority, group, scheduler, stalls, suspect_limit, name, history, rank = current(key, row,
-    FAILED, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit', 'name',
-    'failedAttempts', 'rank')
+  local rejected, made, priority, group, scheduler, stalls, suspect_limit, name, history, rank, discarded = current(
+    key, row, FAILED, 'attemptsMade', 'priority', 'groupKey', 'schedulerName', 'stalledCount', 'suspectLimit', 'name',
+    'failedAttempts', 'rank', 'discarded')
   if rejected then return rejected end
   local attempts, limit = G.count_of(made) + 1, row[FAILURE.limit]
-  if limit > 0 and attempts < limit then
+  if limit > 0 and attempts < limit and not discarded then
     history = record_retried(b, row, attempts, history)
     return F.retry(b, key, row, G.int(attempts), priority, stalls or suspect_limit, history, rank)
   end
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   return fail_finally(b, row, group, {
     reason = row[FAILURE.reason], kind = row[FAILURE.failed_type], name = name, history = history, attempts = attempts,
-    why = G.failures and G.failures.reason_of_report(row, true), stacktrace = row[FAILURE.stacktrace],
+    why = G.failures and G.failures.reason_of_report(row, true, discarded), stacktrace = row[FAILURE.stacktrace],
   }, row[FAILURE.keep], 'attemptsMade', G.int(attempts), 'stacktrace', row[FAILURE.stacktrace],
     'processedOn', b.now_text)
 end

@@ -23,6 +23,11 @@ G.job_of = function(q, id)
     'fence', 'lease', 'rank', 'rankedAs', 'fairKey')
 end
 
+-- Return whether a state is among those of an argument: names separated by spaces; nil or '' = all states.
+G.is_among = function(states, state)
+  return not G.given(states) or string.find(' ' .. states .. ' ', ' ' .. state .. ' ', 1, true) ~= nil
+end
+
 G.TERMINAL = { completed = true, failed = true }
 
 G.is_expired = function(h, now)

@@ -165,6 +165,12 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "page": packed(lambda s: [s.random.choice(STATES), "", 20, ["name", "state"]]),
         "pause": none,
         "promote": an_id,
+        "promote_jobs": packed(
+            lambda s: [50, 0, s.random.choice(("", "1|9|0@", "2|9|1@x", "1|99|x@1", "3|5|@", "0")),
+                       s.random.choice(("", "a"))]
+        ),
+        "clean_jobs": packed(lambda s: [list(s.ids), s.random.choice(("waiting", "delayed failed")), s.now, 0, True]),
+        "discard": an_id,
         "recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "worker-"]),
         "records": packed(lambda s: [list(s.ids), ["name", "state"]]),
         "change_delay": lambda s: [s.id, s.random.choice(("0", "500"))],

@@ -681,6 +681,23 @@ async def promote(place: Place) -> None:
     await (await place.job(delay=HOUR_MS)).promote()
 
 
+async def promote_jobs(place: Place) -> None:
+    await place.add(delay=HOUR_MS)
+    assert await place.queue.promote_jobs() == 1
+
+
+async def discard(place: Place) -> None:
+    job_id = await place.add()
+    async with Queue(place.name, place.admin_url) as admin, admin.lease():
+        await place.queue.discard(job_id)
+
+
+async def clean(place: Place) -> None:
+    await place.add()
+    assert len(await place.queue.clean(0, state="waiting")) == 1
+    await place.queue.clean(0)
+
+
 async def requeue(place: Place) -> None:
     job_id = await place.prepare(succeed)
     await Job(await place.queue._connected(), job_id, "prepared").requeue()
@@ -780,7 +797,7 @@ CALLS: dict[str, Call] = {
     "Queue.change_rank": of_job_id("change_rank", 5_000, rank=3_000),
     "Queue.check": check,
     "Queue.check(repair=True)": of_queue("check", repair=True, recheck_after=0),
-    "Queue.clean": of_queue("clean", 0),
+    "Queue.clean": clean,
     "Queue.close": close_queue,
     "Queue.connect": connect_queue,
     "Queue.count": of_queue("count"),
@@ -831,6 +848,8 @@ CALLS: dict[str, Call] = {
     "Queue.obliterate": obliterate,
     "Queue.pause": of_queue("pause"),
     "Queue.promote": of_job_id("promote", delay=HOUR_MS),
+    "Queue.promote_jobs": promote_jobs,
+    "Queue.discard": discard,
     "Queue.rate_limit_group": of_queue("rate_limit_group", "k", 1_000),
     "Queue.read_stream": read_stream,
     "Queue.remove": of_job_id("remove"),

@@ -204,7 +204,7 @@ async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
         assert [event["jobId"] for event in Raw(core_resp, queue_name).events() if event["event"] == "cleaned"] == [
             "180", "320",
         ]  # fmt: skip
-    for arguments in ((-1,), (1.5,), (0, -1), (0, True), (0, 1, "waiting")):
+    for arguments in ((-1,), (1.5,), (0, -1), (0, True), (0, 1, "active")):
         with pytest.raises(GlideMQValidationError):
             await queue.clean(*arguments)
 

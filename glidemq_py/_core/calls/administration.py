@@ -8,22 +8,27 @@ from typing import Literal, NamedTuple
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.calls.working import AttemptStatus
+from glidemq_py.errors import JobStateError
 
 __all__ = [
     "Cleaned",
     "Drained",
     "Obliterated",
+    "Promoted",
     "Retried",
     "append_job_log",
     "change_delay",
     "change_priority",
     "change_rank",
     "clean",
+    "clean_jobs",
+    "discard",
     "drain",
     "lock",
     "obliterate",
     "pause",
     "promote",
+    "promote_jobs",
     "record_tokens",
     "registry_add",
     "registry_set",
@@ -82,9 +87,18 @@ def registry_touch(key: str, member: str, score: int, mode: Literal["GT", "NX"],
     )
 
 
-def remove(meta: str, job_id: str) -> Call[bool]:
-    """Delete a job and all its keys; return False if it did not exist."""
-    return Call("remove", meta, requests.remove(id=job_id), bool, repeatable=True)
+def remove(meta: str, job_id: str, states: str = "") -> Call[bool]:
+    """Delete a job and all its keys; return False if it did not exist.
+
+    ``states``: allowed states, separated by spaces; '' = all. The call raises `JobStateError` for a job in another.
+    """
+
+    def read(reply: int | bytes) -> bool:
+        if isinstance(reply, bytes):
+            raise JobStateError(job_id, reply.decode(), "remove")
+        return bool(reply)
+
+    return Call("remove", meta, requests.remove(id=job_id, states=states), read, repeatable=True)
 
 
 def requeue_job(meta: str, job_id: str, completed: bool = False) -> Call[str]:
@@ -192,6 +206,15 @@ class Cleaned(NamedTuple):
     more: bool
 
 
+@declared("promote_jobs_reply")
+class Promoted(NamedTuple):
+    """Reply of one batch of promoted jobs."""
+
+    promoted: int
+    cursor: str
+    """'' = the end."""
+
+
 @declared("requeue_jobs_reply")
 class Retried(NamedTuple):
     """Reply of one batch of requeued jobs."""
@@ -218,6 +241,22 @@ def clean(meta: str, state: str, grace: int, cutoff: int, batch: int, want: int,
     )
 
 
+def clean_jobs(meta: str, ids: Sequence[str], states: str, before: int, total: int, is_last: bool) -> Call[list[str]]:
+    """Delete those of the jobs that are still in one of the states (separated by spaces) and not added after `before`.
+
+    Returns:
+        The ids of the deleted jobs.
+    """
+    arguments = requests.clean_jobs(ids=ids, states=states, before=before, total=total, is_last=is_last)
+    return Call("clean_jobs", meta, arguments, unpack)
+
+
+def promote_jobs(meta: str, batch: int, want: int, cursor: str, name: str) -> Call[Promoted]:
+    """Make delayed jobs ready; ``want`` 0 = all, ``name`` '' = any."""
+    arguments = requests.promote_jobs(batch=batch, want=want, cursor=cursor, name=name)
+    return Call("promote_jobs", meta, arguments, reader(Promoted))
+
+
 def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int, completed: bool = False) -> Call[Retried]:
     """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
     return Call(
@@ -228,9 +267,14 @@ def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int, comple
     )
 
 
-def revoke(meta: str, job_id: str) -> Call[str]:
-    """Revoke a job; return 'revoked', 'flagged' or 'not_found'."""
-    return Call("revoke", meta, requests.revoke(id=job_id), bytes.decode, repeatable=True)
+def revoke(meta: str, job_id: str, states: str = "") -> Call[str]:
+    """Revoke a job; return 'revoked', 'flagged', 'not_found', or the state if it is none of ``states`` ('' = all)."""
+    return Call("revoke", meta, requests.revoke(id=job_id, states=states), bytes.decode, repeatable=True)
+
+
+def discard(meta: str, job_id: str) -> Call[str]:
+    """Give up the remaining attempts of an active job; return 'ok', 'gone', or the state that does not allow it."""
+    return Call("discard", meta, requests.discard(id=job_id), bytes.decode, repeatable=True)
 
 
 def change_priority(meta: str, job_id: str, priority: int) -> Call[str]:

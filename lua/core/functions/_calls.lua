@@ -141,13 +141,18 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { count = r[1] }
   end,
-  remove = function(args) return { id = args[1] } end,
-  revoke = function(args) return { id = args[1] } end,
+  remove = function(args) return { id = args[1], states = args[2] } end,
+  revoke = function(args) return { id = args[1], states = args[2] } end,
+  discard = function(args) return { id = args[1] } end,
   change_priority = function(args) return { id = args[1], priority = args[2] } end,
   change_rank = function(args) return { id = args[1], rank = args[2] } end,
   count_ranks = function(args) return { cursor = args[1] } end,
   change_delay = function(args) return { id = args[1], delay = args[2] } end,
   promote = function(args) return { id = args[1] } end,
+  promote_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { batch = r[1], want = r[2], cursor = r[3], name = r[4] }
+  end,
   requeue_job = function(args) return { id = args[1], completed = args[2] } end,
   requeue_jobs = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -166,6 +171,10 @@ G.calls = {
   clean = function(args)
     local r = cmsgpack.unpack(args[1])
     return { state = r[1], grace = r[2], cutoff = r[3], batch = r[4], want = r[5], total = r[6] }
+  end,
+  clean_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { ids = r[1], states = r[2], before = r[3], total = r[4], is_last = r[5] }
   end,
   delete_side_keys = function(args) return { ids = cmsgpack.unpack(args[1]) } end,
   obliterate = function(args)
@@ -516,6 +525,7 @@ G.replies = {
   failure_stats = function(r) return cmsgpack.pack({ r.kept, r.oldest, r.newest, r.retries, r.counts }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox }) end,
   count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
+  promote_jobs = function(r) return cmsgpack.pack({ r.promoted, r.cursor }) end,
   requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
   failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,

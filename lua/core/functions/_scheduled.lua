@@ -42,3 +42,17 @@ G.band_bounds = function(band, now, ready)
   if ready then return G.int(low), low + now + 1 end
   return band == 0 and '-inf' or G.int(low + now + 1), low + G.BAND
 end
+
+-- Return members of a sorted set with their scores, after the last one of the cursor `<score>@<member>`, or from the rank
+-- of a cursor `r:<rank>`. If it has left the set, all members with its score are returned again.
+G.set_slice = function(key, cursor, count, low, high)
+  local from = tonumber(string.match(cursor, '^r:(%d+)$') or '')
+  if from then return redis.call('ZRANGE', key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
+  local score, last = string.match(cursor, '^(.-)@(.*)$')
+  if not score then return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
+  if redis.call('ZSCORE', key, last) ~= score then
+    return redis.call('ZRANGEBYSCORE', key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
+  end
+  local rank = redis.call('ZRANK', key, last)
+  return redis.call('ZRANGE', key, rank + 1, rank + count, 'WITHSCORES')
+end

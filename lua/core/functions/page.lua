@@ -68,23 +68,10 @@ local function read(q, fields, rows, id, position)
   if not values.err then rows[#rows + 1] = G.new.listed({ id = id, position = position, values = values }) end
 end
 
--- Continue after the last member. If it has left the set, all members with its score are returned again.
-local function set_slice(key, cursor, count, low, high)
-  local from = tonumber(string.match(cursor, '^r:(%d+)$') or '')
-  if from then return redis.call('ZRANGE', key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
-  local score, last = string.match(cursor, '^(.-)@(.*)$')
-  if not score then return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
-  if redis.call('ZSCORE', key, last) ~= score then
-    return redis.call('ZRANGEBYSCORE', key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
-  end
-  local rank = redis.call('ZRANK', key, last)
-  return redis.call('ZRANGE', key, rank + 1, rank + count, 'WITHSCORES')
-end
-
 -- `below` (a number or nil) ends the range before that score.
 local function from_set(q, key, cursor, count, fields, low, below, id_of)
   local rows = {}
-  local found = set_slice(key, cursor, count, low, below and '(' .. G.int(below) or '+inf')
+  local found = G.set_slice(key, cursor, count, low, below and '(' .. G.int(below) or '+inf')
   for i = 1, #found, 2 do
     if below and tonumber(found[i + 1]) >= below then return rows, '' end
     local id = found[i]
@@ -193,7 +180,7 @@ local function fair_waiting(q, cursor, count, fields)
   local keys = redis.call('ZRANGE', q.fair_keys, low, '+', 'BYLEX', 'LIMIT', 0, KEYS_A_PAGE)
   local rows, left = {}, count
   for _, key in ipairs(keys) do
-    local found = set_slice(G.fair.queue_of(q, key), key == from and place or '', left, '-inf', '+inf')
+    local found = G.set_slice(G.fair.queue_of(q, key), key == from and place or '', left, '-inf', '+inf')
     for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
     left = left - #found / 2
     if left == 0 then return rows, 'f:' .. #key .. ':' .. key .. found[#found] .. '@' .. found[#found - 1] end
@@ -267,7 +254,7 @@ local function group_waiting(q, cursor, count, fields)
   local names, next_scan = groups_at(q, scan, from)
   local rows, left = {}, count
   for _, name in ipairs(names) do
-    local found = set_slice(q.P .. 'groupq:' .. name, name == from and place or '', left, '-inf', '+inf')
+    local found = G.set_slice(q.P .. 'groupq:' .. name, name == from and place or '', left, '-inf', '+inf')
     for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
     left = left - #found / 2
     if left == 0 then

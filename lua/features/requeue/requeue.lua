@@ -28,7 +28,7 @@ G.requeue_failed = function(q, id, now, h)
     })
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
-    'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue')
+    'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue', 'discarded')
   if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts from the beginning; a failed job continues
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'state', state, 'eid', entry, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')

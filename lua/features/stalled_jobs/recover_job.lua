@@ -8,8 +8,10 @@ end
 -- lost: how many jobs were lost together with this one, it included. consumer: the worker that had the job, '' = a lease.
 -- run: {now, max_stalled, quiet, recovered, failed}.
 G.recover_job = function(q, run, id, entry, h, lost, consumer)
-  local charged = not G.suspects.suspect(q, id, h, lost)
-  if charged and G.bump(q.J .. id, 'stalledCount') > G.stalled_policy.max_stalled(q, run, consumer) then
+  local discarded = redis.call('HEXISTS', q.J .. id, 'discarded') == 1
+  local charged = discarded or not G.suspects.suspect(q, id, h, lost)
+  local most = discarded and 0 or G.stalled_policy.max_stalled(q, run, consumer)
+  if charged and G.bump(q.J .. id, 'stalledCount') > most then
     G.bump(q.J .. id, 'fence')
     G.end_job(q, id, run.now, 'job stalled more than maxStalledCount', 'failed', h.processedOn,
       { worker = consumer, started = h.processedOn })

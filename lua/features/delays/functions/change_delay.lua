@@ -36,5 +36,8 @@ DELAY.delayed = function(q, id, h, now, delay)
   return 'ok'
 end
 
+-- Make a delayed job ready. Return the same as the rules.
+R.promote = function(q, id, h, now) return DELAY.delayed(q, id, h, now, 0) end
+
 G.export('change_delay', { 'allow-oom' }, G.for_operators(R.call(DELAY, 'delay-changed', 'delay')))
 G.export('promote', { 'allow-oom' }, G.for_operators(R.call({ delayed = DELAY.delayed }, 'promoted')))

@@ -102,11 +102,12 @@ F.with_attempt = function(q, history, attempt, stacktrace)
   return bounded(history and history ~= '' and history .. '\n' .. line or line, limits)
 end
 
--- Return the reason of a failed attempt. row: its report (core/finish.lua). is_final: no attempt follows.
-F.reason_of_report = function(row, is_final)
+-- Return the reason of a failed attempt. row: its report (core/finish.lua). is_final: no attempt follows. discarded: an
+-- operator discarded the attempts that were left.
+F.reason_of_report = function(row, is_final, discarded)
   local reason = BY_TYPE[row[ROW.failed_type]]
   if reason then return reason end
-  return is_final and row[ROW.permanent] ~= 1 and F.EXHAUSTED or F.EXPLICIT
+  return is_final and row[ROW.permanent] ~= 1 and not discarded and F.EXHAUSTED or F.EXPLICIT
 end
 
 F.reason_of_type = function(failed_type) return BY_TYPE[failed_type] or F.UNKNOWN end

@@ -1,5 +1,6 @@
 -- revoke: cancel a job.
--- KEYS 1 meta   ARGV 1 id   -> 'revoked' | 'flagged' | 'not_found'
+-- KEYS 1 meta   ARGV 1 id 2 (optional) states, separated by spaces; '' = all   -> 'revoked' | 'flagged' | 'not_found', or
+-- the state of the job if it is none of these
 -- A job that has not started, is suspended or waits for its children fails with the reason `revoked`. Any other job
 -- gets the field `revoked`: the worker of an active job reads it with its next heartbeat and cancels the handler; a
 -- waiting job that the bounded search does not find (deep in a list, or pushed by a peer) is rejected when it is
@@ -20,6 +21,7 @@ G.export('revoke', { 'allow-oom' }, G.for_operators(function(q, r)
   local h, now = G.job_of(q, id), G.now(q)
   if not h.state then return 'not_found' end
   if ended_by_this(q, id, h) then return 'revoked' end
+  if not G.is_among(r.states, h.state) then return h.state end
   redis.call('HSET', q.J .. id, 'revoked', '1')
   local place = h.state == 'waiting' and G.waiting_place(q, id, h)
   if place and place.held then place = nil end

@@ -1,0 +1,49 @@
+"""Deleting old jobs that have not ended, by state and age.
+
+The server's side is in lua/features/retention; completed and failed jobs have an index by age there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_py._core.calls import administration
+from glidemq_py._core.calls.reading import Condition, page
+from glidemq_py._core.job_states import JobState
+from glidemq_py._job.link import QueueLink
+
+__all__ = ["CLEANABLE", "clean_unfinished"]
+
+CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)
+
+_PIECE: Final = 100
+"""Jobs per call: one or two milliseconds of server time."""
+
+_RECORDED: Final = {JobState.PRIORITIZED: f"{JobState.PRIORITIZED} {JobState.DELAYED}"}
+"""States in the records of the jobs listed under a state: a job that is due keeps its own until it is fetched."""
+
+
+async def clean_unfinished(link: QueueLink, state: JobState, grace: int, limit: int) -> list[str]:
+    """Delete at most ``limit`` jobs in a state that were added at least ``grace`` ms ago, and return their ids."""
+    seconds, microseconds = await link.transport.command("TIME")
+    before = int(seconds) * 1000 + int(microseconds) // 1000 - grace
+    meta, allowed = link.keys.meta, _RECORDED.get(state, state)
+    where = [Condition("timestamp", False, False, before)]
+    deleted: list[str] = []
+    kept, cursor = "", ""
+    while len(deleted) < limit:
+        found = await link.transport.call(page(meta, state, cursor, _PIECE, ("state",), where=where))
+        cursor = found.cursor
+        ids = list(dict.fromkeys([kept] * bool(kept) + [job_id for job_id, _, _ in found.rows]))
+        # The cursor names the last job: it is deleted after the next page, so that the position is found again.
+        kept = ids.pop() if cursor and ids else ""
+        ids = ids[: limit - len(deleted)]
+        if ids:
+            deleted += await link.transport.call(
+                administration.clean_jobs(meta, ids, allowed, before, len(deleted), False)
+            )
+        if not cursor:
+            break
+    if deleted:
+        await link.transport.call(administration.clean_jobs(meta, [], allowed, before, len(deleted), True))
+    return deleted
