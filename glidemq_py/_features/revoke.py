@@ -8,7 +8,7 @@ The server's side is in lua/features/revoke.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import administration
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["RevokeOutcome", "discard_job", "is_revoked", "revoke", "revoke_job"]
 
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
-_OUTCOMES: Final = ("revoked", "flagged", "not_found")
+_OUTCOMES: Final[dict[str, RevokeOutcome]] = {
+    "revoked": "revoked", "flagged": "flagged", "not_found": "not_found",
+}  # fmt: skip
 
 
 async def revoke_job(
@@ -30,9 +32,10 @@ async def revoke_job(
 ) -> RevokeOutcome:
     """Cancel a job if it is in one of the states."""
     reply = await link.transport.call(administration.revoke(link.keys.meta, job_id, check_states(states)))
-    if reply not in _OUTCOMES:
+    outcome = _OUTCOMES.get(reply)
+    if outcome is None:
         raise JobStateError(job_id, reply, "revoke")
-    return cast("RevokeOutcome", reply)
+    return outcome
 
 
 async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:

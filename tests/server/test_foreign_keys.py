@@ -51,8 +51,9 @@ async def steer(queue: Queue) -> None:
     await queue.set_group_limits("k", concurrency=2)
     await queue.rate_limit_group("r", 10)
     later = [await queue.add("later", delay=60_000) for _ in range(6)]
-    for job, change in zip(later, (queue.remove, queue.revoke, queue.promote), strict=False):
-        await change(job.id)
+    await queue.remove(later[0].id)
+    await queue.revoke(later[1].id)
+    await queue.promote(later[2].id)
     await queue.change_priority(later[3].id, 5)
     await queue.change_delay(later[4].id, 30_000)
     for state in ("waiting", "active", "delayed", "prioritized", "completed", "failed"):
