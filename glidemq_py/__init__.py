@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.exchanging import LeaseOutcome
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.leases.queue_api import LeaseReport
-    from glidemq_py._features.limits.options import RateLimit, TokenBucket, TokenLimiter
+    from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket, TokenLimiter
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
@@ -176,7 +176,7 @@ else:
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
-            "glidemq_py._features.limits.options": ("RateLimit", "TokenBucket", "TokenLimiter"),
+            "glidemq_py._features.limits.options": ("GlobalLimits", "RateLimit", "TokenBucket", "TokenLimiter"),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.fair_keys.options": ("FairKeyInfo",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
@@ -265,6 +265,7 @@ __all__ = [
     "GlideMQConnectionError",
     "GlideMQError",
     "GlideMQValidationError",
+    "GlobalLimits",
     "GracefulShutdown",
     "GroupInfo",
     "GroupLimits",

@@ -29,6 +29,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "get_job_attempts",
             "get_features",
             "get_global_concurrency",
+            "get_global_limits",
             "get_global_rate_limit",
             "get_deduplication_job",
             "get_stalled_policy",

@@ -669,6 +669,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     get_global_concurrency = limits.get_global_concurrency
     set_global_rate_limit = limits.set_global_rate_limit
     get_global_rate_limit = limits.get_global_rate_limit
+    get_global_limits = limits.get_global_limits
     remove_global_rate_limit = limits.remove_global_rate_limit
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group

@@ -502,9 +502,9 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
     return (pack((force, batch, cursor, has_usage)),)
 
 
-def limit_queue(*, concurrency: object, rate: object) -> tuple[bytes]:
+def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:
     """Return the arguments of ``limit_queue``."""
-    return (pack((concurrency, rate)),)
+    return (pack((concurrency, rate, ttl)),)
 
 
 def limit_group(*, key: object, concurrency: object, rate: object, bucket: object) -> tuple[bytes]:

@@ -240,7 +240,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "clean_request": ("state", "grace", "cutoff", "batch", "want", "total"),
     "clean_jobs_request": ("ids", "states", "before", "total", "is_last"),
     "obliterate_request": ("force", "batch", "cursor", "has_usage"),
-    "limit_queue_request": ("concurrency", "rate"),
+    "limit_queue_request": ("concurrency", "rate", "ttl"),
     "limit_group_request": ("key", "concurrency", "rate", "bucket"),
     "set_fair_limits_request": ("key", "weight", "concurrency", "rate", "max_backlog", "paused"),
     "fair_keys_request": ("key", "after", "count"),
@@ -400,6 +400,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "drain_reply": ("deleted", "cursor"),
     "clean_reply": ("cutoff", "ids", "more"),
     "obliterate_reply": ("status", "deleted", "cursor", "removed"),
+    "queue_limits_reply": ("concurrency", "rate_max", "rate_ms", "ttl", "rate_ttl"),
     "group_info_reply": (
         "active",
         "parked",

@@ -222,14 +222,16 @@ class Broadcast(BlockingOnly, Generic[DataT]):
         """Return True if the broadcast is paused."""
         return run_immediately(self._core.is_paused())
 
-    def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
+    def set_global_rate_limit(self, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None) -> None:
         """Limit the messages fetched per window, counted over all subscriptions.
 
         Args:
             max: maximum number of messages per window.
             duration: length of the window, in ms or as a timedelta.
+            ttl: time to live, in ms or as a timedelta; afterwards the limit that applied before applies again. None =
+                no end.
         """
-        run_immediately(self._core.set_global_rate_limit(max, duration))
+        run_immediately(self._core.set_global_rate_limit(max, duration, ttl=ttl))
 
     def remove_global_rate_limit(self) -> None:
         """Remove the global rate limit."""

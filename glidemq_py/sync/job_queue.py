@@ -40,7 +40,7 @@ from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
-from glidemq_py._features.limits.options import RateLimit, TokenBucket
+from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.ordering_groups import GroupInfo
@@ -776,38 +776,44 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             self._core.restore(destination, backup_id=backup_id, source=source, storage_options=storage_options)
         )
 
-    def set_global_concurrency(self, concurrency: int) -> None:
+    def set_global_concurrency(self, concurrency: int, *, ttl: Milliseconds | None = None) -> None:
         """Limit the number of active jobs of all workers together.
 
         The limit applies to jobs fetched from now on. Active jobs keep running.
 
         Args:
             concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
+            ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
 
         Raises:
-            GlideMQValidationError: ``concurrency`` is invalid.
+            GlideMQValidationError: an argument is invalid.
         """
-        run_immediately(self._core.set_global_concurrency(concurrency))
+        run_immediately(self._core.set_global_concurrency(concurrency, ttl=ttl))
 
     def get_global_concurrency(self) -> int:
-        """Return the limit of active jobs of the whole queue; 0 = no limit."""
+        """Return the limit of active jobs of the whole queue that applies now; 0 = no limit."""
         return run_immediately(self._core.get_global_concurrency())
 
-    def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
+    def set_global_rate_limit(self, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None) -> None:
         """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
 
         Args:
             max: number of jobs, >= 1.
             duration: length of a window, ms or timedelta, > 0.
+            ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        run_immediately(self._core.set_global_rate_limit(max, duration))
+        run_immediately(self._core.set_global_rate_limit(max, duration, ttl=ttl))
 
     def get_global_rate_limit(self) -> RateLimit | None:
-        """Return the rate limit of the queue, or None."""
+        """Return the rate limit of the queue that applies now, or None."""
         return run_immediately(self._core.get_global_rate_limit())
+
+    def get_global_limits(self) -> GlobalLimits:
+        """Return the limits of the whole queue that apply now, and how long they do."""
+        return run_immediately(self._core.get_global_limits())
 
     def remove_global_rate_limit(self) -> None:
         """Remove the rate limit of the queue."""

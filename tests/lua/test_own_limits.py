@@ -59,6 +59,59 @@ def test_global_concurrency_can_be_set_kept_and_removed(q: OwnQueue) -> None:
     assert len(fetch(q, 10)[0]) == 3
 
 
+def limits(q: OwnQueue) -> tuple[int, ...]:
+    return tuple(q.run(limiting.queue_limits(q.meta)))
+
+
+def test_limit_with_a_time_to_live_gives_way_to_the_one_before(q: OwnQueue) -> None:
+    q.run(limiting.limit_queue(q.meta, 4, (9, 1000)))
+    q.run(limiting.limit_queue(q.meta, 1, False, 500))
+    q.advance(100)
+    q.run(limiting.limit_queue(q.meta, False, (1, 2000), 1000))
+    plain(q, 20)
+    assert limits(q) == (1, 1, 2000, 400, 1000)
+    reply = exchange(q, 10)
+    assert (len(reply.jobs), reply.next_due, bool(reply.flags & ExchangeFlags.LIMITED)) == (1, 400, True)
+    q.advance(400)
+    assert limits(q) == (4, 1, 2000, -1, 600)  # over before anything was written
+    reply = exchange(q, 10)
+    assert (len(reply.jobs), reply.next_due) == (0, 600)
+    assert q.redis("HMGET", "meta", "globalConcurrency", "rateLimitMax") == ["4", "1"]
+    q.advance(600)
+    assert limits(q) == (4, 9, 1000, -1, -1)
+    assert len(exchange(q, 10).jobs) == 3
+    assert q.redis("HMGET", "meta", "rateLimitMax", "rateLimitDuration", "temporaryLimits") == ["9", "1000", None]
+
+
+def test_later_settings_of_a_temporary_limit(q: OwnQueue) -> None:
+    q.run(limiting.limit_queue(q.meta, 4, False))
+    q.run(limiting.limit_queue(q.meta, 1, False, 500))
+    q.run(limiting.limit_queue(q.meta, 2, False, 900))  # keeps the limit before the first one
+    assert limits(q) == (2, 0, 0, 900, -1)
+    q.advance(900)
+    q.run(limiting.limit_queue(q.meta, 3, False, 100))
+    q.advance(100)
+    assert limits(q)[0] == 4
+    q.run(limiting.limit_queue(q.meta, 3, False, 100))
+    q.run(limiting.limit_queue(q.meta, 5, False))  # for good
+    assert q.redis("HGET", "meta", "temporaryLimits") is None
+    q.advance(100)
+    assert limits(q) == (5, 0, 0, -1, -1)
+    q.run(limiting.limit_queue(q.meta, 0, False, 100))  # temporarily none
+    assert limits(q) == (0, 0, 0, 100, -1)
+    q.advance(100)
+    plain(q, 9)
+    assert len(exchange(q, 9).jobs) == 5
+
+
+def test_unusable_temporary_limits_are_ignored(q: OwnQueue) -> None:
+    q.run(limiting.limit_queue(q.meta, 2, False))
+    q.redis("HSET", "meta", "temporaryLimits", "soon")
+    plain(q, 3)
+    assert limits(q) == (2, 0, 0, -1, -1)
+    assert len(exchange(q, 3).jobs) == 2
+
+
 def test_higher_limit_wakes_idle_workers(q: OwnQueue) -> None:
     q.run(limiting.limit_queue(q.meta, 1, False))
     plain(q, 3)

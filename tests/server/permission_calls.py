@@ -810,6 +810,7 @@ CALLS: dict[str, Call] = {
     "Queue.get_flow_budget": budget,
     "Queue.get_flow_usage": flow_usage,
     "Queue.get_global_concurrency": of_queue("get_global_concurrency"),
+    "Queue.get_global_limits": of_queue("get_global_limits"),
     "Queue.get_global_rate_limit": of_queue("get_global_rate_limit"),
     "Queue.get_deduplication_job": get_deduplication_job,
     "Queue.get_stalled_policy": of_queue("get_stalled_policy"),

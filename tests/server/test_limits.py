@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, JobState, Queue, RateLimit, RateLimitError, TokenLimiter, Worker
+from glidemq_py import GlobalLimits, Job, JobState, Queue, RateLimit, RateLimitError, TokenLimiter, Worker
 from glidemq_py.errors import DelayedError, GlideMQError, GlideMQValidationError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
@@ -132,7 +132,46 @@ def test_invalid_limiter_is_rejected(option: Any) -> None:
         Worker("q", print, limiter=option)
 
 
+# -- limits with a time to live ------------------------------------------------------------------------------------
+
+
+async def test_worker_that_waits_for_a_temporary_limit_continues_at_its_end(url: str, queue_name: str) -> None:
+    gate = Gate()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_concurrency(1, ttl=timedelta(milliseconds=300))
+        await plain(queue, 3)
+        worker = Worker(queue_name, gate, url, concurrency=3)
+        recorded = EventRecorder(worker)
+        async with worker:
+            await gate.next()
+            await gate.next()  # no job has ended, and nothing was added
+            await gate.next()
+            gate.open()
+            await recorded.wait("completed", 3)
+        assert await queue.get_global_limits() == GlobalLimits(
+            concurrency=None, concurrency_ttl=None, rate_limit=None, rate_limit_ttl=None
+        )
+
+
+async def test_worker_that_waits_for_a_temporary_rate_continues_at_its_end(url: str, queue_name: str) -> None:
+    gate = Gate()
+    gate.open()
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_rate_limit(1, 3_600_000, ttl=300)
+        left = (await queue.get_global_limits()).rate_limit_ttl
+        assert left is not None
+        assert 0 < left <= 300
+        await plain(queue, 3)
+        worker = Worker(queue_name, gate, url, concurrency=3)
+        recorded = EventRecorder(worker)
+        async with worker:
+            await recorded.wait("completed", 3)
+        assert await queue.get_global_rate_limit() is None
+
+
 @pytest.mark.parametrize("call", [
+    lambda q: q.set_global_concurrency(1, ttl=0),
+    lambda q: q.set_global_rate_limit(1, 1, ttl=-5),
     lambda q: q.set_global_concurrency(-1),
     lambda q: q.set_global_rate_limit(0, 1),
     lambda q: q.set_group_limits("k", concurrency=0),

@@ -316,14 +316,16 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         """Return True if the broadcast is paused."""
         return await self._queue.is_paused()
 
-    async def set_global_rate_limit(self, max: int, duration: Milliseconds) -> None:
+    async def set_global_rate_limit(self, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None) -> None:
         """Limit the messages fetched per window, counted over all subscriptions.
 
         Args:
             max: maximum number of messages per window.
             duration: length of the window, in ms or as a timedelta.
+            ttl: time to live, in ms or as a timedelta; afterwards the limit that applied before applies again. None =
+                no end.
         """
-        await self._queue.set_global_rate_limit(max, duration)
+        await self._queue.set_global_rate_limit(max, duration, ttl=ttl)
 
     async def remove_global_rate_limit(self) -> None:
         """Remove the global rate limit."""

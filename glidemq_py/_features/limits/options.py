@@ -6,6 +6,7 @@ The rate limits of a group, a queue and a worker are the same type, so a limit c
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypedDict
 
@@ -76,6 +77,23 @@ class RateLimit(OptionValue):
 
     max: int = option(partial(check_int, minimum=1, maximum=MAX_COUNT), wire="max")
     duration: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1), wire="duration")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalLimits:
+    """Limits of a queue that apply at one moment.
+
+    Attributes:
+        concurrency: number of jobs that may be active at a time; None = no limit.
+        concurrency_ttl: ms until this setting ends and the one before it applies again; None = it does not end.
+        rate_limit: number of jobs that may be fetched per window; None = no limit.
+        rate_limit_ttl: ms until this setting ends and the one before it applies again; None = it does not end.
+    """
+
+    concurrency: int | None
+    concurrency_ttl: int | None
+    rate_limit: RateLimit | None
+    rate_limit_ttl: int | None
 
 
 class TokenBucket(OptionValue):

@@ -10,25 +10,28 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from glidemq_py._core import requests
-from glidemq_py._core.calls import Call, declared, unpack
+from glidemq_py._core.calls import Call, declared, reader, unpack
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.limits.options import MAX_COUNT, RateLimit, TokenBucket, millitokens
+from glidemq_py._features.limits.options import MAX_COUNT, GlobalLimits, RateLimit, TokenBucket, millitokens
 from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, check_group_concurrency, validate_ordering_key
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
     "GroupReply",
+    "QueueLimitsReply",
     "Setting",
     "block_group",
     "get_global_concurrency",
+    "get_global_limits",
     "get_global_rate_limit",
     "get_group",
     "group_info",
     "limit_group",
     "limit_queue",
+    "queue_limits",
     "rate_limit_group",
     "remove_global_rate_limit",
     "set_global_concurrency",
@@ -55,9 +58,30 @@ class GroupReply(NamedTuple):
     limited_until: int
 
 
-def limit_queue(meta: str, concurrency: int, rate: Setting) -> Call[int]:
-    """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged."""
-    return Call("limit_queue", meta, requests.limit_queue(concurrency=concurrency, rate=rate), int, repeatable=True)
+@declared("queue_limits_reply")
+class QueueLimitsReply(NamedTuple):
+    """Reply of `queue_limits`; 0 = no such limit."""
+
+    concurrency: int
+    rate_max: int
+    rate_ms: int
+    ttl: int
+    """Milliseconds until the limit of concurrency ends; -1 = never."""
+    rate_ttl: int
+
+
+def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
+    """Set the limits of the queue: concurrency, and rate as (jobs, ms); 0 = no limit, False = unchanged.
+
+    After ``ttl`` ms (0 = never) the limits that applied before apply again.
+    """
+    request = requests.limit_queue(concurrency=concurrency, rate=rate, ttl=ttl)
+    return Call("limit_queue", meta, request, int, repeatable=True)
+
+
+def queue_limits(meta: str) -> Call[QueueLimitsReply]:
+    """Return the limits of the queue that apply now."""
+    return Call("queue_limits", meta, (), reader(QueueLimitsReply), repeatable=True)
 
 
 def limit_group(meta: str, key: str, concurrency: int, rate: Setting, bucket: Setting) -> Call[int]:
@@ -94,49 +118,63 @@ _EXTEND = ("max", "replace")
 # -- the queue -------------------------------------------------------------------------------------------
 
 
-async def set_global_concurrency(self: ConnectedQueue, concurrency: int) -> None:
+async def set_global_concurrency(self: ConnectedQueue, concurrency: int, *, ttl: Milliseconds | None = None) -> None:
     """Limit the number of active jobs of all workers together.
 
     The limit applies to jobs fetched from now on. Active jobs keep running.
 
     Args:
         concurrency: number of jobs, 0 to 2**31 - 1; 0 = remove the limit.
+        ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
 
     Raises:
-        GlideMQValidationError: ``concurrency`` is invalid.
+        GlideMQValidationError: an argument is invalid.
     """
-    number = check_int("concurrency", concurrency, 0, MAX_COUNT)
+    number, ms = check_int("concurrency", concurrency, 0, MAX_COUNT), _ttl(ttl)
     link = await self._connected()
-    await link.transport.call(limit_queue(link.keys.meta, number, False))
+    await link.transport.call(limit_queue(link.keys.meta, number, False, ms))
 
 
 async def get_global_concurrency(self: ConnectedQueue) -> int:
-    """Return the limit of active jobs of the whole queue; 0 = no limit."""
+    """Return the limit of active jobs of the whole queue that applies now; 0 = no limit."""
     link = await self._connected()
-    return _number(await link.transport.command("HGET", link.keys.meta, "globalConcurrency"))
+    return (await link.transport.call(queue_limits(link.keys.meta))).concurrency
 
 
-async def set_global_rate_limit(self: ConnectedQueue, max: int, duration: Milliseconds) -> None:
+async def set_global_rate_limit(
+    self: ConnectedQueue, max: int, duration: Milliseconds, *, ttl: Milliseconds | None = None
+) -> None:
     """Limit the number of jobs that all workers together fetch per window. Overrides the workers' ``limiter``.
 
     Args:
         max: number of jobs, >= 1.
         duration: length of a window, ms or timedelta, > 0.
+        ttl: time to live, ms or timedelta, > 0; then the limit that applied before applies again. None = no end.
 
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    rate = RateLimit(max, duration)
+    rate, ms = RateLimit(max, duration), _ttl(ttl)
     link = await self._connected()
-    await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration)))
+    await link.transport.call(limit_queue(link.keys.meta, False, (rate.max, rate.duration), ms))
 
 
 async def get_global_rate_limit(self: ConnectedQueue) -> RateLimit | None:
-    """Return the rate limit of the queue, or None."""
+    """Return the rate limit of the queue that applies now, or None."""
+    return (await get_global_limits(self)).rate_limit
+
+
+async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
+    """Return the limits of the whole queue that apply now, and how long they do."""
     link = await self._connected()
-    found = await link.transport.command("HMGET", link.keys.meta, "rateLimitMax", "rateLimitDuration")
-    most, duration = (_number(value) for value in found)
-    return RateLimit(most, duration) if most > 0 and duration > 0 else None
+    found = await link.transport.call(queue_limits(link.keys.meta))
+    rated = found.rate_max > 0 and found.rate_ms > 0
+    return GlobalLimits(
+        concurrency=found.concurrency or None,
+        concurrency_ttl=found.ttl if found.ttl >= 0 else None,
+        rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
+        rate_limit_ttl=found.rate_ttl if found.rate_ttl >= 0 else None,
+    )
 
 
 async def remove_global_rate_limit(self: ConnectedQueue) -> None:
@@ -244,9 +282,6 @@ def _setting(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _number(value: Any) -> int:
-    """Parse a number of the queue's meta hash; malformed values are 0."""
-    try:
-        return max(0, int(float(value)))
-    except (TypeError, ValueError, OverflowError):
-        return 0
+def _ttl(value: Milliseconds | None) -> int:
+    """Return a time to live in ms; 0 = none."""
+    return 0 if value is None else to_ms("ttl", value, minimum=1)

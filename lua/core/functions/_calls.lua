@@ -183,8 +183,9 @@ G.calls = {
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { concurrency = r[1], rate = r[2] }
+    return { concurrency = r[1], rate = r[2], ttl = r[3] }
   end,
+  queue_limits = function() end,
   limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
     return { key = r[1], concurrency = r[2], rate = r[3], bucket = r[4] }
@@ -531,6 +532,7 @@ G.replies = {
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
+  queue_limits = function(r) return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl }) end,
   group_info = function(r)
     return cmsgpack.pack({
       r.active, r.parked, r.next_seq, r.concurrency, r.rate_max, r.rate_ms, r.capacity, r.refill, r.limited_until,

@@ -2,19 +2,25 @@
 -- fetched, in the same call.
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
-  'sideKeys', 'resultsKept', 'wakeChannels' }
+  'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
+local TEMPORARY = AT.temporaryLimits
 local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
--- Read the settings of the queue, once per exchange: return them for G.limits, and the error reply if the queue uses
--- an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
+-- Read the settings of the queue, once per exchange, and end the limits whose time to live is over. Return them for
+-- G.limits, and the error reply if the queue uses an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
 G.settings = function(q)
   local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
   G.fair.note(q, settings[AT.features])
-  return settings, G.feature_error(q.meta, settings[AT.features])
+  local rejected = G.feature_error(q.meta, settings[AT.features])
+  local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
+  if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then
+    settings = redis.call('HMGET', q.meta, unpack(FIELDS))
+  end
+  return settings, rejected
 end
 
 local function checked(settings)
@@ -85,6 +91,8 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   local tokens_wait = tokens and G.tokens_spent(q, tokens[TOKENS.max], tokens[TOKENS.duration], fetching.now)
   if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
+  local ends_in = meta[TEMPORARY] and G.limit_ttl.next_end(meta[TEMPORARY], fetching.now)
+  if ends_in and (fetching.next_due < 0 or ends_in < fetching.next_due) then fetching.next_due = ends_in end
   return limits
 end
 

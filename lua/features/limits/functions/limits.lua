@@ -1,5 +1,7 @@
--- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate}   -> 1
+-- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate, ttl}   -> 1
 --   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
+--   ttl: ms until the limits that applied before apply again, 0 = never
+-- queue_limits: KEYS 1 meta -> packed {concurrency, rate max, rate ms, concurrency ttl, rate ttl}; 0 = no limit, ttl -1 = none
 -- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
 -- rate_limit_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
@@ -12,22 +14,40 @@
 local RATE = G.rows.rate
 local BUCKET = G.rows.bucket
 local M = G.groups
+local T = G.limit_ttl
 local MARKERS = 32
 
+-- Return when a limit ends that is set now, 0 = never.
+local function end_of(now, ttl) return ttl > 0 and now + ttl or 0 end
+
 G.export('limit_queue', { 'allow-oom' }, function(q, r)
-  local concurrency, rate = r.concurrency, r.rate
-  if concurrency == 0 then
-    redis.call('HDEL', q.meta, 'globalConcurrency')
-  elseif concurrency then
-    redis.call('HSET', q.meta, 'globalConcurrency', G.int(concurrency))
+  local concurrency, rate, now = r.concurrency, r.rate, G.now(q)
+  local found = redis.call('HMGET', q.meta, 'temporaryLimits', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
+  local temporary, before, max_before, ms_before = unpack(found)
+  local t = T.read(temporary) or { till = 0, concurrency = 0, rate_till = 0, max = 0, duration = 0 }
+  if T.expire(q, t, now) then
+    before, max_before, ms_before = unpack(redis.call('HMGET', q.meta, 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration'))
   end
-  if rate == 0 then
-    redis.call('HDEL', q.meta, 'rateLimitMax', 'rateLimitDuration')
-  elseif rate then
-    redis.call('HSET', q.meta, 'rateLimitMax', G.int(rate[RATE.max]), 'rateLimitDuration', G.int(rate[RATE.duration]))
+  if concurrency then
+    if t.till == 0 then t.concurrency = G.count_of(before) end
+    t.till = end_of(now, r.ttl)
+    T.write_concurrency(q, concurrency)
   end
+  if rate then
+    if t.rate_till == 0 then t.max, t.duration = G.count_of(max_before), G.count_of(ms_before) end
+    t.rate_till = end_of(now, r.ttl)
+    T.write_rate(q, rate == 0 and 0 or rate[RATE.max], rate == 0 and 0 or rate[RATE.duration])
+  end
+  if temporary or r.ttl > 0 then T.write(q, t) end
   G.wake(q, MARKERS) -- wake up workers that wait for a slot or a window
   return 1
+end)
+
+G.export('queue_limits', { 'no-writes' }, function(q)
+  local concurrency, max, duration, left, rate_left = T.effective(q, G.now(q))
+  return G.replies.queue_limits({
+    concurrency = concurrency, rate_max = max, rate_ms = duration, ttl = left, rate_ttl = rate_left,
+  })
 end)
 
 -- Return the latest time until which window and bucket may have limited the group.
