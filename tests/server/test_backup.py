@@ -177,6 +177,36 @@ async def test_ordering_groups_go_on(queue: Queue, copy: Queue, url: str, tmp_pa
     assert (await copy.check()).findings == ()
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+async def test_a_group_goes_on_if_its_counter_was_read_early(
+    queue: Queue, copy: Queue, url: str, resp: RespClient, tmp_path: Path, is_active: bool
+) -> None:
+    """A backup under traffic reads the counter of sequences before the record of the group, and jobs in between."""
+    raw, begun, over = Raw(resp, queue.name), asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        if job.data == 8:
+            begun.set()
+            await over.wait()
+
+    jobs = [("step", n, {"ordering": {"key": "k"}, "remove_on_complete": True}) for n in range(1, 10)]
+    async with Worker(queue.name, handle, url):
+        await queue.add_bulk(jobs)
+        await with_timeout(begun.wait())
+        raw.run("HSET", "ordering", "k", "4")
+        raw.run("HSET", "group:k", "nextSeq", "5")
+        if not is_active:
+            raw.run("UNLINK", "job:8")
+        await queue.backup(tmp_path)
+        over.set()
+
+    report = await copy.restore(tmp_path, source=queue.name)
+    left = ["8", "9"] if is_active else ["9"]
+    assert report.placed == len(left)
+    assert (await copy.check(recheck_after=0)).findings == ()
+    assert await order_of(copy, url, len(left)) == left
+
+
 async def test_active_jobs_come_back_waiting(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 

@@ -15,7 +15,15 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency import calls as checking
-from glidemq_py._features.consistency.checking import JOBS_PER_CALL, CheckReport, ConsistencyScan, Finding, Key, Suspect
+from glidemq_py._features.consistency.checking import (
+    JOBS_PER_CALL,
+    CheckReport,
+    ConsistencyScan,
+    Finding,
+    FindingKind,
+    Key,
+    Suspect,
+)
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 
 __all__ = ["MAX_SCANS", "check", "repair_all_groups", "repair_groups", "repairs", "report"]
@@ -94,13 +102,19 @@ async def repair_groups(link: QueueLink, names: Container[str], *, recheck_after
 
 
 async def repair_all_groups(link: QueueLink) -> None:
-    """Recount the slots and sequences of all ordering groups of a queue that nobody else uses: one scan suffices.
+    """Recount the slots and sequences of all ordering groups of a queue that nobody else uses.
+
+    A second scan is necessary after a counter of sequences was behind, since gaps are looked for up to the counter.
 
     Raises:
         GlideMQError: the server cannot be reached or rejects a call.
     """
-    scan = await _scan(link)
-    await _run_steps(link, repairs(scan, {key: each for key, each in scan.suspects.items() if each.of_group}))
+    for _ in range(2):
+        scan = await _scan(link)
+        suspects = {key: each for key, each in scan.suspects.items() if each.of_group}
+        await _run_steps(link, repairs(scan, suspects))
+        if all(each.kind != FindingKind.COUNTER for each in suspects.values()):
+            break
 
 
 async def _scan(link: QueueLink) -> ConsistencyScan:

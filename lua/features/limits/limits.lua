@@ -10,7 +10,8 @@ local TEMPORARY = AT.temporaryLimits
 local LIMITER, TOKENS = G.rows.limiter, G.rows.tokens
 
 -- Read the settings of the queue, once per exchange, and end the limits whose time to live is over. Return them for
--- G.limits, and the error reply if the queue uses an unknown feature. A foreign key in place of the hash fails the call only where the settings are needed.
+-- G.limits, and the error reply if the queue uses an unknown feature. A foreign key in place of the hash fails the call
+-- only where the settings are needed.
 G.settings = function(q)
   local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
   rawset(q, 'channels', settings[AT.wakeChannels] or false)

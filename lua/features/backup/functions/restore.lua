@@ -164,13 +164,14 @@ end))
 
 local READY = { waiting = true, prioritized = true, active = true, ['group-waiting'] = true }
 
--- Count the slot that an unfinished job holds: the group's record is written without its number of active jobs.
+-- Count the slot that an unfinished job holds: the group's record is written without its number of active jobs. The
+-- record may have been read before the job took its turn.
 local function take_slot(q, id, h)
-  local g = M.group(q, h.groupKey)
+  local g, seq = M.group(q, h.groupKey), G.count_of(h.orderingSeq)
   if not M.holds_slot(g, h) then return end
-  if G.count_of(h.orderingSeq) > 0 then
+  if seq > 0 then
     M.keep_slot(q, id, h)
-    M.set_counters(g, g.active + 1, g.nextSeq)
+    M.set_counters(g, g.active + 1, g.nextSeq > 0 and math.max(g.nextSeq, seq + 1) or 0)
   else
     redis.call('HSET', q.J .. id, 'slot', '0')
   end
