@@ -129,7 +129,7 @@ _FANNED_ROWS: Final = 10_000  # many queues, or shapes of options: each should g
 _MANY_SHAPES: Final = 16
 _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
-_OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering"}
+_OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
 
 _SOME_ID: Final = JobOptions(job_id="x")
 

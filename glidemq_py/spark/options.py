@@ -145,8 +145,8 @@ NAMES: Final = (
     "jobName", "dataColumn", "dataFormat", "nonFinite", "compression", "guarantee", "writeId", "batchSize",
     "maxBatchBytes", "events", "duplicates", "overwrite", "stagingTtl", "rememberWrites", "onRepeat", "publishTimeout",
     # defaults of jobs
-    "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "removeOnComplete",
-    "removeOnFail",
+    "delay", "priority", "attempts", "backoff", "ttl", "timeout", "orderingKey", "lifo", "rank", "fairKey",
+    "removeOnComplete", "removeOnFail",
     # reading
     "view", "state", "columns", "numPartitions", "fetchSize", "startingOffsets", "startingTimestamp",
     "maxOffsetsPerTrigger", "failOnDataLoss",
@@ -366,6 +366,7 @@ _PLAIN: Final = (
     ("attempts", "attempts"),
     ("ttl", "ttl"),
     ("timeout", "timeout"),
+    ("rank", "rank"),
 )
 _JSON: Final = (("backoff", "backoff"), ("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail"))
 _OPTION_OF: Final = {
@@ -373,6 +374,7 @@ _OPTION_OF: Final = {
     "remove_on_fail": "removeOnFail",
     "ordering": "orderingKey",
     "job_id": "jobId",
+    "fair_key": "fairKey",
 }
 _LARGE: Final = 2**53
 
@@ -470,6 +472,8 @@ def _defaults(given: Given) -> JobOptions:
         chosen["lifo"] = given.flag("lifo", False)
     if "orderingKey" in given:
         chosen["ordering"] = given.text("orderingKey")
+    if "fairKey" in given:
+        chosen["fair_key"] = given.text("fairKey")
     return job_options(chosen, "") if chosen else NO_OPTIONS
 
 

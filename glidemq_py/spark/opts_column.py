@@ -14,9 +14,9 @@ from glidemq_py.spark.api import pa, pc
 
 __all__ = ["MOVED", "move_options"]
 
-MOVED: Final = ("jobId", "delay", "priority", "ttl", "orderingKey")
+MOVED: Final = ("jobId", "delay", "priority", "ttl", "orderingKey", "fairKey")
 """Columns that options are moved into."""
-_OTHER_NAMES: Final = {"jobId": "job_id", "orderingKey": "ordering"}
+_OTHER_NAMES: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
 _FEW: Final = 32
 
 
@@ -75,7 +75,7 @@ def _moved(text: str) -> tuple[dict[str, Any], str] | None:
             continue
         if name in given and other in given:
             return None
-        key = name if name in given and name == "jobId" else other
+        key = name if name in given and name != "orderingKey" else other
         value: Any = given.get(key)
         if key == "ordering" and isinstance(value, dict):
             group = cast("dict[str, Any]", value)

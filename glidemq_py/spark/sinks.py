@@ -14,7 +14,7 @@ from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import AddOnceReply, StageReply, WriteId
-from glidemq_py.errors import ColumnError, StagedWriteError
+from glidemq_py.errors import ColumnError, FairKeyFullError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
@@ -145,6 +145,8 @@ class AppendSink(_Sink):
 
     def _receive(self, queue: str, reply: Any) -> None:
         others = [AddedOther(*result) for result in reply.results if not isinstance(result, str)]
+        if any(other.outcome == "backlog" for other in others):
+            raise FairKeyFullError
         skipped = sum(other.outcome != "replaced" for other in others)
         self._count(queue, len(reply.results) - skipped, skipped)
 

@@ -1,7 +1,7 @@
 """Pack the options of many rows by the column.
 
 Rows with the same *shape* (which of their options are given, and the values of those that have few) differ only in a
-delay, an ordering key, an id, a priority or a time to live. Their options are built and checked once, with
+delay, an ordering or fair key, an id, a priority or a time to live. Their options are built and checked once, with
 placeholders, and Arrow inserts the values of the rows. Values are checked by the column: the extremes of numbers, the
 characters of texts.
 """
@@ -20,6 +20,7 @@ from glidemq_py._core.calls.adding import stored_row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.rows import FIELDS
+from glidemq_py._features.fair_keys.options import validate_fair_key
 from glidemq_py._features.ordering_groups import validate_ordering_key
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
@@ -28,11 +29,13 @@ __all__ = ["SLOTS", "Template", "TemplatePacker", "joined"]
 
 SLOTS: Final[dict[str, Any]] = {
     "jobId": "glidemq-id-1f9d27c4", "delay": 234_567_891_233, "priority": 1_777, "ttl": 234_567_891_237,
-    "orderingKey": "glidemq-key-6b02e8a5",
+    "orderingKey": "glidemq-key-6b02e8a5", "fairKey": "glidemq-fair-4c7713de",
 }  # fmt: skip
 """Placeholders of the columns whose values may differ in every row."""
 _ID, _ORDERING = FIELDS["new_job"].index("id"), FIELDS["new_job"].index("ordering")
-_COLUMNS: Final = {"id": "jobId", "delay": "delay", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey"}
+_COLUMNS: Final = {
+    "id": "jobId", "delay": "delay", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey", "fair": "fairKey",
+}  # fmt: skip
 _PLACES: Final = {FIELDS["new_job"].index(field): column for field, column in _COLUMNS.items()}
 """Elements of a row that hold them (`stored_row`)."""
 _STORED: Final = {name: f'"{name}":{value}' for name, value in SLOTS.items() if isinstance(value, int)}
@@ -45,6 +48,7 @@ _LENGTH_MAX: Final = 256
 _TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "jobId": (_PLAIN_ID, validate_job_id),
     "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
+    "fairKey": (_PLAIN_TEXT, partial(validate_fair_key, "fairKey")),
 }
 _SHAPES_MAX: Final = 256
 

@@ -24,6 +24,8 @@ COLUMNS: Final = {
     "ttl": _WHOLE,
     "orderingKey": ("string",),
     "lifo": ("boolean",),
+    "rank": _WHOLE,
+    "fairKey": ("string",),
     "opts": ("string",),
 }
 """Columns that are job options, with their allowed types. All other columns are data."""

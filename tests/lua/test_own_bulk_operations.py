@@ -480,13 +480,13 @@ def test_the_same_priority_changes_nothing(q: OwnQueue, arrange: Callable[[OwnQu
     assert q.events() == events
 
 
-def test_a_prioritized_job_gets_another_priority_and_keeps_its_time(q: OwnQueue) -> None:
+def test_a_prioritized_job_gets_another_priority_and_goes_behind_its_jobs(q: OwnQueue) -> None:
     early = q.add_job(priority=9)
     q.advance(10)
     late = q.add_job(priority=4)
     assert change_priority(q, early, 4) == "ok"
     assert q.job(early)["priority"] == "4"
-    assert [job.id for job in q.fetch(2)] == [early, late]
+    assert [job.id for job in q.fetch(2)] == [late, early]
 
 
 def test_a_prioritized_job_loses_its_priority(q: OwnQueue) -> None:

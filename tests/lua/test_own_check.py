@@ -298,6 +298,14 @@ def test_the_count_of_active_list_jobs(q: OwnQueue, drift: int) -> None:
     assert q.redis("GET", "list-active") == "2"
 
 
+@pytest.mark.parametrize("drift", [-2, 3])
+def test_the_count_of_waiting_jobs_with_a_fair_key(q: OwnQueue, drift: int) -> None:
+    q.add(*(row("a", "null", "{}", fair_key=key) for key in ("x", "x", "y")))
+    q.redis("HINCRBY", "fair-state", "waiting", drift)
+    assert_repairs(q, (Kind.COUNTER, "fair-waiting"))
+    assert q.redis("HGET", "fair-state", "waiting") == "3"
+
+
 def test_high_count_is_ignored_while_peers_run(q: OwnQueue) -> None:
     q.add_job()
     q.read_as("worker-1700000000000-0badcafe")

@@ -495,6 +495,36 @@ def test_expired_dedup_entries_are_deleted(q: OwnQueue) -> None:
     assert q.redis("EXISTS", "dedup", q.key("dedup-expiry")) == 0
 
 
+def test_new_dedup_entries_delete_expired_ones(q: OwnQueue) -> None:
+    def unique(prefix: str, count: int) -> list[str]:
+        return add(q, *[["a", "null", "{}", "", 0, 0, 0, 0, 0, False, False, [f"{prefix}{i}", 0, "simple"]]
+                        for i in range(count)])  # fmt: skip
+
+    waiting = unique("waiting", 1)
+    for job_id in unique("old", 300):
+        q.redis("DEL", f"job:{job_id}")
+    assert q.redis("HLEN", "dedup") == 301
+    unique("early", 10)
+    assert q.redis("HLEN", "dedup") == 311  # nothing has expired
+    q.advance(3_600_000)
+    for job_id in unique("new", 150):
+        q.redis("DEL", f"job:{job_id}")
+    assert q.redis("HLEN", "dedup") <= 150 + 10 + 1 + 11  # each of 150 has looked at two
+    unique("newer", 10)
+    assert q.redis("HLEN", "dedup") == 150 + 10 + 10 + 1  # the waiting job and the ten early ones are still there
+    assert q.redis("HEXISTS", "dedup", "waiting0") == 1
+    assert waiting == ["1"]
+
+
+def test_a_round_of_recovery_deletes_a_thousand_dedup_entries(q: OwnQueue) -> None:
+    q.redis("HSET", "dedup", *[part for i in range(2_500) for part in (f"d{i}", f"gone{i}:5")])
+    q.redis("ZADD", "dedup-expiry", *[part for i in range(2_500) for part in (5, f"d{i}")])
+    for left in (1_500, 500, 0):
+        q.redis("DEL", "lock:recover")
+        q.run(Call("recover_stalled", q.meta, (pack(("h", 1, 7_200_001, 1, False, "", "worker-")),), unpack))
+        assert q.redis("HLEN", "dedup") == q.redis("ZCARD", "dedup-expiry") == left
+
+
 def test_hold_of_missing_group_stays_when_limits_change(q: OwnQueue) -> None:
     """A peer's, and one that came before the group."""
     q.run(limiting.block_group(q.meta, "new", 20_000, False))

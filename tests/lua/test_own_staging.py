@@ -9,6 +9,7 @@ import pytest
 from glidemq_py._core.calls.adding import request, row
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.fair_keys.queue_api import set_fair_limits
 from glidemq_py._features.staged_writes import (
     StageReply,
     Steps,
@@ -415,6 +416,17 @@ def test_unique_returns_existing_job(place: Place) -> None:
     place.open()
     assert place.stage("a", 0, "1", job_id="mine", unique=True) == ("duplicate", "mine")
     assert place.stage("a", 0, "1", job_id="other", unique=True).state == "open"
+
+
+def test_a_write_is_published_beyond_the_maximum_backlog_of_a_fair_key(place: Place) -> None:
+    place.home.run(set_fair_limits(place.home.meta, "k", max_backlog=1))
+    place.open()
+    place.stage("a", 0, "1", "2", "3", fair_key="k")
+    assert place.steps(commit_write(place.write, {place.keys.name: [("a", 1)]})) == (3, 0)
+    blob = request([row("n", "4", "{}", fair_key="k")], True)
+    place.home.run(staging.add_once(place.keys, place.write, "0", 0, blob))
+    assert place.home.redis("ZCARD", "fairq:k") == 4
+    assert place.home.add(row("n", "5", "{}", fair_key="k")) == [["backlog", ""]]
 
 
 def test_add_once_adds_each_number_once(place: Place) -> None:

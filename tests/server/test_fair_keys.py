@@ -212,6 +212,43 @@ async def test_max_backlog(queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("without_polling")
+async def backlog(queue: Queue) -> int:
+    return (await queue.get_fair_key("k")).backlog
+
+
+async def test_jobs_that_exist_exceed_the_maximum_backlog_and_new_ones_do_not(
+    url: str, queue: Queue, queue_name: str
+) -> None:
+    """The table "Maximum backlog" of docs/learn/fair-shares.md."""
+    await queue.set_fair_key_limits("k", max_backlog=2)
+    later = await queue.add("a", fair_key="k", delay=3_600_000, attempts=3)
+    await queue.add_bulk([of("k", attempts=2)] * 2)
+    retried, released = await queue.fetch(2)
+    await queue.add_bulk([of("k")] * 2)
+    with pytest.raises(FairKeyFullError):
+        await queue.add("a", fair_key="k")
+    with pytest.raises(FairKeyFullError):
+        await queue.add("a", fair_key="k", delay=1_000)
+    await retried.fail(ValueError("again"))
+    await released.release()
+    await later.promote()
+    assert await backlog(queue) == 5
+    children = [FlowJob(name="child", queue=queue_name, options={"fair_key": "k"}) for _ in range(2)]
+    async with FlowProducer(url) as flows:
+        await flows.add(FlowJob(name="parent", queue=queue_name, options={"fair_key": "k"}, children=children))
+    assert await backlog(queue) == 7
+    for left in (6, 5, 4, 3, 2):
+        (lease,) = await queue.fetch(1)
+        await queue.complete_leases([(lease, None)])
+        assert await backlog(queue) == left
+        with pytest.raises(FairKeyFullError):
+            await queue.add("a", fair_key="k")
+    (lease,) = await queue.fetch(1)
+    await queue.complete_leases([(lease, None)])
+    await queue.add("a", fair_key="k")
+    await queue.drain(delayed=True)
+
+
 async def test_pause_and_resume_a_key(url: str, queue: Queue, queue_name: str) -> None:
     gate = Gate()
     gate.open()

@@ -58,10 +58,6 @@ class Modeled:
     def key(self) -> tuple[int, bool, int]:
         return -self.rank, not self.lifo, -self.turn if self.lifo else self.turn
 
-    def keeps_its_turn(self, rank: int, lifo: bool) -> bool:
-        """Return whether the job has a priority before and after the change of its rank."""
-        return 0 < self.rank < 2_048 and 0 < rank < 2_048 and not self.lifo and not lifo
-
 
 RANKS = (1_000_000, 2_048, 2_047, 2_000, 1, 0, -1, -1_000_000)
 
@@ -90,12 +86,10 @@ async def test_order_is_that_of_a_model(queue: Queue[Any, Any], seed: int) -> No
             it.ready = False
         elif action == "rank" and rank != it.rank:
             await queue.change_rank(it.id, rank)
-            it.turn = it.turn if it.keeps_its_turn(rank, it.stored_lifo) else turn
-            it.rank, it.lifo = rank, it.stored_lifo
+            it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo
         elif action == "priority" and 0 <= rank < 2_048 and rank != it.rank:
             await queue.change_priority(it.id, 2_048 - rank if rank else 0)
-            it.turn = it.turn if it.keeps_its_turn(rank, False) else turn
-            it.rank, it.lifo = rank, it.stored_lifo and not rank
+            it.turn, it.rank, it.lifo = turn, rank, it.stored_lifo and not rank
     ready = sorted((each for each in jobs.values() if each.ready), key=lambda each: each.key)
     counts, per_rank = await queue.get_job_counts(), await queue.get_rank_counts()
     assert (counts.waiting + counts.prioritized, counts.delayed) == (len(ready), len(jobs) - len(ready))

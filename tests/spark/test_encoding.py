@@ -157,6 +157,11 @@ VARIED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ttl": (pa.int64(), (None, 1, 10**11)),
     "orderingKey": (pa.string(), (None, "k", 'ünï-"x"', "customer 7", "\\n")),
 }
+EXCLUSIVE: tuple[tuple[dict[str, tuple[Any, tuple[Any, ...]]], str], ...] = (
+    ({"fairKey": (pa.string(), (None, *(f"tenant {n}" for n in range(150)), 'ünï-"x"', "__"))}, "orderingKey"),
+    ({"rank": (pa.int32(), (None, 0, 1, 5, 2_047, 2_048, 1_000_000, -1, -1_000_000))}, "priority"),
+)
+"""Columns that replace another one of `VARIED`."""
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -164,11 +169,15 @@ VARIED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def test_rows_packed_by_column_equal_rows_packed_one_by_one(
     seed: int, defaults: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    rng = random.Random(seed)
-    names = rng.sample(sorted(VARIED), rng.randint(1, len(VARIED)))
+    rng, varied = random.Random(seed), dict(VARIED)
+    if seed % 3:
+        more, less = EXCLUSIVE[seed % 3 - 1]
+        varied = {name: value for name, value in (varied | more).items() if name != less}
+        defaults = {name: value for name, value in defaults.items() if name != less}
+    names = rng.sample(sorted(varied), rng.randint(1, len(varied)))
     columns: list[Any] = [pa.array([str(n) for n in range(200)])]
     for name in names:
-        kind, values = VARIED[name]
+        kind, values = varied[name]
         some = rng.sample(values, rng.randint(1, len(values)))
         columns.append(pa.array([rng.choice(some) for _ in range(200)], kind))
     batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
@@ -212,11 +221,13 @@ def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
     """Options of a row, in one of the forms that the column accepts."""
     every = {
         "delay": n, "priority": 1 + n, "ttl": n + 1, "jobId": f"j{n}", "attempts": 3, "removeOnFail": True,
-        "timeout": 5, "ordering": {"key": f"k{n}"},
+        "timeout": 5, "ordering": {"key": f"k{n}"}, "fairKey": f"t{n}",
     }  # fmt: skip
     given: dict[str, Any] = {name: every[name] for name in names if rng.random() < 0.6}
     if "jobId" in given and rng.random() < 0.5:
         given["job_id"] = given.pop("jobId")
+    if "fairKey" in given and rng.random() < 0.5:
+        given["fair_key"] = given.pop("fairKey")
     if "ordering" in given and rng.random() < 0.5:
         given["ordering"] = given["ordering"]["key"]
     return json.dumps(given) if given else None
@@ -225,7 +236,10 @@ def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
 @pytest.mark.parametrize("seed", range(8))
 def test_distinct_opts_are_packed_by_column(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
-    count, names = 150, rng.sample(["delay", "priority", "ttl", "jobId", "attempts", "timeout", "ordering"], 3)
+    count, names = (
+        150,
+        rng.sample(["delay", "priority", "ttl", "jobId", "attempts", "timeout", ("ordering", "fairKey")[seed % 2]], 3),
+    )
     columns: dict[str, Any] = {
         "data": pa.array(["1"] * count),
         "opts": pa.array([some_opts(rng, n, names) for n in range(count)]),
@@ -272,7 +286,7 @@ def test_invalid_opts_name_their_row(text: str):
     ("column", "value"),
     [("jobId", ""), ("jobId", "007"), ("jobId", "a:b"), ("jobId", "x" * 257), ("jobId", "a\u0001"), ("delay", -1),
      ("delay", 2**50), ("priority", 2048), ("ttl", 0), ("ttl", -5), ("orderingKey", ""), ("orderingKey", "__"),
-     ("orderingKey", "k" * 257), ("attempts", -1)],
+     ("orderingKey", "k" * 257), ("fairKey", ""), ("fairKey", "k" * 257), ("rank", 1_000_001), ("attempts", -1)],
 )  # fmt: skip
 def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any):
     values = [None, 5, 7, value, 6] if isinstance(value, int) else [None, "a", "b", value, "c"]

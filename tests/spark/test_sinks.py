@@ -9,7 +9,7 @@ import pytest
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply
-from glidemq_py.errors import GlideMQError, StagedWriteError
+from glidemq_py.errors import FairKeyFullError, GlideMQError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import AppendSink
@@ -50,6 +50,20 @@ def test_one_group_of_calls_is_in_progress() -> None:
         server.allowed.release()
         sink.finish()
     assert (server.answered, sink.counts) == (2, {"q": (4, 2), "other": (2, 1)})
+
+
+def test_full_fair_key_fails_the_task() -> None:
+    class Full(Server):
+        def call_all(self, calls: Sequence[Call[Any]]) -> list[AddReply]:
+            super().call_all(calls)
+            return [AddReply(now=1, results=["1", ["backlog", ""]]) for _ in calls]
+
+    server = Full()
+    server.allowed.release()
+    with sink_of(server) as sink:
+        sink.send([("q", b"a")])
+        with pytest.raises(FairKeyFullError, match="maximum backlog"):
+            sink.finish()
 
 
 def test_next_group_is_not_sent_after_an_error() -> None:

@@ -40,23 +40,25 @@ async def test_written_jobs_are_completed(spark: Any, sink: Callable[..., Any], 
 def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, queue_name: str, resp: RespClient):
     schema = (
         "queue string, NAME string, data string, jobId string, delay long, priority int, attempts short, ttl long, "
-        "orderingKey string, lifo boolean, opts string"
+        "orderingKey string, lifo boolean, rank int, fairKey string, opts string"
     )
-    no = (None,) * 11
+    no = (None,) * 13
     rows: list[tuple[Any, ...]] = [
         no,
         ("other-" + queue_name, "a", '{"x":1}', *no[3:]),
         (None, "b", "[1]", "mine", 60_000, *no[5:]),
         (None, "c", "1", None, None, 7, 3, 60_000, *no[8:]),
-        (None, "d", "2", *no[3:8], "group", None, '{"removeOnFail": 5, "timeout": 9}'),
-        (None, "e", "3", *no[3:9], True, '{"backoff": {"type": "fixed", "delay": 5}, "attempts": 9}'),
+        (None, "d", "2", *no[3:8], "group", None, None, None, '{"removeOnFail": 5, "timeout": 9}'),
+        (None, "e", "3", *no[3:9], True, None, None, '{"backoff": {"type": "fixed", "delay": 5}, "attempts": 9}'),
+        (None, "f", "4", *no[3:10], -5, None, None),
+        (None, "g", "5", *no[3:11], "acme", None),
     ]
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     sink(frame, attempts=4, removeOnComplete='{"count": 10}', events="each").save()
     (other,) = Written(resp, "other-" + queue_name).jobs
     assert (other["name"], other["data"]) == ("a", '{"x":1}')
     base = {"attempts": 4, "removeOnComplete": {"count": 10}}
-    jobs = {job["name"]: job for job in map(written.job, ["1", "mine", "2", "3", "4"])}
+    jobs = {job["name"]: job for job in map(written.job, ["1", "mine", "2", "3", "4", "5", "6"])}
     opts = {name: json.loads(job["opts"]) for name, job in jobs.items()}
     assert opts == {
         "n": base,
@@ -64,16 +66,20 @@ def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, qu
         "c": base | {"attempts": 3, "priority": 7, "ttl": 60_000},
         "d": base | {"ordering": {"key": "group"}, "removeOnFail": 5, "timeout": 9},
         "e": base | {"attempts": 9, "lifo": True, "backoff": {"type": "fixed", "delay": 5}},
+        "f": base | {"rank": -5},
+        "g": base | {"fairKey": "acme"},
     }
     states = {
         name: (job["state"], job["maxAttempts"], job["groupKey"] if name == "d" else "") for name, job in jobs.items()
     }
     assert states == {
         "n": ("waiting", "4", ""), "b": ("delayed", "4", ""), "c": ("prioritized", "3", ""),
-        "d": ("waiting", "4", "group"), "e": ("waiting", "9", ""),
+        "d": ("waiting", "4", "group"), "e": ("waiting", "9", ""), "f": ("prioritized", "4", ""),
+        "g": ("waiting", "4", ""),
     }  # fmt: skip
     assert (jobs["n"]["data"], jobs["c"]["expireAt"] > jobs["c"]["timestamp"]) == ("null", True)
-    assert written.run("XLEN", "events") == 5
+    assert written.run("XLEN", "events") == 7
+    assert written.run("ZRANGE", "fairq:acme", 0, -1) == ["6"]
 
 
 @pytest.mark.parametrize(

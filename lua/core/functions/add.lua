@@ -85,7 +85,7 @@ local function add_plain(q, now_text, quiet, id, row, trims)
 end
 
 local function backlog_reason(q, row)
-  if row[FAIR] and G.fair.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
+  if row[FAIR] and not rawget(q, 'any_backlog') and G.fair.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
 end
 
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
@@ -151,7 +151,8 @@ end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
--- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua.
+-- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua; the former
+-- two set `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
 G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}

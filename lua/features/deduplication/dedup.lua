@@ -1,8 +1,10 @@
 -- Deduplicate jobs: one entry per dedup id, `jobId:timestamp` of the job that was added last. `dedup-expiry` holds the
--- time at which an entry may be deleted; nothing else bounds that hash. The record of a job that was staged behind an
+-- time at which an entry may be deleted. Each new entry deletes up to SWEEP_PER_ADD expired ones, and each round of
+-- recovery up to SWEEP_MAX, so the hash holds the entries of the last hour, of longer times to live, and of jobs that have
+-- not ended, whatever the number of ids. The record of a job that was staged behind an
 -- active one names that one in `stagedBehind`.
 
-local SWEEP_MAX, RECHECK_MS = 100, 3600000
+local SWEEP_MAX, SWEEP_PER_ADD, RECHECK_MS = 1000, 2, 3600000
 local NO_MORE = {}
 
 -- Delete the job that the newer one replaces, with all its keys, and continue its group.
@@ -90,15 +92,11 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet, more)
   return outcome, id
 end
 
-G.record_dedup = function(q, dedup_id, id, ttl, now)
-  redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
-  redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, RECHECK_MS))), dedup_id)
-end
-
--- Delete entries that have expired and whose job has ended, at most SWEEP_MAX per call.
-G.sweep_dedup = function(q, now)
-  G.repair_times(q.dedup_expiry, G.TIME_MAX, now)
-  for _, dedup_id in ipairs(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, SWEEP_MAX)) do
+-- Delete entries that have expired and whose job has ended, at most `most`.
+local function delete_expired(q, now, most)
+  local ids = redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, most)
+  for i = 1, #ids do
+    local dedup_id = ids[i]
     local id = existing_job(q, dedup_id)
     local state = id and G.pcall('HGET', q.J .. id, 'state')
     if type(state) == 'string' and not G.TERMINAL[state] then
@@ -108,4 +106,16 @@ G.sweep_dedup = function(q, now)
       redis.call('ZREM', q.dedup_expiry, dedup_id)
     end
   end
+end
+
+G.record_dedup = function(q, dedup_id, id, ttl, now)
+  redis.call('HSET', q.dedup, dedup_id, id .. ':' .. G.int(now))
+  redis.call('ZADD', q.dedup_expiry, G.int(G.clamped_time(now + math.max(ttl, RECHECK_MS))), dedup_id)
+  delete_expired(q, now, SWEEP_PER_ADD)
+end
+
+-- Once per round of recovery: for queues to which no such jobs are added any more.
+G.sweep_dedup = function(q, now)
+  G.repair_times(q.dedup_expiry, G.TIME_MAX, now)
+  delete_expired(q, now, SWEEP_MAX)
 end

@@ -6,10 +6,12 @@
 -- counters: {top, others, peers}: the highest id of digits found; active jobs without a stream entry that no set of
 -- ours contains; 1 = workers of peers are registered (their list jobs are in no set: a count that is too high is
 -- theirs)
--- Bound: one read per id of `others`.
+-- Bound: one read per id of `others`, and one per fair key with ready jobs; if there are more than FAIR_KEYS_MAX, the
+-- number of waiting fair jobs is not compared.
 
 local STREAM_GROUP = G.rows.stream_group
 local C = G.checks
+local FAIR_KEYS_MAX = 5000
 
 G.export('check_scope', { 'no-writes' }, function(q)
   local groups, crowded = G.stream_groups(q)
@@ -35,6 +37,21 @@ local function without_entry(q, others)
   return n
 end
 
+-- Return the number of ready jobs of all fair keys; nil if there are too many keys.
+local function count_fair(q)
+  local keys, n = redis.call('ZRANGE', q.fair_keys, 0, FAIR_KEYS_MAX), 0
+  if #keys > FAIR_KEYS_MAX then return nil end
+  for i = 1, #keys do n = n + redis.call('ZCARD', G.fair.queue_of(q, keys[i])) end
+  return n
+end
+
+local function check_fair(q, rows)
+  if not G.fair.used(q) then return end
+  local count, actual = G.num(G.pcall('HGET', q.fair_state, 'waiting') or ''), count_fair(q)
+  if not actual or count == actual then return end
+  rows[#rows + 1] = G.new.wrong_counter({ name = 'fair-waiting', actual = count, expected = actual })
+end
+
 C.find_wrong_counters = function(q, r)
   local rows = {}
   local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r.others)
@@ -46,6 +63,7 @@ C.find_wrong_counters = function(q, r)
     local registered = redis.call('ZCARD', q.wake_channels)
     rows[#rows + 1] = G.new.wrong_counter({ name = 'wake-channels', actual = 0, expected = registered })
   end
+  check_fair(q, rows)
   if r.top > last then rows[#rows + 1] = G.new.wrong_counter({ name = 'id', actual = last, expected = r.top }) end
   return rows
 end

@@ -37,6 +37,8 @@ G.export('repair_counters', { 'allow-oom' }, G.for_operators(function(q, r)
     names[i] = row[WRONG_COUNTER.name]
     if names[i] == 'wake-channels' then
       G.restore_channels(q)
+    elseif names[i] == 'fair-waiting' then
+      redis.call('HSET', q.fair_state, 'waiting', G.int(row[WRONG_COUNTER.expected]))
     else
       redis.call('SET', names[i] == 'id' and q.id or q.list_active, G.int(row[WRONG_COUNTER.expected]))
     end

@@ -2,6 +2,7 @@
 -- KEYS 1 meta   ARGV 1 id, 2 priority (0 = none)
 -- -> 'ok' | 'no_op' | 'gone' | 'held' (a peer's worker has read it) | 'lost' (not in the place of its state, or
 -- deeper in a list or stream than the search goes) | the state that does not allow it
+-- A ready job goes behind the ready jobs of its new priority, a delayed job keeps its due time.
 -- Bound: core/find_waiting.lua.
 local R = G.rescheduling
 local PRIORITY = {}
@@ -12,7 +13,7 @@ PRIORITY.waiting = function(q, id, h, now, priority)
   return R.leave_ready(q, id, h, now, priority, nil, 'priority', G.int(priority))
 end
 
--- Keep its time: it is ordered by it among the jobs with the new priority.
+-- Keep its due time.
 local function rescore(q, id, h, priority, at)
   if not h.fairKey then redis.call('ZADD', q.scheduled, G.scheduled_score(priority, at), id) end
   redis.call('HSET', q.J .. id, 'priority', G.int(priority))
@@ -21,11 +22,10 @@ local function rescore(q, id, h, priority, at)
 end
 
 PRIORITY.prioritized = function(q, id, h, now, priority)
-  local before, at = R.scheduled_at(q, id, h)
+  local before = R.scheduled_at(q, id, h)
   if not before then return 'lost' end
   if before == priority then return 'no_op' end
-  if priority > 0 then return rescore(q, id, h, priority, at) end
-  return R.make_ready(q, id, h, now, 0, 'priority', '0')
+  return R.make_ready(q, id, h, now, priority, 'priority', G.int(priority))
 end
 
 PRIORITY.delayed = function(q, id, h, _, priority)

@@ -19,6 +19,7 @@ G.export('add_once', {}, function(q, r)
   if number < next_number then return G.replies.add_once({ status = 'already', jobs = 0, others = 0 }) end
   if number > next_number then return G.replies.add_once({ status = 'gap', jobs = 0, others = 0 }) end
   local request = cmsgpack.unpack(r.jobs)
+  rawset(q, 'any_backlog', true)
   local _, results = G.add_rows(q, request[ADD.rows], request[ADD.quiet])
   call('HSET', ledger, 'p' .. r.sequence, G.int(number + 1))
   call('PEXPIRE', ledger, r.keep)
