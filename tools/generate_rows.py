@@ -120,7 +120,7 @@ def _lua_calls() -> str:
         "  if not read then return callback end",
         "  if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end",
         "  if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end",
-        "  return function(keys, args) return callback(G.queue(keys[1], keys.channels), read(args)) end",
+        "  return function(keys, args) return callback(G.queue(keys[1], keys.channels, keys.timeline), read(args)) end",
         "end",
         "",
         "-- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.",

@@ -217,6 +217,7 @@ CALLS: tuple[CallLayout, ...] = (
     ),
     _call("set_stalled_policy", "interval max_stalled grace"),
     _call("set_failure_setting", "field text"),
+    _call("set_timeline", "text"),
     _call("run_failure_policy", "is_first", reply="retried deleted more wait"),
     _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),

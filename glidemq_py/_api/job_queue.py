@@ -61,6 +61,7 @@ from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.timeline import queue_api as timelines
 from glidemq_py._features.usage import queue_api as usage
 from glidemq_py._features.vectors import queue_api as vectors
 from glidemq_py._job import reading
@@ -706,6 +707,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_failure_policy = failure_policy.set_failure_policy
     get_failure_policy = failure_policy.get_failure_policy
     remove_failure_policy = failure_policy.remove_failure_policy
+    set_timeline = timelines.set_timeline
+    get_timeline_setting = timelines.get_timeline_setting
+    get_job_timeline = timelines.get_job_timeline
     set_attempt_history = failure_policy.set_attempt_history
     get_attempt_history = failure_policy.get_attempt_history
 

@@ -118,6 +118,7 @@ __all__ = [
     "set_fair_limits",
     "set_result_retention",
     "set_stalled_policy",
+    "set_timeline",
     "signal",
     "store_vector",
     "stream_chunk",
@@ -276,6 +277,11 @@ def set_stalled_policy(*, interval: object, max_stalled: object, grace: object) 
 def set_failure_setting(*, field: object, text: object) -> tuple[bytes]:
     """Return the arguments of ``set_failure_setting``."""
     return (pack((field, text)),)
+
+
+def set_timeline(*, text: object) -> tuple[bytes]:
+    """Return the arguments of ``set_timeline``."""
+    return (pack((text,)),)
 
 
 def run_failure_policy(*, is_first: object) -> tuple[bytes]:

@@ -217,6 +217,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "set_stalled_policy_request": ("interval", "max_stalled", "grace"),
     "set_failure_setting_request": ("field", "text"),
+    "set_timeline_request": ("text",),
     "run_failure_policy_request": ("is_first",),
     "extend_leases_request": ("duration", "leases"),
     "release_leases_request": ("owner", "cursor", "quiet"),

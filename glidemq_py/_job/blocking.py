@@ -22,6 +22,7 @@ from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
+from glidemq_py._features.timeline.timeline import Transition
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import job as jobs
 from glidemq_py._job.blocking_runtime import wait_for
@@ -220,6 +221,13 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             The attempts; an empty list if none has failed or the job does not exist.
         """
         return wait_for(self._job, self._job.get_failed_attempts())
+
+    def get_timeline(self) -> list[Transition]:
+        """Return the changes of the job's state, oldest first; an empty list if the queue records none.
+
+        `Queue.set_timeline` turns it on. Changes by Node clients are not recorded.
+        """
+        return wait_for(self._job, self._job.get_timeline())
 
     def move_to_delayed(
         self, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME

@@ -24,6 +24,7 @@ from glidemq_py._features.iteration import job_api as iteration
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
+from glidemq_py._features.timeline import timeline as timelines
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
 from glidemq_py._features.vectors import job_api as vectors
@@ -277,6 +278,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     iterate = iteration.iterate
     get_cursor = iteration.get_cursor
     get_failed_attempts = failures.get_failed_attempts
+    get_timeline = timelines.get_timeline
     move_to_delayed = steps.move_to_delayed
     move_to_failed = steps.move_to_failed
     rate_limit_group = steps.rate_limit_group

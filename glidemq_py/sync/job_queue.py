@@ -52,6 +52,7 @@ from glidemq_py._features.schedulers.queue_api import TemplateInput
 from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
+from glidemq_py._features.timeline.timeline import Timeline, Transition
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job.blocking import BlockingJob as Job
@@ -1147,6 +1148,32 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def remove_failure_policy(self) -> None:
         """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
         run_immediately(self._core.remove_failure_policy())
+
+    def set_timeline(self, sample: float = 1.0, *, max_entries: int = 50) -> None:
+        """Record every change of the jobs' states, with time and worker, or stop recording.
+
+        Off by default. Timelines that exist are kept.
+
+        Args:
+            sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
+            max_entries: number of newest transitions that a job keeps, 1..1_000.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        run_immediately(self._core.set_timeline(sample, max_entries=max_entries))
+
+    def get_timeline_setting(self) -> Timeline:
+        """Return whether and how the queue records timelines."""
+        return run_immediately(self._core.get_timeline_setting())
+
+    def get_job_timeline(self, job_id: str) -> list[Transition]:
+        """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
+
+        Args:
+            job_id: Id of the job.
+        """
+        return run_immediately(self._core.get_job_timeline(job_id))
 
     def set_attempt_history(self, *, max_attempts: int = 20, max_traceback: int = 4096, max_bytes: int = 65536) -> None:
         """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).

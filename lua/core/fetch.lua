@@ -2,7 +2,8 @@
 
 -- Fields read of a job that may be fetched.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey' }
+  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey',
+  'timeline' }
 local AT = G.positions(FIELDS)
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, AT.data, AT.opts, AT.timestamp
 local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
@@ -110,19 +111,21 @@ end
 local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
   local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
+  local timeline = G.timeline_fields(q, id, h[AT.timeline], 'active', now_text, fetching.consumer)
   if fetching.lease then
     local lease, deadline = G.leases.start(fetching, id, entry, fence, h[OPTS])
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', fence,
-      'lease', lease)
+      'lease', lease, unpack(timeline))
     if h[GROUP_KEY] then redis.call('HSET', key, 'slot', '1', 'takenBy', entry == '' and fetching.consumer or '') end
   elseif h[GROUP_KEY] then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
+      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '', unpack(timeline))
   elseif entry == '' then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'takenBy', fetching.consumer)
+      'takenBy', fetching.consumer, unpack(timeline))
   else
-    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
+      unpack(timeline))
   end
   if entry == '' then
     track_list_job(q, fetching, id, h)

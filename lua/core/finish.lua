@@ -82,13 +82,16 @@ end
 
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, group, parent, parents, scheduler = current(key, row, COMPLETED, 'groupKey', 'parentId', 'parentIds',
-    'schedulerName')
+  local rejected, group, parent, parents, scheduler, timeline = current(key, row, COMPLETED, 'groupKey', 'parentId',
+    'parentIds', 'schedulerName', 'timeline')
   if rejected then return rejected end
   local result, keep = row[RESULT], row[KEEP]
   index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
   if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
-  if not DELETED[keep] then redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text) end
+  if not DELETED[keep] then
+    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text,
+      unpack(G.timeline_fields(b.q, row[ID], timeline, 'completed', b.now_text, b.fetching.consumer)))
+  end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.COMPLETED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
   leave_group(b, row[ID], group, true)
@@ -136,6 +139,7 @@ local function fail_finally(b, row, group, failure, keep, ...)
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
     if #fields > 0 then redis.call('HSET', b.q.J .. row[ID], unpack(fields)) end
+    G.note_state(b.q, row[ID], 'failed', b.now_text, b.fetching.consumer)
   end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.FAILED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)

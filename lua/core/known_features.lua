@@ -8,7 +8,7 @@ G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['r
 
 local LISTED_MAX = 100
 -- wakeChannels: features/many_queues/wake_channels.lua
-local FIELDS = { 'features', 'wakeChannels' }
+local FIELDS = { 'features', 'wakeChannels', 'timeline' }
 local AT = G.positions(FIELDS)
 
 -- list: the value of `features`. Return the error reply if this build does not know all of them, else nil.
@@ -40,7 +40,9 @@ G.unknown_feature = function(keys)
     if meta and meta ~= last then
       local settings = G.pcall('HMGET', meta, unpack(FIELDS))
       local rejected = G.feature_error(meta, settings[AT.features])
-      if meta == G.first(keys) then keys.channels = settings[AT.wakeChannels] or false end
+      if meta == G.first(keys) then
+        keys.channels, keys.timeline = settings[AT.wakeChannels] or false, settings[AT.timeline] or false
+      end
       if rejected or meta == keys[i] then return rejected end
       last = meta
     end

@@ -10,6 +10,7 @@ G.return_job = function(q, id, now, h)
     G.suspects.add(q, id, h)
     G.bump(key, 'fence')
     redis.call('HDEL', key, 'processedOn', 'lastActive')
+    G.note_state(q, id, 'waiting', now)
     return nil
   end
   if h.groupKey then
@@ -25,5 +26,6 @@ G.return_job = function(q, id, now, h)
   G.bump(key, 'fence')
   redis.call('HDEL', key, 'processedOn', 'lastActive')
   redis.call('HSET', key, 'state', state, 'eid', entry)
+  G.note_state(q, id, state, now)
   return nil
 end

@@ -13,6 +13,7 @@ end
 -- Push a ready job to the end of the stream. `eid` finds its entry again without a search.
 G.make_waiting = function(q, id, name)
   redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name))
+  G.note_state(q, id, 'waiting')
 end
 
 -- Acknowledge and delete entries (a list of stream entry ids, at most a few hundred). A failing deletion (a foreign

@@ -194,6 +194,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         ),
         "failure_stats": none,
         "run_failure_policy": packed(lambda s: [s.random.choice([0, 1])]),
+        "set_timeline": packed(lambda s: [s.random.choice([False, "1000000|5", "x"])]),
         "set_failure_setting": packed(
             lambda s: [s.random.choice(["failurePolicy", "attemptHistory"]), s.random.choice([False, "1|1|1|1", "x"])]
         ),

@@ -64,6 +64,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { field = r[1], text = r[2] }
   end,
+  set_timeline = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { text = r[1] }
+  end,
   run_failure_policy = function(args)
     local r = cmsgpack.unpack(args[1])
     return { is_first = r[1] }
@@ -487,7 +491,7 @@ G.reading = function(name, callback, guards_itself)
   if not read then return callback end
   if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end
   if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end
-  return function(keys, args) return callback(G.queue(keys[1], keys.channels), read(args)) end
+  return function(keys, args) return callback(G.queue(keys[1], keys.channels, keys.timeline), read(args)) end
 end
 
 -- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.

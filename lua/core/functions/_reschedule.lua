@@ -9,6 +9,7 @@ R.move = function(q, id, h, now, priority, due, ...)
     fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry, ...)
+  G.note_state(q, id, state, now)
   return state
 end
 

@@ -22,6 +22,7 @@ local function promote_one(q, id, now, quiet)
   else
     redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name or ''))
   end
+  G.note_state(q, id, 'waiting', now)
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 

@@ -76,6 +76,7 @@ F.release = function(q, id, now)
   -- A retry may have written that the job has no slot before it ever had a turn: it joins once.
   if h.groupKey and not h.orderingSeq then G.groups.rejoin(q, id, h) end
   redis.call('HSET', key, 'state', state, 'eid', entry)
+  G.note_state(q, id, state, now)
   redis.call('ZREM', q.waiting_children, id)
   G.emit(q.events, 'active', id)
 end

@@ -2,7 +2,8 @@
 -- fetched, in the same call.
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
-  'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits' }
+  'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits',
+  'timeline' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
@@ -16,6 +17,7 @@ G.settings = function(q)
   local settings = G.pcall('HMGET', q.meta, unpack(FIELDS))
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
   G.fair.note(q, settings[AT.features])
+  rawset(q, 'timeline', settings[AT.timeline] or false)
   local rejected = G.feature_error(q.meta, settings[AT.features])
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
   if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then

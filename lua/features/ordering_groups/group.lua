@@ -210,5 +210,6 @@ end
 M.park = function(q, g, id, h, resume_at)
   redis.call('ZADD', g.queue, G.score(place_of(g, id, h)), id)
   redis.call('HSET', q.J .. id, 'state', 'group-waiting', 'eid', '')
+  G.note_state(q, id, 'group-waiting')
   if resume_at then M.limit_until(q, g, resume_at, 'GT') end
 end

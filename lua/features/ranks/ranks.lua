@@ -95,6 +95,7 @@ local function promote_one(q, id, now, quiet)
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+  G.note_state(q, id, state, now)
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 

@@ -42,6 +42,7 @@ R.move = function(q, id, h, now, priority, rank)
     id = id, name = h.name or '', priority = priority, lifo = lifo, due = due, rank = rank,
   })
   redis.call('HSET', key, 'state', state, 'eid', entry)
+  G.note_state(q, id, state, now)
   if place then
     G.leave_waiting(q, id, place)
     return 'ok'

@@ -1,0 +1,1 @@
+"""Timelines: every change of a job's state, with time and worker."""

@@ -1,0 +1,52 @@
+"""The methods of `Queue` that set and read timelines."""
+
+from __future__ import annotations
+
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._features.timeline.timeline import (
+    FIELD,
+    Timeline,
+    Transition,
+    check_entries,
+    check_sample,
+    read_timeline,
+    read_timeline_setting,
+    set_call,
+)
+from glidemq_py._job.link import ConnectedQueue
+
+__all__ = ["get_job_timeline", "get_timeline_setting", "set_timeline"]
+
+
+async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries: int = 50) -> None:
+    """Record every change of the jobs' states, with time and worker, or stop recording.
+
+    Off by default. Timelines that exist are kept.
+
+    Args:
+        sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
+        max_entries: number of newest transitions that a job keeps, 1..1_000.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid.
+    """
+    share, entries = check_sample(sample), check_entries(max_entries)
+    link = await self._connected()
+    await link.transport.call(set_call(link.keys.meta, f"{share}|{entries}" if share else None))
+
+
+async def get_timeline_setting(self: ConnectedQueue) -> Timeline:
+    """Return whether and how the queue records timelines."""
+    link = await self._connected()
+    return read_timeline_setting(await link.transport.command("HGET", link.keys.meta, "timeline"))
+
+
+async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[Transition]:
+    """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
+
+    Args:
+        job_id: Id of the job.
+    """
+    link = await self._connected()
+    text = await link.transport.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
+    return read_timeline(text.decode("utf-8", "replace")) if text else []
