@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
     from glidemq_py._features.streams.queue_api import StreamChunk
     from glidemq_py._features.suspend.job_api import Signal, SuspendInfo
-    from glidemq_py._features.timeline.timeline import Timeline, Transition
+    from glidemq_py._features.timeline.timeline import TimelineEntry, TimelineSetting
     from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, JobUsage, QueueUsage, UsageSummary
     from glidemq_py._features.usage.summaries import get_usage_summary
     from glidemq_py._features.vectors.options import VectorField, VectorMatch
@@ -189,7 +189,7 @@ else:
             "glidemq_py._features.stalled_jobs.queue_api": ("StalledPolicy",),
             "glidemq_py._features.streams.queue_api": ("StreamChunk",),
             "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
-            "glidemq_py._features.timeline.timeline": ("Timeline", "Transition"),
+            "glidemq_py._features.timeline.timeline": ("TimelineSetting", "TimelineEntry"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
             "glidemq_py._features.usage.summaries": ("get_usage_summary",),
             "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
@@ -347,11 +347,11 @@ __all__ = [
     "SuspendError",
     "SuspendInfo",
     "Task",
-    "Timeline",
+    "TimelineEntry",
+    "TimelineSetting",
     "TlsError",
     "TokenBucket",
     "TokenLimiter",
-    "Transition",
     "UnknownOptionError",
     "UnrecoverableError",
     "UnsupportedFeatureError",

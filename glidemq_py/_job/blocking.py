@@ -223,9 +223,9 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return wait_for(self._job, self._job.get_failed_attempts())
 
     def get_timeline(self) -> list[Transition]:
-        """Return the changes of the job's state, oldest first; an empty list if the queue records none.
+        """Return the changes of the job's state, oldest first; an empty list if none are recorded.
 
-        `Queue.set_timeline` turns it on. Changes by Node clients are not recorded.
+        `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
         """
         return wait_for(self._job, self._job.get_timeline())
 

@@ -2,18 +2,20 @@
 
 -- Fields read of a job that may be fetched.
 local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey',
-  'timeline' }
+  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey' }
 local AT = G.positions(FIELDS)
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, AT.data, AT.opts, AT.timestamp
 local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
 local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
 local PRIORITY, STACKTRACE, BUDGET_KEY, FAIR_KEY = AT.priority, AT.stacktrace, AT.budgetKey, AT.fairKey
 -- The same, in queues that have used ranks.
-local RANKED_FIELDS = {}
-for at = 1, #FIELDS do RANKED_FIELDS[at] = FIELDS[at] end
+local RANKED_FIELDS, ALL_FIELDS = {}, {}
+for at = 1, #FIELDS do RANKED_FIELDS[at], ALL_FIELDS[at] = FIELDS[at], FIELDS[at] end
 RANKED_FIELDS[#FIELDS + 1] = 'rank'
 local RANK = #RANKED_FIELDS
+-- The same, in queues that record timelines.
+ALL_FIELDS[RANK], ALL_FIELDS[RANK + 1] = 'rank', 'timeline'
+local TIMELINE = #ALL_FIELDS
 
 local M = G.groups
 
@@ -37,9 +39,10 @@ G.drop = function(fetching, id, entry, reason)
   fetching.dropped[#fetching.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = reason })
 end
 
--- The same for a queue with ranks. A worker reads a rank that no priority has in place of the priority, after an r.
-local function read_ranked(key)
-  local h = G.pcall('HMGET', key, unpack(RANKED_FIELDS))
+-- The same for a queue with ranks or timelines. A worker reads a rank that no priority has in place of the priority,
+-- after an r.
+local function read_more(key, fields)
+  local h = G.pcall('HMGET', key, unpack(fields))
   if h[RANK] then h[PRIORITY] = 'r' .. h[RANK] end
   return h
 end
@@ -111,22 +114,26 @@ end
 local function write_active(q, fetching, id, entry, h)
   local key = q.J .. id
   local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
-  local timeline = G.timeline_fields(q, id, h[AT.timeline], 'active', now_text, fetching.consumer)
+  local timeline = fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
   if fetching.lease then
     local lease, deadline = G.leases.start(fetching, id, entry, fence, h[OPTS])
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', fence,
-      'lease', lease, unpack(timeline))
+      'lease', lease)
     if h[GROUP_KEY] then redis.call('HSET', key, 'slot', '1', 'takenBy', entry == '' and fetching.consumer or '') end
   elseif h[GROUP_KEY] then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '', unpack(timeline))
+      'slot', '1', 'takenBy', entry == '' and fetching.consumer or '')
   elseif entry == '' then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      'takenBy', fetching.consumer, unpack(timeline))
-  else
+      'takenBy', fetching.consumer)
+  elseif timeline then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
-      unpack(timeline))
+      'timeline', timeline)
+    timeline = nil
+  else
+    redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
+  if timeline then redis.call('HSET', key, 'timeline', timeline) end
   if entry == '' then
     track_list_job(q, fetching, id, h)
     if h[FAIR_KEY] then G.fair.start(q, id, h[FAIR_KEY]) end
@@ -158,7 +165,8 @@ end
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
-  local h = fetching.ranked and read_ranked(key) or G.pcall('HMGET', key, unpack(FIELDS))
+  local more = fetching.timeline and ALL_FIELDS or fetching.ranked and RANKED_FIELDS
+  local h = more and read_more(key, more) or G.pcall('HMGET', key, unpack(FIELDS))
   if h.err then
     G.drop(fetching, id, entry, 'the job key is not a hash')
     return false

@@ -31,7 +31,7 @@ local function batch(q, fetching, quiet)
     q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
-    results = G.results.settings(q, not G.numbers_results(fetching.settings)),
+    timeline = fetching.timeline, results = G.results.settings(q, not G.numbers_results(fetching.settings)),
   }
 end
 
@@ -80,18 +80,30 @@ local function leave_group(b, id, group, final)
   G.add_ready_group(b.fetching, group)
 end
 
+local function write_completed(b, key, id, result, before)
+  local timeline = b.timeline and G.timeline(b.q, id, before, 'completed', b.now, G.REPORTER)
+  if timeline then
+    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text, 'timeline', timeline)
+  else
+    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
+  end
+end
+
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, group, parent, parents, scheduler, timeline = current(key, row, COMPLETED, 'groupKey', 'parentId',
-    'parentIds', 'schedulerName', 'timeline')
+  local rejected, group, parent, parents, scheduler, timeline
+  if b.timeline then
+    rejected, group, parent, parents, scheduler, timeline = current(key, row, COMPLETED, 'groupKey', 'parentId',
+      'parentIds', 'schedulerName', 'timeline')
+  else
+    rejected, group, parent, parents, scheduler = current(key, row, COMPLETED, 'groupKey', 'parentId', 'parentIds',
+      'schedulerName')
+  end
   if rejected then return rejected end
   local result, keep = row[RESULT], row[KEEP]
   index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
   if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
-  if not DELETED[keep] then
-    redis.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text,
-      unpack(G.timeline_fields(b.q, row[ID], timeline, 'completed', b.now_text, b.fetching.consumer)))
-  end
+  if not DELETED[keep] then write_completed(b, key, row[ID], result, timeline) end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.COMPLETED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)
   leave_group(b, row[ID], group, true)
@@ -139,7 +151,7 @@ local function fail_finally(b, row, group, failure, keep, ...)
     redis.call('HSET', b.q.J .. row[ID], 'state', 'failed', 'failedReason', reason, 'failedType', kind,
       'finishedOn', b.now_text, ...)
     if #fields > 0 then redis.call('HSET', b.q.J .. row[ID], unpack(fields)) end
-    G.note_state(b.q, row[ID], 'failed', b.now_text, b.fetching.consumer)
+    G.note_reported(b.q, row[ID], 'failed', b.now)
   end
   if b.results then G.results.append(b.q, b.results, row[ID], G.results.FAILED, b.now_text, not DELETED[keep]) end
   leave_source(b, row)

@@ -5,8 +5,7 @@ G.fair, G.ranks, G.limit_ttl = {}, {}, {}
 G.finish_kinds, G.rescheduling, G.schedulers, G.sources, G.staging = {}, {}, {}, {}, {}
 G.subscriptions, G.suspension = {}, {}
 
--- Record a change of a job's state: (q, id, state, now, worker), or return the fields that record it:
--- (q, id, timeline so far, state, now, worker). Our own library replaces both (features/timeline).
-G.note_state = function() end
-local NO_FIELDS = {}
-G.timeline_fields = function() return NO_FIELDS end
+local function nothing() end
+
+-- Record a change of a job's state. Our own library replaces these functions (features/timeline).
+G.note_state, G.note_reported, G.timeline, G.new_timeline = nothing, nothing, nothing, nothing

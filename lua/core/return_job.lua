@@ -10,7 +10,6 @@ G.return_job = function(q, id, now, h)
     G.suspects.add(q, id, h)
     G.bump(key, 'fence')
     redis.call('HDEL', key, 'processedOn', 'lastActive')
-    G.note_state(q, id, 'waiting', now)
     return nil
   end
   if h.groupKey then

@@ -9,7 +9,7 @@ G.end_failed = function(q, id, now, reason, event, processed_on, attempt)
   redis.call('ZADD', q.failed, now_text, id)
   redis.call('HSET', q.J .. id, 'state', 'failed', 'failedReason', reason, 'finishedOn', now_text)
   if fields then redis.call('HSET', q.J .. id, unpack(fields)) end
-  G.note_state(q, id, 'failed', now_text, attempt and attempt.worker)
+  G.note_state(q, id, 'failed', now, attempt and attempt.worker)
   G.results.failed(q, id, now_text)
   if event == 'failed' then
     G.emit(q.events, 'failed', id, 'failedReason', reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glidemq_py._core.calls import administration, working
-from glidemq_py._features.timeline.timeline import Transition, read_timeline, set_call
+from glidemq_py._features.timeline.timeline import TimelineEntry, read_timeline, set_call
 from tests.lua.own_support import START, OwnQueue
 
 
@@ -15,8 +17,8 @@ def states(q: OwnQueue, job_id: str = "1") -> list[str]:
     return [transition.state.value for transition in timeline(q, job_id)]
 
 
-def timeline(q: OwnQueue, job_id: str = "1") -> list[Transition]:
-    return read_timeline(q.job(job_id).get("timeline", ""))
+def timeline(q: OwnQueue, job_id: str = "1") -> list[TimelineEntry]:
+    return read_timeline(q.job(job_id).get("timeline", ""), int(q.job(job_id).get("timestamp", 0)))
 
 
 def turn_on(q: OwnQueue, sample: int = 1_000_000, entries: int = 50) -> None:
@@ -122,9 +124,73 @@ def test_several_workers(q: OwnQueue) -> None:
 
 
 @pytest.mark.parametrize("junk", ["x", "|", "fffffffffffffff|\na1", "1|py-7", "zz|\nw0"])
-def test_malformed_field_is_replaced(q: OwnQueue, junk: str) -> None:
+def test_malformed_field_is_survived(q: OwnQueue, junk: str) -> None:
     turn_on(q)
     q.add_job()
     q.redis("HSET", "job:1", "timeline", junk)
     q.finish(q.take_one().completed())
-    assert states(q) == ["active", "completed"]
+    assert states(q)[-2:] == ["active", "completed"]
+
+
+def test_huge_malformed_field_is_replaced(q: OwnQueue) -> None:
+    turn_on(q)
+    q.add_job()
+    q.redis("HSET", "job:1", "timeline", "x" * 1_000_000)
+    q.finish(q.take_one().completed())
+    assert len(q.job("1")["timeline"]) < 64
+
+
+def test_oldest_entry_keeps_its_worker(q: OwnQueue) -> None:
+    turn_on(q, entries=1)
+    q.add_job()
+    q.finish(q.take_one("py-7").completed())
+    assert timeline(q) == [("completed", START, "py-7")]
+
+
+def test_job_of_a_peer_is_recorded_from_its_start(q: OwnQueue) -> None:
+    turn_on(q)
+    q.redis("XADD", "stream", "*", "jobId", q.put_job("7"), "name", "task")
+    q.finish(q.take_one().completed())
+    assert states(q, "7") == ["active", "completed"]
+
+
+def test_ordered_jobs(q: OwnQueue) -> None:
+    turn_on(q)
+    first, second = (q.add_job(ordering=("k", 1, 0, 0, 0, 0, 0)) for _ in range(2))
+    jobs = q.fetch(2)
+    assert [job.id for job in jobs] == [first]
+    q.finish(jobs[0].completed())
+    q.finish(q.take_one().completed())
+    assert states(q, first) == ["waiting", "active", "completed"]
+    assert states(q, second) == ["waiting", "group-waiting", "waiting", "active", "completed"]
+
+
+def test_lease_names_its_owner(q: OwnQueue) -> None:
+    turn_on(q)
+    q.add_job()
+    reply = q.run(working.exchange(q.meta, "owner", 1, (), False, False, leasing=("owner", 5_000, True, ())))
+    assert [job.id for job in reply.jobs] == ["1"]
+    assert timeline(q)[-1] == ("active", START, "owner")
+
+
+LUA = Path(__file__).parents[2] / "lua"
+UNRECORDED = {
+    # A message has a state per subscription, and no timeline.
+    "features/broadcast",
+    # Records of writes, not of jobs.
+    "features/staged_writes",
+    # A restored job has the timeline of the backup.
+    "features/backup",
+}
+
+
+def test_every_change_of_state_is_recorded() -> None:
+    changes = [
+        path for folder in ("core", "features") for path in sorted((LUA / folder).rglob("*.lua"))
+        if re.search(r"'HSET', [^\n]*'state', ", path.read_text())
+        and "/".join(path.relative_to(LUA).parts[:2]) not in UNRECORDED
+    ]  # fmt: skip
+    assert len(changes) > 12
+    assert [
+        path.name for path in changes if "timeline" not in path.read_text() and "G.note_" not in path.read_text()
+    ] == []

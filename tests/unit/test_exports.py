@@ -44,7 +44,7 @@ EXPORTED = {
     # signals
     "JobSignal", "JobInterruptedError",
     "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
-    "Timeline", "Transition",
+    "TimelineSetting", "TimelineEntry",
     "AttemptHistory", "FailedAttempt", "Failure", "FailurePolicy", "FailureReason", "FailureStats",
     "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     "WaitingChildrenError",

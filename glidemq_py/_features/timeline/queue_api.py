@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.timeline.timeline import (
-    FIELD,
-    Timeline,
-    Transition,
+    TimelineEntry,
+    TimelineSetting,
     check_entries,
     check_sample,
-    read_timeline,
+    read_job_timeline,
     read_timeline_setting,
     set_call,
 )
@@ -35,18 +34,16 @@ async def set_timeline(self: ConnectedQueue, sample: float = 1.0, *, max_entries
     await link.transport.call(set_call(link.keys.meta, f"{share}|{entries}" if share else None))
 
 
-async def get_timeline_setting(self: ConnectedQueue) -> Timeline:
+async def get_timeline_setting(self: ConnectedQueue) -> TimelineSetting:
     """Return whether and how the queue records timelines."""
     link = await self._connected()
     return read_timeline_setting(await link.transport.command("HGET", link.keys.meta, "timeline"))
 
 
-async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[Transition]:
+async def get_job_timeline(self: ConnectedQueue, job_id: str) -> list[TimelineEntry]:
     """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
 
     Args:
         job_id: Id of the job.
     """
-    link = await self._connected()
-    text = await link.transport.command("HGET", link.keys.job(parse_job_id(job_id)), FIELD)
-    return read_timeline(text.decode("utf-8", "replace")) if text else []
+    return await read_job_timeline(await self._connected(), parse_job_id(job_id))

@@ -13,12 +13,15 @@ from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
+    from glidemq_py._job.link import QueueLink
 
 __all__ = [
-    "Timeline",
-    "Transition",
+    "TimelineEntry",
+    "TimelineSetting",
+    "check_entries",
     "check_sample",
     "get_timeline",
+    "read_job_timeline",
     "read_timeline",
     "read_timeline_setting",
     "set_call",
@@ -29,7 +32,7 @@ ALL: Final = 1_000_000
 _MOST: Final = 1_000
 
 
-class Transition(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One change of a job's state.
 
     Attributes:
@@ -43,11 +46,11 @@ class Transition(NamedTuple):
     worker: str
 
 
-class Timeline(NamedTuple):
+class TimelineSetting(NamedTuple):
     """Setting of a queue's timelines; see `Queue.set_timeline`.
 
     Attributes:
-        sample: Fraction of the jobs that have a timeline, 0.0 to 1.0; 0.0 = off.
+        sample: Fraction of the jobs that have a timeline, 0.0..1.0; 0.0 = off.
         max_entries: Number of newest transitions that a job keeps.
     """
 
@@ -72,22 +75,7 @@ def check_entries(value: object) -> int:
     return check_int("max_entries", value, 1, _MOST)
 
 
-def read_timeline(text: str) -> list[Transition]:
-    """Return the transitions of the record's field, oldest first. Malformed lines are skipped."""
-    head, *lines = text.split("\n")
-    base, _, first = head.partition("|")
-    if _HEX.fullmatch(base) is None:
-        return []
-    found: list[Transition] = []
-    for line in lines:
-        parts = _LINE.fullmatch(line)
-        if parts is not None:
-            worker = first if parts["by"] == "=" else parts["by"][1:]
-            found.append(Transition(_STATES[parts["state"]], int(base, 16) + int(parts["after"], 16), worker))
-    return found
-
-
-_HEX: Final = re.compile("[0-9a-f]{1,12}")
+_LINE: Final = re.compile(r"(?P<state>[wpdacfskg])(?P<at>[0-9a-z]{1,10})(?P<by>=|\|.*|)")
 _STATES: Final = {
     "w": JobState.WAITING,
     "p": JobState.PRIORITIZED,
@@ -99,19 +87,44 @@ _STATES: Final = {
     "k": JobState.WAITING_CHILDREN,
     "g": JobState.GROUP_WAITING,
 }
-_LINE: Final = re.compile(r"(?P<state>[wpdacfskg])(?P<after>[0-9a-f]{1,12})(?P<by>=|\|.*|)")
 
 
-def read_timeline_setting(text: bytes | None) -> Timeline:
+def read_timeline(text: str, added: int) -> list[TimelineEntry]:
+    """Return the transitions of the record's field, oldest first. Malformed lines are skipped.
+
+    ``added`` is the record's timestamp: the time of the first transition, if that is the add.
+    """
+    first, *lines = text.split("\n")
+    found: list[TimelineEntry] = []
+    if first in _STATES:
+        found.append(TimelineEntry(_STATES[first], added, ""))
+    worker = ""
+    for line in lines:
+        parts = _LINE.fullmatch(line)
+        if parts is not None:
+            if parts["by"] != "=":
+                worker = parts["by"][1:]
+            found.append(TimelineEntry(_STATES[parts["state"]], int(parts["at"], 36), worker))
+    return found
+
+
+def read_timeline_setting(text: bytes | None) -> TimelineSetting:
     """Return the setting of the meta field; off if it is absent or malformed."""
     found = re.fullmatch(rb"(\d{1,7})\|(\d{1,6})", text or b"")
-    return Timeline() if found is None else Timeline(int(found[1]) / ALL, int(found[2]))
+    return TimelineSetting() if found is None else TimelineSetting(int(found[1]) / ALL, int(found[2]))
 
 
-async def get_timeline(self: Job[Any, Any, Any]) -> list[Transition]:
-    """Return the changes of the job's state, oldest first; an empty list if the queue records none.
+async def read_job_timeline(link: QueueLink, job_id: str) -> list[TimelineEntry]:
+    """Return the transitions of a job, oldest first."""
+    added, text = await link.transport.command("HMGET", link.keys.job(job_id), "timestamp", FIELD)
+    if not text:
+        return []
+    return read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
 
-    `Queue.set_timeline` turns it on. Changes by Node clients are not recorded.
+
+async def get_timeline(self: Job[Any, Any, Any]) -> list[TimelineEntry]:
+    """Return the changes of the job's state, oldest first; an empty list if none are recorded.
+
+    `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
     """
-    text = await self._link.transport.command("HGET", self._link.keys.job(self.id), FIELD)
-    return read_timeline(text.decode("utf-8", "replace")) if text else []
+    return await read_job_timeline(self._link, self.id)

@@ -89,7 +89,8 @@ A.full = function(q, now, quiet, id, row, group, extra, inner)
   if entry ~= '' then fields[#fields + 1], fields[#fields + 2] = 'eid', entry end
   for _, part in ipairs(more_fields(q, now, row, group, inner)) do fields[#fields + 1] = part end
   for _, part in ipairs(extra or {}) do fields[#fields + 1] = part end
-  for _, part in ipairs(G.timeline_fields(q, id, false, state, now)) do fields[#fields + 1] = part end
+  local timeline = G.new_timeline(q, id, state)
+  if timeline then fields[#fields + 1], fields[#fields + 2] = 'timeline', timeline end
   redis.call('HSET', q.J .. id, unpack(fields))
   if not quiet then G.emit(q.events, 'added', id, 'name', row[NAME]) end
 end

@@ -73,7 +73,11 @@ local function add_plain(q, now_text, quiet, id, row, trims)
   if rawget(q, 'channels') ~= false then G.ring(q) end
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
-    'state', 'waiting', unpack(G.timeline_fields(q, id, false, 'waiting', now_text)))
+    'state', 'waiting')
+  if rawget(q, 'timeline') ~= false then
+    local timeline = G.new_timeline(q, id, 'waiting')
+    if timeline then call('HSET', key, 'timeline', timeline) end
+  end
   -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
   if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
   if quiet then return end

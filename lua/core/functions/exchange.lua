@@ -110,6 +110,7 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
   if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
   fetching.held, fetching.settings, fetching.channel = request.held or nil, settings, request.channel or nil
+  fetching.timeline = rawget(q, 'timeline')
   if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
   q.defer = true
   rawset(q, 'fetching', fetching)

@@ -67,6 +67,7 @@ G.export('reattach', { 'allow-oom' }, function(q, request)
   local want, cursor, known_ids = request.want, request.cursor, request.known_ids
   local fetching = G.fetching(q, G.now(q), request.consumer, request.quiet)
   fetching.reattach, fetching.ranked = true, G.ranks.are_used(G.settings(q))
+  fetching.timeline = rawget(q, 'timeline')
   local in_lists = string.sub(cursor, 1, 2) == LISTS
   if in_lists then
     cursor = from_lists(q, fetching, set_of(known_ids), want, tonumber(string.sub(cursor, 3)))

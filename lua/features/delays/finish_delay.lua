@@ -21,7 +21,7 @@ G.finish_kinds[G.report_kinds.delayed] = function(b, row)
     redis.call('ZADD', b.q.scheduled, G.scheduled_score(priority, due), id)
   end
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay)
-  G.note_state(b.q, id, 'delayed', b.now_text, b.fetching.consumer)
+  G.note_reported(b.q, id, 'delayed', b.now)
   if row[ROW.data] then redis.call('HSET', key, 'data', row[ROW.data]) end
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)

@@ -107,6 +107,7 @@ end
 F.put_back = function(q, id, key, priority)
   F.place(q, id, key, G.priority_of(priority))
   redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
+  G.note_state(q, id, 'waiting')
 end
 
 -- Delay an active job with a fair key until `at`. Return false for any other job.

@@ -18,7 +18,7 @@ G.finish_kinds[G.report_kinds.waiting_children] = function(b, row)
   if revoked == '1' then return F.fail_at_once(b, row, group, 'revoked', 'JobRevokedError', keep) end
   G.flows.wait(b.q, id, b.now)
   redis.call('HSET', key, 'state', 'waiting-children')
-  G.note_state(b.q, id, 'waiting-children', b.now_text, b.fetching.consumer)
+  G.note_reported(b.q, id, 'waiting-children', b.now)
   if row[ROW.data] then redis.call('HSET', key, 'data', row[ROW.data]) end
   redis.call('HDEL', key, 'stalledCount', 'suspectLimit')
   F.leave_source(b, row)

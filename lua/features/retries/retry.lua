@@ -17,7 +17,7 @@ F.retry = function(b, key, row, attempts, priority, stalled, history, rank)
   end
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', attempts, 'failedReason', row[ROW.reason],
     'failedType', row[ROW.failed_type], 'stacktrace', row[ROW.stacktrace], 'processedOn', b.now_text)
-  G.note_state(b.q, row[ROW.id], 'delayed', b.now_text, b.fetching.consumer)
+  G.note_reported(b.q, row[ROW.id], 'delayed', b.now)
   if history then redis.call('HSET', key, 'failedAttempts', history) end
   if is_given(row[ROW.next_fallback]) then G.bump(key, 'fallbackIndex') end
   if stalled then redis.call('HDEL', key, 'stalledCount', 'suspectLimit') end

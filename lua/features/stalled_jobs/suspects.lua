@@ -67,6 +67,7 @@ S.add = function(q, id, h)
   end
   redis.call('ZADD', q.suspects, G.int(G.count_of(h.suspectLimit)), id)
   redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', '')
+  G.note_state(q, id, 'waiting')
   G.wake(q, 1)
 end
 

@@ -12,7 +12,7 @@ S.enter = function(q, id, now, reason, timeout)
   local key = q.J .. id
   redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
   redis.call('HSET', key, 'state', 'suspended', 'suspendedAt', G.text(now))
-  G.note_state(q, id, 'suspended', now)
+  G.note_reported(q, id, 'suspended', now)
   -- Fields of an earlier suspension do not apply to this one.
   redis.call('HDEL', key, 'suspendReason', 'suspendTimeout')
   if G.given(reason) then redis.call('HSET', key, 'suspendReason', reason) end

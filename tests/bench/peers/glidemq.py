@@ -9,6 +9,8 @@ from typing import Any
 from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, Worker
 from tests.bench.peers.protocol import Hit, main
 
+FAILURE = "the first attempt of each job fails"
+
 OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
     "ordered": lambda number: {"ordering": {"key": f"key-{number % 1000}"}},
     "grouped": lambda number: {"ordering": {"key": f"key-{number % 20}", "concurrency": 10}},
@@ -23,6 +25,8 @@ OPTIONS_OF_KIND: dict[str, Callable[[int], dict[str, Any]]] = {
     "ranked": lambda number: {"rank": 5_000 + number % 100},
     "lifo": lambda number: {"lifo": True},
     "fair": lambda number: {"fair_key": f"tenant-{number % 1000}"},
+    "failing": lambda number: {"attempts": 2},
+    "failing-unrecorded": lambda number: {"attempts": 2},
 }
 
 
@@ -31,6 +35,9 @@ class GlideMQ:
 
     def __init__(self, url: str) -> None:
         kind = os.environ.get("BENCH_KIND", "plain")
+        self._kind = kind
+        self._is_set = False
+        self._fails = kind.startswith("failing")
         self._options = OPTIONS_OF_KIND.get(kind)
         self._limiter: Any = {"max": 1_000_000, "duration": 1_000} if kind == "limited" else None
         self._url = url.replace("redis://", "valkey://", 1)
@@ -46,7 +53,16 @@ class GlideMQ:
             return await self._queue.add("noop", data, **self._options(data["n"]))
         return await self._queue.add("noop", data)
 
+    async def _set_queue(self) -> None:
+        if self._kind.startswith("timeline"):
+            await self._queue.set_timeline(0.01 if self._kind == "timeline-sampled" else 1.0)
+        elif self._kind == "failing-unrecorded":
+            await self._queue.set_attempt_history(max_attempts=0)
+
     async def add_bulk(self, rows: list[dict[str, Any]]) -> object:
+        if not self._is_set:
+            self._is_set = True
+            await self._set_queue()
         options = self._options
         if self._broadcast is not None:
             return await self._broadcast.publish_bulk([("noop", row) for row in rows])
@@ -62,18 +78,24 @@ class GlideMQ:
         async def handle(job: Job[Any, Any]) -> Any:
             return hit(job.data)
 
+        async def fail_once(job: Job[Any, Any]) -> Any:
+            if not job.attempts_made:
+                raise ValueError(FAILURE)
+            return hit(job.data)
+
         def handle_in_thread(job: Job[Any, Any]) -> Any:
             return hit(job.data)
 
-        handler: Any = handle_in_thread if threads else handle
+        handler: Any = handle_in_thread if threads else fail_once if self._fails else handle
         if self._broadcast is not None:
             self._worker = BroadcastWorker(
                 "bench", handler, self._url, subscription="all", start_from="0-0", concurrency=concurrency
             )
         else:
             self._worker = Worker(
-                "bench", handler, connection=self._url, concurrency=concurrency, limiter=self._limiter
-            )
+                "bench", handler, connection=self._url, concurrency=concurrency, limiter=self._limiter,
+                log_failures=not self._fails,
+            )  # fmt: skip
         await self._worker.__aenter__()
 
     async def stop_worker(self) -> None:

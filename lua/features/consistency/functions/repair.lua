@@ -127,6 +127,7 @@ LOST.delayed = function(q, id, h, now)
     id = id, name = h.name or '', priority = G.count_of(h.priority), due = due, rank = h.rank, fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state)
+  if state ~= h.state then G.note_state(q, id, state, now) end
 end
 
 local function ready(q, id, h, now)
@@ -135,6 +136,7 @@ local function ready(q, id, h, now)
     rank = h.rank, fair = h.fairKey,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)
+  if state ~= h.state then G.note_state(q, id, state, now) end
 end
 
 LOST.prioritized = ready
