@@ -63,6 +63,15 @@ EXPECTED = {
         r"sent to (ada|bob)",
         r"attempts kept after the requeue: 2",
     ],
+    "timeline": [
+        r"delayed for \d+ ms",
+        r"waiting for \d+ ms",
+        r"active for \d+ ms",
+        r"delayed for \d+ ms",
+        r"waiting for \d+ ms",
+        r"active for \d+ ms",
+        r"completed",
+    ],
     "flows": [
         "anna: 3 pictures, 600 bytes, 1 left out",
         "flowchart BT",

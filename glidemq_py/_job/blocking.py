@@ -22,7 +22,7 @@ from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
-from glidemq_py._features.timeline.timeline import Transition
+from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._job import job as jobs
 from glidemq_py._job.blocking_runtime import wait_for
@@ -222,7 +222,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         """
         return wait_for(self._job, self._job.get_failed_attempts())
 
-    def get_timeline(self) -> list[Transition]:
+    def get_timeline(self) -> list[TimelineEntry]:
         """Return the changes of the job's state, oldest first; an empty list if none are recorded.
 
         `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.

@@ -52,7 +52,7 @@ from glidemq_py._features.schedulers.queue_api import TemplateInput
 from glidemq_py._features.stalled_jobs.queue_api import StalledPolicy
 from glidemq_py._features.streams.queue_api import StreamChunk
 from glidemq_py._features.suspend.job_api import SuspendInfo
-from glidemq_py._features.timeline.timeline import Timeline, Transition
+from glidemq_py._features.timeline.timeline import TimelineEntry, TimelineSetting
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job.blocking import BlockingJob as Job
@@ -1163,11 +1163,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         run_immediately(self._core.set_timeline(sample, max_entries=max_entries))
 
-    def get_timeline_setting(self) -> Timeline:
+    def get_timeline_setting(self) -> TimelineSetting:
         """Return whether and how the queue records timelines."""
         return run_immediately(self._core.get_timeline_setting())
 
-    def get_job_timeline(self, job_id: str) -> list[Transition]:
+    def get_job_timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return the changes of a job's state, oldest first; see `Job.get_timeline`.
 
         Args:
