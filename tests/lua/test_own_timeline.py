@@ -168,8 +168,8 @@ def test_ordered_jobs(q: OwnQueue) -> None:
 def test_lease_names_its_owner(q: OwnQueue) -> None:
     turn_on(q)
     q.add_job()
-    reply = q.run(working.exchange(q.meta, "owner", 1, (), False, False, leasing=("owner", 5_000, True, ())))
-    assert [job.id for job in reply.jobs] == ["1"]
+    leasing = working.Leasing("owner", 5_000, True, [])
+    assert len(q.run(working.exchange(q.meta, "owner", 1, (), False, False, leasing=leasing)).jobs) == 1
     assert timeline(q)[-1] == ("active", START, "owner")
 
 
