@@ -12,6 +12,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
+    from glidemq_py._client.transport import JobTransport
     from glidemq_py._job.job import Job
     from glidemq_py._job.link import QueueLink
 
@@ -114,7 +115,7 @@ def read_timeline_setting(text: bytes | None) -> TimelineSetting:
     return TimelineSetting() if found is None else TimelineSetting(int(found[1]) / ALL, int(found[2]))
 
 
-async def read_job_timeline(link: QueueLink, job_id: str) -> list[TimelineEntry]:
+async def read_job_timeline(link: QueueLink[JobTransport], job_id: str) -> list[TimelineEntry]:
     """Return the transitions of a job, oldest first."""
     added, text = await link.transport.command("HMGET", link.keys.job(job_id), "timestamp", FIELD)
     if not text:
