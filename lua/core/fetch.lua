@@ -39,9 +39,10 @@ G.drop = function(fetching, id, entry, reason)
   fetching.dropped[#fetching.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = reason })
 end
 
--- The same for a queue with ranks or timelines. A worker reads a rank that no priority has in place of the priority,
--- after an r.
-local function read_more(key, fields)
+-- Read these fields. A worker reads a rank that no priority has in place of the priority, after an r.
+local function read_job(fetching, key)
+  local fields = fetching.timeline and ALL_FIELDS or fetching.ranked and RANKED_FIELDS
+  if not fields then return G.pcall('HMGET', key, unpack(FIELDS)) end
   local h = G.pcall('HMGET', key, unpack(fields))
   if h[RANK] then h[PRIORITY] = 'r' .. h[RANK] end
   return h
@@ -110,11 +111,8 @@ local function track_list_job(q, fetching, id, h)
   end
 end
 
--- Mark the job active and add it to the reply.
-local function write_active(q, fetching, id, entry, h)
-  local key = q.J .. id
-  local fence, now_text = G.count_of(h[FENCE]) + 1, fetching.now_text
-  local timeline = fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
+local function write_activation(fetching, key, id, entry, fence, h, timeline)
+  local now_text = fetching.now_text
   if fetching.lease then
     local lease, deadline = G.leases.start(fetching, id, entry, fence, h[OPTS])
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', fence,
@@ -129,11 +127,19 @@ local function write_active(q, fetching, id, entry, h)
   elseif timeline then
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence,
       'timeline', timeline)
-    timeline = nil
+    return
   else
     redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', fence)
   end
   if timeline then redis.call('HSET', key, 'timeline', timeline) end
+end
+
+-- Mark the job active and add it to the reply.
+local function write_active(q, fetching, id, entry, h)
+  local key = q.J .. id
+  local fence = G.count_of(h[FENCE]) + 1
+  write_activation(fetching, key, id, entry, fence, h,
+    fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer))
   if entry == '' then
     track_list_job(q, fetching, id, h)
     if h[FAIR_KEY] then G.fair.start(q, id, h[FAIR_KEY]) end
@@ -165,8 +171,7 @@ end
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
-  local more = fetching.timeline and ALL_FIELDS or fetching.ranked and RANKED_FIELDS
-  local h = more and read_more(key, more) or G.pcall('HMGET', key, unpack(FIELDS))
+  local h = read_job(fetching, key)
   if h.err then
     G.drop(fetching, id, entry, 'the job key is not a hash')
     return false
