@@ -82,7 +82,7 @@ local function bounded(text, entries)
     starts[#starts + 1] = at
   end
   -- Without the letter of the add, the first entry begins with the first newline.
-  local count = #starts - (starts[2] == 1 and 1 or 0)
+  local count = #starts - (string.sub(text, 1, 1) == '\n' and 1 or 0)
   if count <= entries then return text end
   local cut = starts[#starts - entries + 1]
   local kept = string.sub(text, cut)
