@@ -31,6 +31,8 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
     GroupRateLimitError,
+    JobBatchFinishedError,
+    JobBatchNotFoundError,
     JobCostError,
     JobDataError,
     JobFailedError,
@@ -110,6 +112,8 @@ if TYPE_CHECKING:
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
     from glidemq_py._features.flows.reading import JobNode
+    from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus, JobBatch
+    from glidemq_py._features.job_batches.batch_ref import BatchRef
     from glidemq_py._features.leases.exchanging import LeaseOutcome
     from glidemq_py._features.leases.lease import Lease
     from glidemq_py._features.leases.queue_api import LeaseReport
@@ -174,6 +178,8 @@ else:
             "glidemq_py._features.dependencies.dependencies": ("Dependency",),
             "glidemq_py._features.flows.parent_option": ("JobRef",),
             "glidemq_py._features.flows.reading": ("JobNode",),
+            "glidemq_py._features.job_batches.batch": ("BatchJob", "BatchStatus", "JobBatch"),
+            "glidemq_py._features.job_batches.batch_ref": ("BatchRef",),
             "glidemq_py._features.leases.exchanging": ("LeaseOutcome",),
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
@@ -220,8 +226,11 @@ __all__ = [
     "BackupInfo",
     "BackupSchedule",
     "BatchError",
+    "BatchJob",
     "BatchMismatchError",
     "BatchOptions",
+    "BatchRef",
+    "BatchStatus",
     "BlockingJob",
     "Broadcast",
     "BroadcastWorker",
@@ -274,6 +283,9 @@ __all__ = [
     "GroupRateLimitError",
     "IamCredentials",
     "Job",
+    "JobBatch",
+    "JobBatchFinishedError",
+    "JobBatchNotFoundError",
     "JobCostError",
     "JobCounts",
     "JobDataError",

@@ -46,6 +46,7 @@ JOBS = {
     r"list\[Lease\[.*\]\]": "leases_of",
     r"LeaseReport\[.*\]": "report_of",
     "BlockingLeaseContext": "context_of",
+    r"JobBatch|Iterator\[JobBatch\]": "batch_of",
     rf"list\[VectorMatch\[{_JOB}\]\]": "twins_in_matches",
 }
 """Functions of glidemq_py/sync/driving.py that convert results, by result type."""
@@ -153,6 +154,7 @@ TWINS = (
             "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py._job.blocking import BlockingJob as Job",
             "from glidemq_py.sync.driving import QueueCore",
+            "from glidemq_py.sync.batches import JobBatch",
             "from glidemq_py.sync.leases import Lease",
         ],
         start="",
@@ -202,6 +204,38 @@ TWINS = (
         return Job(self._core.job)
 ''',
         omitted=frozenset({"from_token", "job"}),
+    ),
+    Twin(
+        source="glidemq_py._features.job_batches.batch.JobBatch",
+        target="glidemq_py/sync/batches.py",
+        title="`JobBatch` for blocking code.",
+        doc="""A set of jobs, in any queues, with jobs that are added when all of them have ended.
+
+    The blocking form of `glidemq_py.JobBatch`. `Queue.create_batch` and `Queue.get_batch` return it. A ``with`` block
+    closes the batch at its end, unless it raises an exception.""",
+        held="_core",
+        run="run_immediately({})",
+        head=[
+            "from glidemq_py._client.runtime import run_immediately",
+            "from typing import Self",
+            "from glidemq_py._features.job_batches.batch import JobBatch as BatchCore",
+            "from glidemq_py._job.blocking import BlockingJob as Job",
+        ],
+        start='''    __slots__ = ("_core",)
+
+    def __init__(self, core: BatchCore) -> None:
+        """Create a batch; for queues only."""
+        self._core = core
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+''',
+        omitted=frozenset({"__enter__"}),
+        attributes={"id": ("str", "Id of the batch.")},
     ),
     Twin(
         source="glidemq_py._api.flow_producer.FlowProducer",

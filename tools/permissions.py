@@ -38,6 +38,8 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "get_group",
             "get_fair_key",
             "iter_fair_keys",
+            "get_batch",
+            "iter_batches",
             "get_job",
             "get_job_count_by_types",
             "get_job_counts",
@@ -55,7 +57,9 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "is_paused",
             "get_workers",
         ],
+        "JobBatch": ["get_status", "iter_jobs"],
         "Job": [
+            "get_batch_ref",
             "get_parents",
             "get_cursor",
             "get_failed_attempts",
@@ -95,6 +99,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "add",
             "add_and_wait",
             "add_bulk",
+            "create_batch",
             "get_dead_letter_job",
             "get_dead_letter_jobs",
             "pause",
@@ -135,6 +140,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "set_global_rate_limit",
             "subscribe",
         ],
+        "JobBatch": ["add", "add_bulk", "close"],
         "Producer": ["add", "add_bulk", "close"],
         "ServerlessPool": ["close_all", "get_producer"],
         "Task": ["add", "add_and_wait", "add_bulk"],
@@ -188,6 +194,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
     },
     "operator app": {
         "BackupSchedule": ["run_due"],
+        "JobBatch": ["cancel"],
         "Queue": [
             "backup",
             "change_delay",

@@ -58,8 +58,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     name: _names(fields)
     for name, fields in {
         # -- adding
-        "new_job": f"{_NEW_JOB} parent rank dependencies fair",
-        "flow_job": f"{_NEW_JOB} flow rank dependencies fair",
+        "new_job": f"{_NEW_JOB} parent rank dependencies fair batch",
+        "flow_job": f"{_NEW_JOB} flow rank dependencies fair batch",
         "flow_links": "inner multi parents",
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
         "deduplication": "id ttl mode until_started extend replace",
@@ -142,6 +142,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "group_problem": "kind detail",
         "wrong_counter": "name actual expected",
         "repair": "kind first second third",
+        # -- batches
+        "batch_job": "member state",
         # -- failures
         "failure": "id name reason error failed_type failed_at attempts retries next_retry expires",
         # -- backup
@@ -161,6 +163,7 @@ BUILT = (
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
     "backed_up_job", "backed_up_key", "failed_attempt", "failure", "fair_key", "dependency_answer",
+    "batch_job",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -298,10 +301,18 @@ CALLS: tuple[CallLayout, ...] = (
     _call("sweep_parents"),
     _call("children", "parent cursor count", reply="rows cursor"),
     _call("flow_nodes", "ids fields"),
-    _call("watch_children", "age pause peer_age peer_pause", reply="rows more peers"),
+    _call("watch_children", "age pause peer_age peer_pause", reply="rows more peers batches"),
     _call("child_outcomes", packed="ids", reply="outbox_pending rows"),
     _call("notify_remote_parents", "cursor pause", reply="notified cursor left"),
     _call("remote_children", packed="empty"),
+    # -- batches
+    _call("batch_create", "id stem complete success failure keep quiet"),
+    _call("batch_join", "id stem ids", reply="status ids known"),
+    _call("batch_change", "id action"),
+    _call("batch_status", args="id"),
+    _call("batch_jobs", "id cursor count", reply="rows cursor"),
+    _call("batches", "cursor count", reply="ids cursor"),
+    _call("batch_watch", "age", reply="parent members calm more"),
     # -- usage and budgets
     _call("create_budget", "flow_id fields"),
     _call("check_budget", args="flow_id"),

@@ -49,6 +49,7 @@ from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.job_batches import queue_api as job_batches
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
@@ -675,6 +676,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- batches ------------------------------------------------------------------------------------------
+
+    create_batch = job_batches.create_batch
+    get_batch = job_batches.get_batch
+    iter_batches = job_batches.iter_batches
 
     # -- deduplication ------------------------------------------------------------------------------------
 

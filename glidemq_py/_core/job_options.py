@@ -185,6 +185,7 @@ class JobOptions(CheckedOptions):
         partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), wire="onDependencyFailure"
     )
     headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
+    _batch: str | None = field(default=None, init=False, repr=False, compare=False)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -264,6 +265,18 @@ class JobOptions(CheckedOptions):
         if given is not NO_OPTIONS:
             check_effect(given, merged)
         return merged
+
+    @property
+    def batch(self) -> str | None:
+        """Key base and id of the batch that the job has joined, or None."""
+        return self._batch
+
+    def in_batch(self, member: str) -> JobOptions:
+        """Return the options of a job that has joined the batch ``member`` (key base and id)."""
+        joined = object.__new__(JobOptions)
+        joined.__dict__.update(self.__dict__)
+        joined.__dict__["_batch"] = member
+        return joined
 
     @property
     def run_at_ms(self) -> int | None:

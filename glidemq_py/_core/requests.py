@@ -13,6 +13,13 @@ __all__ = [
     "add_remote_children",
     "backup_jobs",
     "backup_keys",
+    "batch_change",
+    "batch_create",
+    "batch_jobs",
+    "batch_join",
+    "batch_status",
+    "batch_watch",
+    "batches",
     "blocked_groups",
     "broadcast_delivery",
     "broadcast_exchange",
@@ -614,6 +621,50 @@ def notify_remote_parents(*, cursor: object, pause: object) -> tuple[bytes]:
 def remote_children(*, empty: object) -> tuple[bytes]:
     """Return the arguments of ``remote_children``."""
     return (pack(empty),)
+
+
+def batch_create(
+    *,
+    id: object,
+    stem: object,
+    complete: object,
+    success: object,
+    failure: object,
+    keep: object,
+    quiet: object,
+) -> tuple[bytes]:
+    """Return the arguments of ``batch_create``."""
+    return (pack((id, stem, complete, success, failure, keep, quiet)),)
+
+
+def batch_join(*, id: object, stem: object, ids: object) -> tuple[bytes]:
+    """Return the arguments of ``batch_join``."""
+    return (pack((id, stem, ids)),)
+
+
+def batch_change(*, id: object, action: object) -> tuple[bytes]:
+    """Return the arguments of ``batch_change``."""
+    return (pack((id, action)),)
+
+
+def batch_status(*, id: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``batch_status``."""
+    return (id,)
+
+
+def batch_jobs(*, id: object, cursor: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``batch_jobs``."""
+    return (pack((id, cursor, count)),)
+
+
+def batches(*, cursor: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``batches``."""
+    return (pack((cursor, count)),)
+
+
+def batch_watch(*, age: object) -> tuple[bytes]:
+    """Return the arguments of ``batch_watch``."""
+    return (pack((age,)),)
 
 
 def create_budget(*, flow_id: object, fields: object) -> tuple[bytes]:

@@ -19,6 +19,7 @@ from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.fallbacks import Fallback
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
 from glidemq_py._features.iteration.job_api import ItemT, JobIteration, Source
+from glidemq_py._features.job_batches.batch_ref import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
 from glidemq_py._features.suspend.job_api import Signal
@@ -526,6 +527,10 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
             JobStateError: This job was not added with that dependency.
         """
         return wait_for(self._job, self._job.remove_dependency(dependency))
+
+    def get_batch_ref(self) -> BatchRef | None:
+        """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
+        return wait_for(self._job, self._job.get_batch_ref())
 
     def stream(self, chunk: Mapping[str, str | float], *, keep: int = CHUNKS_KEPT) -> str:
         """Append a chunk to the job's stream, which `Queue.stream` and `Queue.read_stream` read.

@@ -21,6 +21,7 @@ from glidemq_py._features.failures import attempts as failures
 from glidemq_py._features.fallbacks import Fallback, current_fallback, read_fallbacks
 from glidemq_py._features.flows import job_api as flows
 from glidemq_py._features.iteration import job_api as iteration
+from glidemq_py._features.job_batches import job_api as job_batches
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
@@ -332,6 +333,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
     move_to_waiting_children = flows.move_to_waiting_children
     get_dependencies = dependencies.get_dependencies
     remove_dependency = dependencies.remove_dependency
+    get_batch_ref = job_batches.get_batch_ref
 
     # -- streams, usage, vectors --------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@
   (``docs/reference/functions.md``, "flow_stage"). The steps are idempotent, so two workers may complete the same flow.
 - `WaitingParentsTask`: a library of a Node peer does not notify the parents of a child that it fails or removes. So
   long-waiting parents are checked page by page (``docs/reference/functions.md``, "watch_children"): the outcomes of
-  their uncounted children are read from the queues of the children and delivered to the parents.
+  their uncounted children are read from the queues of the children and delivered to the parents. It checks the jobs of
+  unfinished batches, too ("batch_watch"): a client may have stopped between joining a batch and adding the job.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from glidemq_py._features.flows.calls import (
     sweep_parents,
     watch_children,
 )
+from glidemq_py._features.job_batches.calls import REMOVED, batch_watch
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
@@ -156,6 +158,8 @@ _PEER_AGE_MS: Final = 20_000
 _PEER_PAUSE_MS: Final = 8_000
 """The same three while workers of a Node peer are registered, or were during the last day."""
 _PARENTS_PAGE: Final = 100
+_BATCH_PAGES_MAX: Final = 20
+"""Maximum number of pages of batches per run, up to 500 jobs each."""
 _SWEEPS_MAX: Final = 100
 """Maximum number of calls per run that remove parents that no longer wait from the index, up to 500 parents each."""
 
@@ -207,11 +211,29 @@ class WaitingParentsTask(PeriodicTask):
             _log.warning("queue %r: delivered %d pending child results", keys.name, len(ends))
             if await transport.call(children_ended(keys.meta, ends)):
                 self._outbox_pending()
+        if watched.batches:
+            await self._check_batches()
         if watched.more:
             self._pause = _NEXT_PAGE_S
         elif watched.peers:
             self._pause = _PEER_EVERY_S
         return bool(watched.more)
+
+    async def _check_batches(self) -> None:
+        """Report jobs of batches that have ended or do not exist, from some pages of their pending jobs."""
+        keys, transport = self._link.keys, self._link.transport
+        for _ in range(_BATCH_PAGES_MAX):
+            page = await transport.call(batch_watch(keys.meta, self._age))
+            ends = [
+                ChildOutcome(page.parent, end.member, end.how, "", "")
+                for end in await self._ended(page.members)
+                if end.how != REMOVED or page.calm
+            ]
+            if ends:
+                _log.warning("queue %r: reported %d jobs to their batch", keys.name, len(ends))
+                await transport.call(children_ended(keys.meta, ends))
+            if not page.more:
+                return
 
     async def _ended(self, members: Sequence[str]) -> list[ChildOutcome]:
         """Return the outcomes of the children that have ended, without their parents."""

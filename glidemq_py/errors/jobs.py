@@ -16,6 +16,8 @@ __all__ = [
     "ChildFailedError",
     "DelayedError",
     "GroupRateLimitError",
+    "JobBatchFinishedError",
+    "JobBatchNotFoundError",
     "JobDataError",
     "JobFailedError",
     "JobInterruptedError",
@@ -74,6 +76,43 @@ class JobStateError(GlideMQError):
     def __str__(self) -> str:
         message: str | None = self.args[3]
         return message or f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
+
+
+class JobBatchNotFoundError(GlideMQError):
+    """The batch does not exist, or no longer.
+
+    Attributes:
+        batch_id: id of the batch.
+    """
+
+    batch_id: str
+
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(batch_id)
+        self.batch_id = batch_id
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id!r} not found"
+
+
+class JobBatchFinishedError(GlideMQError):
+    """No job can join the batch: it is closed and all its jobs have ended, or it was cancelled. Nothing was added.
+
+    Attributes:
+        batch_id: id of the batch.
+        state: "finished" or "cancelled".
+    """
+
+    batch_id: str
+    state: str
+
+    def __init__(self, batch_id: str, state: str) -> None:
+        super().__init__(batch_id, state)
+        self.batch_id = batch_id
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id!r}: no job can join, it is {self.state}; nothing was added"
 
 
 class StaleAttemptError(GlideMQError):

@@ -11,6 +11,7 @@ from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_
 
 if TYPE_CHECKING:
     from glidemq_py._job.blocking import BlockingJob as Job
+    from glidemq_py.sync.batches import JobBatch
     from glidemq_py.sync.broadcast import Broadcast
     from glidemq_py.sync.events import QueueEvents
     from glidemq_py.sync.flows import FlowProducer
@@ -23,6 +24,7 @@ else:
         __name__,
         {
             "glidemq_py._job.blocking": ("BlockingJob as Job",),
+            "glidemq_py.sync.batches": ("JobBatch",),
             "glidemq_py.sync.broadcast": ("Broadcast",),
             "glidemq_py.sync.events": ("QueueEvents",),
             "glidemq_py.sync.flows": ("FlowProducer",),
@@ -40,6 +42,7 @@ __all__ = [
     "Broadcast",
     "FlowProducer",
     "Job",
+    "JobBatch",
     "Lease",
     "Producer",
     "Queue",

@@ -17,6 +17,7 @@ from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls.adding import AddCall, Added, Adder, Row
 from glidemq_py._features.broadcast.broadcast import Broadcast
+from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._features.leases.queue_api import LeaseContext, LeaseReport
 from glidemq_py._features.vectors.options import VectorMatch
@@ -25,9 +26,11 @@ from glidemq_py._job.job import Job
 from glidemq_py.sync.lease_context import BlockingLeaseContext
 
 if TYPE_CHECKING:
+    from glidemq_py.sync.batches import JobBatch
     from glidemq_py.sync.leases import Lease
 
-__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "context_of", "leases_of",
+__all__ = ["BroadcastCore", "EventsCore", "FlowCore", "ProducerCore", "QueueCore", "batch_of",
+           "context_of", "leases_of",
            "report_of", "twin_if_any", "twin_of",
            "twins_by_name",
            "twins_in_matches", "twins_of"]  # fmt: skip
@@ -127,6 +130,13 @@ def twins_in_matches(
 ) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
     """Return the results of a vector search with `BlockingJob` objects."""
     return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]
+
+
+def batch_of(batch: BatchCore) -> JobBatch:
+    """Return the batch with blocking methods."""
+    from glidemq_py.sync.batches import JobBatch  # it imports this module
+
+    return JobBatch(batch)
 
 
 def leases_of(leases: list[LeaseCore[Any, Any]]) -> list[Lease[Any, Any]]:

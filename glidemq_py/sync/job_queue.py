@@ -25,7 +25,7 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
-from glidemq_py._core.times import Milliseconds
+from glidemq_py._core.times import DAY_MS, Milliseconds
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.queue_api import MAX_SERVER_CPU
 from glidemq_py._features.backup.restoring import RestoreReport
@@ -38,6 +38,8 @@ from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
+from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.job_batches.queue_api import CallbackInput
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket
@@ -56,8 +58,10 @@ from glidemq_py._features.timeline.timeline import TimelineEntry, TimelineSettin
 from glidemq_py._features.usage.calls import FlowBudget, FlowUsage, UsageSummary
 from glidemq_py._features.vectors.options import IndexFieldType, VectorField, VectorFieldDict, VectorMatch
 from glidemq_py._job.blocking import BlockingJob as Job
+from glidemq_py.sync.batches import JobBatch
 from glidemq_py.sync.driving import (
     QueueCore,
+    batch_of,
     context_of,
     leases_of,
     report_of,
@@ -866,6 +870,64 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def create_batch(
+        self,
+        *,
+        on_complete: CallbackInput | None = None,
+        on_success: CallbackInput | None = None,
+        on_failure: CallbackInput | None = None,
+        batch_id: str | None = None,
+        keep: Milliseconds = DAY_MS,
+    ) -> JobBatch:
+        """Create a batch: a set of jobs with callbacks, which are jobs that are added to this queue.
+
+        Args:
+            on_complete: Job to add when the batch is closed and all its jobs have ended, whether they completed
+                or failed.
+            on_success: Job to add when the batch is closed and all its jobs have completed, be it after a failed
+                job was requeued.
+            on_failure: Job to add when the first job of the batch has failed permanently.
+            batch_id: Id of the batch, up to 200 characters; see `validate_job_id`. None creates a random one. If
+                the batch exists, it is returned unchanged.
+            keep: How long a batch is kept after all its jobs have completed: ms or a timedelta, > 0. One with
+                failed jobs is kept for 30 days.
+
+        Returns:
+            The batch. The ids of its callbacks begin with its id and end with ``-complete``, ``-success`` and
+            ``-failure``.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid. Callbacks do not accept ``job_id``, ``parent``,
+                ``depends_on``, ``deduplication`` and ``run_at``.
+        """
+        return batch_of(
+            run_immediately(
+                self._core.create_batch(
+                    on_complete=on_complete, on_success=on_success, on_failure=on_failure, batch_id=batch_id, keep=keep
+                )
+            )
+        )
+
+    def get_batch(self, batch: str | BatchRef) -> JobBatch:
+        """Return a batch of this queue, for example to add jobs to it.
+
+        Args:
+            batch: Its id, or the `BatchRef` that `Job.get_batch_ref` returns.
+
+        Raises:
+            JobBatchNotFoundError: If there is no such batch, or no longer.
+            GlideMQValidationError: If ``batch`` is invalid, or of another queue.
+        """
+        return batch_of(run_immediately(self._core.get_batch(batch)))
+
+    def iter_batches(self) -> Iterator[JobBatch]:
+        """Iterate over the batches of this queue that are open or have jobs that have not ended.
+
+        The order is arbitrary. Makes one short call per about 500 batches. Batches that are created or finish
+        meanwhile may be missing.
+        """
+        return iterate_now(self._core.iter_batches(), batch_of)
 
     def get_deduplication_job(self, deduplication_id: str) -> Job[Any, Any] | None:
         """Return the job that was added last with this deduplication id, or None.

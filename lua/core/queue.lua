@@ -20,7 +20,7 @@ local STATIC = {
   ranked_above = 'ranked-above', ranked_below = 'ranked-below', delayed_own = 'delayed-own',
   fair = 'fair', fair_keys = 'fair-keys', fair_blocked = 'fair-blocked', fair_delayed = 'fair-delayed',
   fair_active = 'fair-active', fair_running = 'fair-running', fair_limits = 'fair-limits', fair_rates = 'fair-rates',
-  fair_state = 'fair-state',
+  fair_state = 'fair-state', batches = 'batches',
   schedulers_own = 'schedulers-own', schedulers_due = 'schedulers-due', schedulers_ended = 'schedulers-ended',
 }
 

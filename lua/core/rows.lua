@@ -5,11 +5,11 @@
 G.rows = {
   new_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15, fair = 16,
+    ordering = 11, deduplication = 12, parent = 13, rank = 14, dependencies = 15, fair = 16, batch = 17,
   },
   flow_job = {
     name = 1, data = 2, opts = 3, id = 4, delay = 5, attempts = 6, priority = 7, lifo = 8, ttl = 9, run_at = 10,
-    ordering = 11, deduplication = 12, flow = 13, rank = 14, dependencies = 15, fair = 16,
+    ordering = 11, deduplication = 12, flow = 13, rank = 14, dependencies = 15, fair = 16, batch = 17,
   },
   flow_links = { inner = 1, multi = 2, parents = 3 },
   ordering = {
@@ -95,6 +95,7 @@ G.rows = {
   group_problem = { kind = 1, detail = 2 },
   wrong_counter = { name = 1, actual = 2, expected = 3 },
   repair = { kind = 1, first = 2, second = 3, third = 4 },
+  batch_job = { member = 1, state = 2 },
   failure = {
     id = 1, name = 2, reason = 3, error = 4, failed_type = 5, failed_at = 6, attempts = 7, retries = 8, next_retry = 9,
     expires = 10,
@@ -161,6 +162,7 @@ G.new = {
     r.limited_until,
   } end,
   dependency_answer = function(r) return { r.how, r.text } end,
+  batch_job = function(r) return { r.member, r.state } end,
 }
 
 -- Make the row of a fetched job. Hot: the arguments are in the order of the fields.

@@ -20,12 +20,13 @@ OUR_KEYS = re.compile(
     r":(wake|wake-channels|workers|invalidated|list-active-ids|stall-watch|stalled-policies|schedulers-[a-z]+"
     r"|lock:[a-z:]+|dedup-expiry|w:.*"
     r"|outbox|waiting-children|children-watch|flows|temporary|results|leases"
-    r"|ranked-above|ranked-below|delayed-own|depvals:.*|failure-counts|failure-retries|fair|fair-[a-z]+|fairq:.*)$"
+    r"|ranked-above|ranked-below|delayed-own|depvals:.*|failure-counts|failure-retries|fair|fair-[a-z]+|fairq:.*"
+    r"|batches|batch:.*|batch-jobs:.*)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
                         "resultsKept", "lease", "features", "failedAttempts", "failureReason", "rank", "rankedAs",
-                        "rankClock", "fairKey", "temporaryLimits", "timeline"})  # fmt: skip
+                        "rankClock", "fairKey", "temporaryLimits", "timeline", "jobBatch"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

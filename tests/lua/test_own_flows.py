@@ -119,7 +119,7 @@ def test_all_long_waiting_parents_are_checked(q: OwnQueue) -> None:
     assert set(found) == set(ids)
     assert all(len(members) == 2 for members in found.values())
     # It pauses, then starts again.
-    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0, 0)
+    assert q.run(flows.watch_children(q.meta, 1_000, 500)) == ([], 0, 0, 0)
     q.advance(500)
     assert set(all_watched(q)) == set(ids)
 

@@ -23,6 +23,7 @@ from glidemq_py import (
     FlowJob,
     FlowProducer,
     Job,
+    JobBatch,
     Lease,
     Maintenance,
     Message,
@@ -271,6 +272,17 @@ def of_lease(use: Callable[[Queue[Any, Any], Any], Awaitable[Any]]) -> Call:
         await place.add(attempts=2)
         (lease,) = await place.queue.fetch(1, wait=1_000)
         await use(place.queue, lease)
+
+    return run
+
+
+def of_batch(use: Callable[[Queue, JobBatch], Awaitable[Any]]) -> Call:
+    """Return the call of a method of a batch with a job, or of its queue."""
+
+    async def run(place: Place) -> None:
+        prepared = await place.admin.create_batch(on_complete=("callback",))
+        await prepared.add("job")
+        await use(place.queue, JobBatch(place.queue, prepared.id))
 
     return run
 
@@ -785,6 +797,16 @@ CALLS: dict[str, Call] = {
     "Lease.fail": of_lease(lambda queue, lease: Lease.from_token(queue, lease.token).fail("no")),
     "Lease.extend": of_lease(lambda _, lease: lease.extend(5_000)),
     "Lease.release": of_lease(lambda _, lease: lease.release()),
+    "Queue.create_batch": of_queue("create_batch", on_success=("callback",)),
+    "Queue.get_batch": of_batch(lambda queue, batch: queue.get_batch(batch.id)),
+    "Queue.iter_batches": of_batch(lambda queue, _: consume(queue.iter_batches())),
+    "Job.get_batch_ref": of_job("get_batch_ref"),
+    "JobBatch.add": of_batch(lambda _, batch: batch.add("job")),
+    "JobBatch.add_bulk": of_batch(lambda _, batch: batch.add_bulk([("job",), ("job",)])),
+    "JobBatch.cancel": of_batch(lambda _, batch: batch.cancel()),
+    "JobBatch.close": of_batch(lambda _, batch: batch.close()),
+    "JobBatch.get_status": of_batch(lambda _, batch: batch.get_status()),
+    "JobBatch.iter_jobs": of_batch(lambda _, batch: consume(batch.iter_jobs())),
     "BackupSchedule.run_due": run_due_backups,
     "Queue.backup": back_up,
     "Queue.restore": restore,

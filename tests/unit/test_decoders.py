@@ -299,6 +299,7 @@ DECODERS = dict(
                 "_features.flows.calls:_unpacked",
                 "_features.limits.queue_api:_group",
                 "_features.fair_keys.queue_api:_rows",
+                "_features.job_batches.calls:_numbers",
                 "_features.outbox:_read",
                 "_features.schedulers.entry:_read",
                 "_features.schedulers.entry:_due",

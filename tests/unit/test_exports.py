@@ -22,7 +22,8 @@ EXPORTED = {
     "GlobalLimits", "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter", "JobRef", "Dependency", "Durability", "DurabilityError",
+    "TokenLimiter", "JobRef", "Dependency", "BatchJob", "BatchRef", "BatchStatus", "JobBatch", "JobBatchFinishedError",
+    "JobBatchNotFoundError", "Durability", "DurabilityError",
     "Maintenance", "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
     # errors
     "BatchError", "BatchMismatchError",

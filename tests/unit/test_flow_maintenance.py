@@ -104,7 +104,7 @@ async def test_children_in_a_queue_that_fails_do_not_delay_those_of_other_queues
             return GlideMQConnectionError("the shard is down")
         return SimpleNamespace(outbox_pending=False, rows=[("completed", "1", "")])
 
-    watched = SimpleNamespace(rows=[("7", ["glide:{down}:1", "glide:{up}:2"])], more=0, peers=0)
+    watched = SimpleNamespace(rows=[("7", ["glide:{down}:1", "glide:{up}:2"])], more=0, peers=0, batches=0)
     transport = FakeTransport(
         sweep_parents=False, watch_children=watched, child_outcomes=outcomes,
         children_ended=0,

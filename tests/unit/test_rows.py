@@ -181,6 +181,7 @@ def test_fields_of_a_new_job_are_in_order() -> None:
         "rank": 5_000,
         "dependencies": ["wait", ["q", "1"]],
         "fair_key": "t",
+        "batch": "glide:{q}:b",
     }  # fmt: skip
     named = {"job_id": "id", "fair_key": "fair"}
     given = {named.get(name, name): value for name, value in parts.items()}

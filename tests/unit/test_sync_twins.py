@@ -119,6 +119,6 @@ def test_every_public_member_has_a_docstring() -> None:
 
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
-        "Broadcast", "FlowProducer", "Job", "Lease", "Producer", "Queue", "QueueEvents", "ServerlessPool",
+        "Broadcast", "FlowProducer", "Job", "JobBatch", "Lease", "Producer", "Queue", "QueueEvents", "ServerlessPool",
         "serverless_pool",
     }  # fmt: skip

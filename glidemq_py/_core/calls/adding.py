@@ -117,6 +117,7 @@ def stored_row(name: str, text: str, opts: str, options: JobOptions) -> Row:
         parent=None if options.parent is None else list(options.parent[::-1]),
         dependencies=None if options.depends_on is None else options.dependencies_to_row(),
         fair_key=options.fair_key,
+        batch=options.batch,
     )
 
 
@@ -137,12 +138,15 @@ def row(
     rank: int | None = None,
     dependencies: list[object] | None = None,
     fair_key: str | None = None,
+    batch: str | None = None,
 ) -> Row:
     """Return the row of one job of an `add`, truncated after its last option."""
     head: Row
-    if rank is not None or dependencies or fair_key:
+    if rank is not None or dependencies or fair_key or batch:
         head = [name, data, opts, job_id, delay, attempts, priority, int(lifo), ttl, run_at or False]
         head += [ordering or False, deduplication or False, parent or False, False if rank is None else rank]
+        if batch:
+            return [*head, dependencies or False, fair_key or False, batch]
         if fair_key:
             return [*head, dependencies or False, fair_key]
         return [*head, dependencies] if dependencies else head

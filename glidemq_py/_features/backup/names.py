@@ -12,10 +12,11 @@ __all__ = ["DROPPED_FIELDS", "DROPPED_META", "READ_LAST", "Renaming", "is_backed
 
 _KEYS: Final = frozenset({
     "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
-    "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts", "fair-limits",
+    "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts", "fair-limits", "batches",
 })  # fmt: skip
 _FAMILIES: Final = re.compile(
-    r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending):.+", re.DOTALL
+    r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending|batch|batch-jobs):.+",
+    re.DOTALL,
 )
 _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", re.DOTALL)
 READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
@@ -73,6 +74,7 @@ class Renaming:
             record.pop(name, None)
         if self.is_copy:
             record = {self._field(name): value for name, value in record.items()}
+            record.pop(b"jobBatch", None)
             self._relate(record)
         return [text for pair in record.items() for text in pair]
 
@@ -119,7 +121,11 @@ class Renaming:
             return [text for name, value in pairs if name != b"active" for text in (name, value)]
         if not self.is_copy:
             return content
-        if READ_LAST.fullmatch(text_of(suffix)):
+        if (
+            READ_LAST.fullmatch(text_of(suffix))
+            or suffix.startswith((b"batch:", b"batch-jobs:"))
+            or suffix == b"batches"
+        ):
             return None
         if suffix.startswith((b"deps:", b"parents:")):
             return [self._member(each) for each in content if each.startswith(self._old_stem)]

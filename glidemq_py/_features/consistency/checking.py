@@ -55,7 +55,7 @@ class FindingKind(StrEnum):
     """The key of a job is not a hash. Never repaired, because its owner is unknown."""
     ORPHAN_KEY = "orphan_key"
     """A log, dependency set, chunk stream or signal list belongs to a job that does not exist, or a key belongs to a
-    staged write that does not exist, or to a result sequence that is off."""
+    staged write or batch that does not exist, or to a result sequence that is off."""
     STAGED_WRITE = "staged_write"
     """An unfinished staged write is missing from the index, so no process would finish it."""
     GROUP_SLOTS = "group_slots"
@@ -308,6 +308,8 @@ _SETS = ("scheduled", "completed", "failed", "suspended", "list-active-ids", "li
 _READY = ("stream", "pending", "lifo", "priority")
 _JOB_SATELLITE = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):[^:]+")
 _WRITE_KEY = re.compile(r"write:[^:]+(:(tried|won|queues|drivers|try:.+))?")
+_BATCH_KEY = re.compile(r"batch(-jobs)?:.+")
+_SATELLITES = (_JOB_SATELLITE, _WRITE_KEY, _BATCH_KEY)
 _ALIVE_MS = 300_000
 """No set contains the list jobs of Node workers; such a job counts as active for this long after a heartbeat, ms."""
 _KINDS = {
@@ -437,7 +439,7 @@ class ConsistencyScan:
                     self._fair_keys.add(rest)
                 elif kind in ("group", "groupq"):
                     self.groups.add_key(rest)
-                elif _JOB_SATELLITE.fullmatch(suffix) or _WRITE_KEY.fullmatch(suffix) or suffix == "results":
+                elif suffix == "results" or any(each.fullmatch(suffix) for each in _SATELLITES):
                     satellites.append(suffix)
             while len(jobs) >= JOBS_PER_CALL:
                 yield from self._jobs(jobs[:JOBS_PER_CALL], broadcast)
@@ -453,6 +455,8 @@ class ConsistencyScan:
             kind, detail = FindingKind.ORPHAN_KEY, "its job does not exist"
             if suffix == "results":
                 detail = "the result sequence is off, or the key is not a stream"
+            elif suffix.startswith("batch"):
+                detail = "its batch does not exist, or the index of unfinished batches lacks it"
             elif suffix.startswith("write:"):
                 detail = "its staged write does not exist"
                 if suffix.count(":") == 1:

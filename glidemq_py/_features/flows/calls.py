@@ -84,6 +84,8 @@ class Watched(NamedTuple):
     more: int
     peers: int
     """1 if workers of a peer are registered, or were during the last day."""
+    batches: int
+    """1 if the queue has unfinished batches."""
 
 
 @declared("child_outcomes_reply")

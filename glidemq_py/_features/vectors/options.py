@@ -47,7 +47,7 @@ RESERVED: Final = frozenset({
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq", "failedAttempts", "failureReason", "autoRetries", "timeline", "dependency", "stagedBehind",
     "cursor", "discarded",
-    "rank", "rankedAs", "fairKey",
+    "rank", "rankedAs", "fairKey", "jobBatch",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""
 

@@ -250,6 +250,33 @@ G.calls = {
     return { cursor = r[1], pause = r[2] }
   end,
   remote_children = function(args) return { empty = cmsgpack.unpack(args[1]) } end,
+  batch_create = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return {
+      id = r[1], stem = r[2], complete = r[3], success = r[4], failure = r[5], keep = r[6], quiet = r[7],
+    }
+  end,
+  batch_join = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], stem = r[2], ids = r[3] }
+  end,
+  batch_change = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], action = r[2] }
+  end,
+  batch_status = function(args) return { id = args[1] } end,
+  batch_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], cursor = r[2], count = r[3] }
+  end,
+  batches = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { cursor = r[1], count = r[2] }
+  end,
+  batch_watch = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { age = r[1] }
+  end,
   create_budget = function(args)
     local r = cmsgpack.unpack(args[1])
     return { flow_id = r[1], fields = r[2] }
@@ -545,9 +572,13 @@ G.replies = {
   sweep_suspended = function(r) return cmsgpack.pack({ r.failed, r.next_due, r.more, r.held }) end,
   open_children = function(r) return cmsgpack.pack({ r.number, r.failure }) end,
   children = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
-  watch_children = function(r) return cmsgpack.pack({ r.rows, r.more, r.peers }) end,
+  watch_children = function(r) return cmsgpack.pack({ r.rows, r.more, r.peers, r.batches }) end,
   child_outcomes = function(r) return cmsgpack.pack({ r.outbox_pending, r.rows }) end,
   notify_remote_parents = function(r) return cmsgpack.pack({ r.notified, r.cursor, r.left }) end,
+  batch_join = function(r) return cmsgpack.pack({ r.status, r.ids, r.known }) end,
+  batch_jobs = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
+  batches = function(r) return cmsgpack.pack({ r.ids, r.cursor }) end,
+  batch_watch = function(r) return cmsgpack.pack({ r.parent, r.members, r.calm, r.more }) end,
   report_usage = function(r) return { r.status, r.is_first } end,
   usage_minutes = function(r)
     return cmsgpack.pack({ r.jobs, r.total_tokens, r.total_cost, r.unit, r.models, r.tokens, r.costs, r.minutes })

@@ -2,11 +2,12 @@
 -- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
--- dependencies, fair key}, cut after the last one given; `false` = not given
+-- dependencies, fair key, batch}, cut after the last one given; `false` = not given
 --   ordering: {key, concurrency, rate max, rate ms, bucket capacity mtok, refill mtok/s, cost mtok}, 0 = not given
 --   dedup: {id, ttl ms, mode, until_started, extend, replace}, cut after mode if the others are false
 --   rank: a rank that no priority has, or the rank of a LIFO job with a priority (features/ranks/ranks.lua)
 --   parent: {id, queue name}, in this queue or another (features/flows/functions/add_parent.lua)
+--   batch: `P` and id of the batch that the job has joined (features/job_batches)
 --   dependencies: {policy, flat queue names and ids} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
@@ -124,6 +125,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
     G.advance_counter(q, id)
   end
   local parent = row[PARENT] and A.attach_child(q, id, row[PARENT])
+  if row[JOB.batch] then parent = G.batches.with_fields(q, parent, row[JOB.batch]) end
   if row[DEPENDENCIES] then
     A.add_dependent(q, now, quiet, id, row, group, parent, behind)
   elseif parent then

@@ -20,7 +20,7 @@ end
 
 local function delete(q, d, id)
   local ok, h = G.attempt(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId',
-    'parentQueue', 'parentIds', 'opts')
+    'parentQueue', 'parentIds', 'opts', 'jobBatch')
   if not ok or not NOT_BEGUN[h.state] then return end
   local name = G.given(h.groupKey)
   if name then

@@ -168,6 +168,12 @@ local OTHERS = {
     if #results > 0 then redis.call('LTRIM', q.parents_left, #results, -1) end
     return #results
   end,
+  function(q, count)
+    local ids = typed(G.pcall('ZRANGE', q.batches, 0, count - 1))
+    for _, id in ipairs(ids) do redis.call('UNLINK', G.batches.key(q, id), G.batches.jobs_key(q, id)) end
+    if #ids > 0 then redis.call('ZREM', q.batches, unpack(ids)) end
+    return #ids
+  end,
   function(q)
     local id = G.first(typed(G.pcall('ZRANGE', q.writes, 0, 0)))
     if not id then return 0 end
@@ -292,7 +298,7 @@ local function delete_queue(q)
     q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
     q.restore, q.failure_counts, q.failure_retries, q.ranked_above, q.ranked_below,
     q.delayed_own, q.fair, q.fair_keys, q.fair_blocked, q.fair_delayed, q.fair_active, q.fair_running, q.fair_limits,
-    q.fair_rates, q.fair_state, P .. 'lock:backup', P .. 'lock:maintenance')
+    q.fair_rates, q.fair_state, q.batches, P .. 'lock:backup', P .. 'lock:maintenance')
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

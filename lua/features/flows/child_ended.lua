@@ -117,8 +117,10 @@ end
 -- Notify all parents of a job how it ended. To be called while its record exists. The wire library notifies parents in
 -- other queues in its own way.
 F.child_ended = function(q, id, how, text, now, h)
-  h = h or G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
+  h = h or G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts', 'jobBatch')
   if not h.parentId and not h.parentIds then return end
+  -- The wire library does not report to batches: workers of this library check them (batch_watch).
+  if h.jobBatch and G.batches.job_ended then G.batches.job_ended(q, id, h.jobBatch, how, now) end
   local policy = 'fail_parent' -- unused for a completed child
   if how ~= F.COMPLETED then policy = F.policy(h.opts) end
   if not policy then return end

@@ -148,7 +148,7 @@ end
 
 -- Record in the parent `id` of this queue that the child `member` has ended. how: see above; text: its result or
 -- failure reason. in_other_queue: the child is in another queue, and perhaps not in the set yet.
-F.record_child_end = function(q, id, member, how, text, policy, now, in_other_queue)
+local function record_child_end(q, id, member, how, text, policy, now, in_other_queue)
   local key = q.J .. id
   local found = G.pcall('HMGET', key, 'state', G.dependencies.field(member))
   local state, own_policy = unpack(found)
@@ -162,4 +162,11 @@ F.record_child_end = function(q, id, member, how, text, policy, now, in_other_qu
   local done = count(q, id, member, state, outcome, now, in_other_queue)
   if policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
   if state == 'waiting-children' then release_if_done(q, id, open_children(q, id, done), now) end
+end
+
+-- The same for a parent that may be a batch, which this library only writes as `batch:<id>` (features/job_batches).
+F.record_child_end = function(q, id, member, how, ...)
+  local batch = G.batches.record and string.match(id, '^batch:(.*)$')
+  if batch then return G.batches.record(q, batch, member, how, (select(3, ...))) end
+  return record_child_end(q, id, member, how, ...)
 end

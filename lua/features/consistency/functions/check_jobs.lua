@@ -5,8 +5,8 @@
 -- found by one read; the caller knows whether it found them in the stream, the lists or the pending entries
 -- members: {id, group, sequence, hold, calm} of unfinished jobs in groups; hold: 0 no slot, 1 a slot, 2 perhaps; calm:
 -- 1 = it is parked or active
--- check_keys: return the keys that belong to missing jobs or staged writes, staged writes in no index, and the key of
--- a result sequence that is off.
+-- check_keys: return the keys that belong to missing jobs, staged writes or batches, staged writes and unfinished
+-- batches in no index, and the key of a result sequence that is off.
 --   ARGV 1 packed suffixes (log:7, write:w:tried, results)   -> packed suffixes
 -- Bound: a few reads per job.
 
@@ -105,6 +105,8 @@ G.export('check_keys', { 'no-writes' }, function(q, r)
     local lost
     if string.sub(suffix, 1, 6) == 'write:' then
       lost = G.staging.mismatch(q, suffix)
+    elseif string.sub(suffix, 1, 5) == 'batch' then
+      lost = G.batches.mismatch(q, suffix)
     elseif suffix == 'results' then
       lost = G.results.is_orphan(q)
     else

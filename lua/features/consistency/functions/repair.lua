@@ -4,8 +4,8 @@
 --      {'twice', id, the place to keep, the other one}   each a stream entry, 'lifo' or 'priority'
 --      {'lost', id, mark}     put a job that is in no place into the place of its state
 --      {'ghost', id}          delete an incomplete record
---      {'orphan', suffix}     delete a key of a job, staged write or result sequence that does not exist; index an
---        unfinished write
+--      {'orphan', suffix}     delete a key of a job, staged write, batch or result sequence that does not exist;
+--        index an unfinished write or batch
 -- A job that is active in no place becomes ready again, its attempt void. Bound: constant per row; a list is searched
 -- up to LIST_PAGE members from an end. The caller sends at most 100 rows.
 
@@ -182,6 +182,7 @@ local SATELLITES = { log = true, depvals = true, deps = true, parents = true, js
 
 REPAIR.orphan = function(q, now, suffix)
   if string.sub(suffix, 1, 6) == 'write:' then return G.staging.repair(q, suffix, now) end
+  if string.sub(suffix, 1, 5) == 'batch' then return G.batches.repair(q, suffix, now) end
   if suffix == 'results' then return G.results.repair(q) end
   local kind, id = string.match(suffix, '^(%l+):(.+)$')
   if not SATELLITES[kind] or redis.call('EXISTS', q.J .. id) == 1 then return 0 end

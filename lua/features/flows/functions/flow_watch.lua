@@ -2,7 +2,8 @@
 -- that it fails or removes. A worker reads a page of parents that have waited for long, reads the results of their open
 -- children in the children's queues, and passes them to `children_ended`, which counts each child once.
 -- watch_children: KEYS 1 meta   ARGV 1 packed {age ms, pause ms, age and pause beside peers}
---   -> packed {rows, more 0|1, peers 0|1}; peers: workers of a peer are registered, or were during the last day
+--   -> packed {rows, more 0|1, peers 0|1, batches 0|1}; peers: workers of a peer are registered, or were during the last
+--   day; batches: the queue has unfinished batches (batch_watch)
 --   row: {parent id, children not counted yet}; more: the end of the index was not reached
 --   All callers share one cursor (`children-watch`). At the end of the index it pauses.
 -- child_outcomes: KEYS 1 meta   ARGV 1 packed ids   -> packed {pending 0|1, rows}
@@ -57,8 +58,10 @@ local function page(q, c, now, oldest, rows)
   return #found == 2 * PARENTS
 end
 
-local function reply(rows, more, peers)
-  return G.replies.watch_children({ rows = rows, more = more and 1 or 0, peers = peers and 1 or 0 })
+local function reply(q, rows, more, peers)
+  return G.replies.watch_children({
+    rows = rows, more = more and 1 or 0, peers = peers and 1 or 0, batches = redis.call('EXISTS', q.batches),
+  })
 end
 
 -- Return the minimum age of the parents to check, and the pause after the last page.
@@ -69,17 +72,17 @@ end
 
 G.export('watch_children', { 'allow-oom' }, function(q, r)
   local key, now, rows = q.P .. 'children-watch', G.now(q), {}
-  if redis.call('EXISTS', q.waiting_children) == 0 then return reply(rows, false, false) end
+  if redis.call('EXISTS', q.waiting_children) == 0 then return reply(q, rows, false, false) end
   local peers = G.had_peers(q, now)
   local age, pause = age_and_pause(r, peers)
   local stored = redis.call('GET', key)
   local c = stored and cmsgpack.unpack(stored) or { at = 0, within = '0' }
   -- A longer pause was set before a peer came.
-  if c.at > now and c.at <= now + pause then return reply(rows, false, peers) end
+  if c.at > now and c.at <= now + pause then return reply(q, rows, false, peers) end
   local more = page(q, c, now, now - age, rows)
   if not more then c = { at = now + pause, within = '0' } end
   redis.call('SET', key, cmsgpack.pack(c), 'PX', KEPT_MS)
-  return reply(rows, more, peers)
+  return reply(q, rows, more, peers)
 end)
 
 -- Return how, text and policy of a job's end; nil if it has not ended.

@@ -1,0 +1,34 @@
+"""Send a newsletter as a batch: jobs join while it runs, and one job runs when all have completed."""
+
+import asyncio
+
+from glidemq_py import Job, Queue, Worker
+
+
+async def main() -> None:
+    async with Queue("letters") as queue:
+        sent: list[str] = []
+        done = asyncio.Event()
+
+        async def handle(job: Job) -> None:
+            if job.name == "list":
+                ref = await job.get_batch_ref()
+                assert ref is not None
+                batch = await queue.get_batch(ref)
+                await batch.add_bulk(("send", {"to": f"{job.data}{n}@example.org"}) for n in range(3))
+            elif job.name == "send":
+                sent.append(job.data["to"])
+            else:
+                print(job.name, len(sent))
+                done.set()
+
+        async with await queue.create_batch(on_success=("report",)) as batch:
+            await batch.add_bulk([("list", "reader"), ("list", "editor")])
+        async with Worker("letters", handle, concurrency=4):
+            await done.wait()
+        status = await batch.get_status()
+        print(f"{status.completed} of {status.total} completed, {status.failed} failed")
+        await queue.obliterate(force=True)
+
+
+asyncio.run(main())

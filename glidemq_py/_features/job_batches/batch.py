@@ -1,0 +1,370 @@
+"""`JobBatch`: adds jobs to a batch, closes it, and reads its state.
+
+A job joins the batch before it is added, in a call to the batch's queue; so its end is counted, however early. If the
+client stops between the two calls, workers of the batch's queue find that the job does not exist
+(`WaitingParentsTask`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast, runtime_checkable
+
+from glidemq_py._core.calls import administration
+from glidemq_py._core.checks import check_choice, check_iterable
+from glidemq_py._core.job_options import JobOptions, JobOptionsDict
+from glidemq_py._core.job_states import ADDED_OUTCOMES
+from glidemq_py._core.keys import QueueKeys, split_member
+from glidemq_py._core.misuse import reject_positional_options
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.flows.calls import ChildOutcome, children_ended
+from glidemq_py._features.job_batches import calls
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import ConnectedQueue
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    BulkAddError,
+    DurabilityError,
+    GlideMQConnectionError,
+    GlideMQValidationError,
+    JobBatchFinishedError,
+    JobBatchNotFoundError,
+)
+
+__all__ = ["BatchJob", "BatchStatus", "JobBatch", "JobQueue", "reject_unusable"]
+
+_IDS_PER_CALL: Final = 500
+_PAGE: Final = 500
+_STATES: Final[Mapping[str, Literal["pending", "completed", "failed"]]] = {
+    "p": "pending", "c": "completed", "f": "failed",
+}  # fmt: skip
+_UNKNOWN_RESULTS: Final = (AmbiguousResultError, DurabilityError, GlideMQConnectionError)
+"""Errors after which the job may have been added."""
+
+
+class BatchJob(NamedTuple):
+    """A job of a batch.
+
+    Attributes:
+        queue: name of its queue.
+        id: its id.
+        state: "pending" (it has not ended), "completed" or "failed".
+    """
+
+    queue: str
+    id: str
+    state: Literal["pending", "completed", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """State of a batch at one moment. Times are in epoch ms by the server's clock.
+
+    Attributes:
+        total: number of its jobs.
+        pending: number of jobs that have not ended.
+        completed: number of jobs that completed.
+        failed: number of jobs that failed permanently.
+        removed: number of jobs that were removed before they ended; they are not in the batch any more.
+        is_closed: True if the initial set of jobs is complete.
+        is_cancelled: True if the batch was cancelled.
+        created_at: when it was created.
+        completed_at: when all jobs had ended for the first time; None = not yet.
+        succeeded_at: when all jobs had completed; None = not yet.
+        failed_at: when a job had failed for the first time; None = never.
+    """
+
+    total: int
+    pending: int
+    completed: int
+    failed: int
+    removed: int
+    is_closed: bool
+    is_cancelled: bool
+    created_at: int
+    completed_at: int | None
+    succeeded_at: int | None
+    failed_at: int | None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the batch is closed and all its jobs have ended. A requeued job starts it again."""
+        return self.is_closed and self.pending == 0
+
+
+@runtime_checkable
+class JobQueue(ConnectedQueue, Protocol):
+    """A `Queue` to which a batch adds jobs."""
+
+    async def add_bulk(self, jobs: Iterable[JobSpec]) -> list[Job[Any, Any]]:
+        """See `Queue.add_bulk`."""
+        ...
+
+
+def reject_unusable(options: JobOptions, where: str, names: Sequence[str], problem: str) -> None:
+    """Reject options that a job of a batch, or its callback, does not accept.
+
+    Raises:
+        GlideMQValidationError: one of the options ``names`` is given.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            raise GlideMQValidationError(f"{where}{name}", value, problem)
+
+
+class JobBatch:
+    """A set of jobs, in any queues, with jobs that are added when all of them have ended.
+
+    `Queue.create_batch` and `Queue.get_batch` return it. An ``async with`` block closes the batch at its end, unless it
+    raises an exception.
+
+    Attributes:
+        id: id of the batch.
+    """
+
+    __slots__ = ("_queue", "id")
+
+    def __init__(self, queue: JobQueue, batch_id: str) -> None:
+        """Create a batch; for queues only."""
+        self._queue = queue
+        self.id = batch_id
+
+    def __repr__(self) -> str:
+        return f"<JobBatch {self.id!r} of queue {self.queue_name!r}>"
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue in which the batch was created, and to which its callbacks are added."""
+        return self._queue.name
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+
+    # -- adding -------------------------------------------------------------------------------------------
+
+    async def add(
+        self, name: str, data: Any = None, *misplaced: Never, queue: Any = None, **options: Unpack[JobOptionsDict]
+    ) -> Job[Any, Any]:
+        """Add a job to the batch. A running job of the batch may do so too.
+
+        Args:
+            name: Name of the job: which handler or task processes it.
+            data: Any value that the serializer of its queue accepts.
+            *misplaced: Rejected: options are keyword arguments, not a dict.
+            queue: The `Queue` of the job, with the same prefix; None means the queue of the batch.
+            **options: Fields of `JobOptions`, except ``parent`` and ``deduplication``.
+
+        Returns:
+            The job; see `Queue.add`. A job that exists already (outcome ``duplicate``) does not join the batch.
+
+        Raises:
+            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+                was added.
+            JobBatchNotFoundError: If the batch does not exist. Nothing was added.
+            GlideMQValidationError: If an argument is invalid. Nothing was added.
+        """
+        if misplaced:
+            reject_positional_options(misplaced)
+        spec = JobSpec(name, data, cast("Mapping[str, Any]", options))
+        try:
+            (job,) = await self._add([spec], queue, "")
+        except BulkAddError as error:
+            (result,) = error.results
+            if isinstance(result, BaseException):
+                raise result from None
+            raise
+        return job
+
+    async def add_bulk(
+        self,
+        jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
+        *,
+        queue: Any = None,
+    ) -> list[Job[Any, Any]]:
+        """Add many jobs to the batch in few round trips.
+
+        Args:
+            jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
+            queue: The `Queue` of the jobs, with the same prefix; None means the queue of the batch.
+
+        Returns:
+            One job per input, in the same order; see `Queue.add_bulk`.
+
+        Raises:
+            JobBatchFinishedError: If the batch is closed and all its jobs have ended, or if it was cancelled. Nothing
+                was added.
+            JobBatchNotFoundError: If the batch does not exist. Nothing was added.
+            GlideMQValidationError: If a job is invalid. The option names its position; nothing was added.
+            BulkAddError: If some jobs were not added, or may not have been.
+        """
+        given = check_iterable("jobs", jobs, "jobs")
+        specs = [_spec_of(job, f"jobs[{i}]") for i, job in enumerate(given)]
+        return await self._add(specs, queue, "jobs[{}].") if specs else []
+
+    async def _add(self, specs: Sequence[JobSpec], queue: Any, where: str) -> list[Job[Any, Any]]:
+        target = self._target(queue)
+        for i, spec in enumerate(specs):
+            problem = "is not accepted for jobs of a batch"
+            reject_unusable(spec.options, where.format(i), ("parent", "deduplication"), problem)
+        stem = QueueKeys(self._queue.options.prefix, target.name).stem
+        ids, new = await self._join(stem, [spec.options.job_id or "" for spec in specs])
+        member = (await self._queue._connected()).keys.member(self.id)
+        joined = [
+            JobSpec(spec.name, spec.data, spec.options.with_changes(job_id=job_id).in_batch(member))
+            for spec, job_id in zip(specs, ids, strict=True)
+        ]
+        try:
+            added = await target.add_bulk(joined)
+        except BulkAddError as error:
+            await self._withdraw(stem, ids, new, error.results)
+            raise
+        except GlideMQValidationError as error:  # nothing was sent
+            await self._withdraw(stem, ids, new, [error] * len(ids))
+            raise
+        await self._withdraw(stem, ids, new, added)
+        return added
+
+    def _target(self, queue: Any) -> JobQueue:
+        # A blocking queue holds the queue itself.
+        target = self._queue if queue is None else getattr(queue, "_core", queue)
+        if not isinstance(target, JobQueue):
+            raise GlideMQValidationError("queue", queue, "must be a Queue or None")
+        if target.options.prefix != self._queue.options.prefix:
+            problem = f"its prefix must be that of the batch, {self._queue.options.prefix!r}"
+            raise GlideMQValidationError("queue", target.name, problem)
+        return target
+
+    async def _join(self, stem: str, wanted: Sequence[str]) -> tuple[list[str], list[bool]]:
+        """Let jobs join. Return their ids, and whether each is new in the batch."""
+        link = await self._queue._connected()
+        ids: list[str] = []
+        new: list[bool] = []
+        for i in range(0, len(wanted), _IDS_PER_CALL):
+            piece = wanted[i : i + _IDS_PER_CALL]
+            joined = await link.transport.call(calls.batch_join(link.keys.meta, self.id, stem, piece))
+            if joined.status == "gone":
+                raise JobBatchNotFoundError(self.id)
+            if joined.status != "ok":
+                raise JobBatchFinishedError(self.id, joined.status)
+            known = set(joined.known)
+            ids += joined.ids
+            new += [position not in known for position in range(1, len(piece) + 1)]
+        return ids, new
+
+    async def _withdraw(self, stem: str, ids: Sequence[str], new: Sequence[bool], results: Sequence[Any]) -> None:
+        """Let the jobs that were certainly not added leave the batch."""
+        ends = [
+            ChildOutcome(calls.PARENT + self.id, stem + job_id, calls.REMOVED, "", "")
+            for job_id, is_new, result in zip(ids, new, results, strict=True)
+            if is_new and _was_not_added(result)
+        ]
+        link = await self._queue._connected()
+        for i in range(0, len(ends), _IDS_PER_CALL):
+            await link.transport.call(children_ended(link.keys.meta, ends[i : i + _IDS_PER_CALL]))
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Declare that the initial set of jobs is complete. Idempotent.
+
+        Until then no callback but ``on_failure`` is added, even if all jobs have ended. Afterwards jobs may still join
+        until all have ended. The callbacks of an empty batch are added immediately.
+
+        Raises:
+            JobBatchNotFoundError: If the batch does not exist.
+        """
+        await self._change("close")
+
+    async def cancel(self) -> int:
+        """Close the batch, reject further jobs, and revoke all jobs that have not ended.
+
+        Revoked jobs have failed, so ``on_complete`` is added when the last active job has stopped. If the call is
+        interrupted, a further call continues.
+
+        Returns:
+            The number of revoked jobs.
+
+        Raises:
+            JobBatchNotFoundError: If the batch does not exist.
+        """
+        await self._change("cancel")
+        link = await self._queue._connected()
+        revoked = 0
+        async for job in self.iter_jobs("pending"):
+            meta = QueueKeys(link.keys.prefix, job.queue).meta
+            if await link.transport.call(administration.revoke(meta, job.id)) != "not_found":
+                revoked += 1
+        return revoked
+
+    async def _change(self, action: Literal["close", "cancel"]) -> None:
+        link = await self._queue._connected()
+        if await link.transport.call(calls.batch_change(link.keys.meta, self.id, action)) == "gone":
+            raise JobBatchNotFoundError(self.id)
+
+    async def get_status(self) -> BatchStatus:
+        """Return the counts and times of the batch. One call, whose cost does not depend on the number of jobs.
+
+        Raises:
+            JobBatchNotFoundError: If the batch does not exist.
+        """
+        link = await self._queue._connected()
+        found = await link.transport.call(calls.batch_status(link.keys.meta, self.id))
+        if not found:
+            raise JobBatchNotFoundError(self.id)
+        pending, completed, failed = (found.get(name, 0) for name in ("pending", "completed", "failed"))
+        return BatchStatus(
+            total=pending + completed + failed, pending=pending, completed=completed, failed=failed,
+            removed=found.get("removed", 0), is_closed="closed" in found, is_cancelled="cancelled" in found,
+            created_at=found.get("created", 0), completed_at=found.get("completeAt"),
+            succeeded_at=found.get("successAt"), failed_at=found.get("failureAt"),
+        )  # fmt: skip
+
+    async def iter_jobs(
+        self, state: Literal["pending", "completed", "failed"] | None = None
+    ) -> AsyncIterator[BatchJob]:
+        """Iterate over the jobs of the batch, in no particular order. One call per about 500 jobs.
+
+        Args:
+            state: Return only jobs in this state; None returns all.
+
+        Raises:
+            GlideMQValidationError: If ``state`` is invalid.
+        """
+        if state is not None:
+            check_choice("state", state, choices=tuple(_STATES.values()))
+        link, cursor = await self._queue._connected(), ""
+        seen: set[str] = set()  # a page may repeat jobs of the page before it
+        while True:
+            page = await link.transport.call(calls.batch_jobs(link.keys.meta, self.id, cursor, _PAGE))
+            members = dict(page.rows)
+            for member, found in members.items():
+                job_state = _STATES.get(found)
+                if member not in seen and job_state is not None and state in (None, job_state):
+                    base, job_id = split_member(member)
+                    yield BatchJob(base[:-1].rpartition(":{")[2], job_id, job_state)
+            seen = set(members)
+            cursor = page.cursor
+            if not cursor:
+                return
+
+
+def _spec_of(job: object, where: str) -> JobSpec:
+    try:
+        return JobSpec.parse(job, where)
+    except GlideMQValidationError as error:
+        if not error.option.startswith(where):
+            error.option = f"{where}.{error.option}"
+            error.args = (error.option, *error.args[1:])
+        raise
+
+
+def _was_not_added(result: Any) -> bool:
+    if isinstance(result, BaseException):
+        return not isinstance(result, _UNKNOWN_RESULTS)
+    return result.outcome not in ADDED_OUTCOMES

@@ -1,0 +1,25 @@
+"""The batch of a job, as a method of `Job`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glidemq_py._core.keys import split_member
+from glidemq_py._features.job_batches.batch_ref import BatchRef
+
+if TYPE_CHECKING:
+    from glidemq_py._job.job import Job
+
+__all__ = ["get_batch_ref"]
+
+
+async def get_batch_ref(self: Job[Any, Any, Any]) -> BatchRef | None:
+    """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
+    value: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self.id), "jobBatch")
+    if value is None:
+        return None
+    try:
+        base, batch = split_member(value.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        return None
+    return BatchRef(base[:-1].rpartition(":{")[2], batch)

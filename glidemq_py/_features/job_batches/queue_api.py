@@ -1,0 +1,124 @@
+"""Creating and finding batches."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from glidemq_py._core.calls.adding import Row, encode_row
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
+from glidemq_py._features.job_batches import calls
+from glidemq_py._features.job_batches.batch import JobBatch, JobQueue, reject_unusable
+from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["CallbackInput", "create_batch", "get_batch", "iter_batches"]
+
+CallbackInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
+"""A callback of a batch: a `JobSpec` or a tuple (name, data, options)."""
+
+_ID_LENGTH: Final = 200
+_PAGE: Final = 500
+_NOT_OF_CALLBACKS: Final = ("job_id", "parent", "depends_on", "deduplication", "run_at")
+
+
+async def create_batch(
+    self: JobQueue,
+    *,
+    on_complete: CallbackInput | None = None,
+    on_success: CallbackInput | None = None,
+    on_failure: CallbackInput | None = None,
+    batch_id: str | None = None,
+    keep: Milliseconds = DAY_MS,
+) -> JobBatch:
+    """Create a batch: a set of jobs with callbacks, which are jobs that are added to this queue.
+
+    Args:
+        on_complete: Job to add when the batch is closed and all its jobs have ended, whether they completed
+            or failed.
+        on_success: Job to add when the batch is closed and all its jobs have completed, be it after a failed
+            job was requeued.
+        on_failure: Job to add when the first job of the batch has failed permanently.
+        batch_id: Id of the batch, up to 200 characters; see `validate_job_id`. None creates a random one. If
+            the batch exists, it is returned unchanged.
+        keep: How long a batch is kept after all its jobs have completed: ms or a timedelta, > 0. One with
+            failed jobs is kept for 30 days.
+
+    Returns:
+        The batch. The ids of its callbacks begin with its id and end with ``-complete``, ``-success`` and
+        ``-failure``.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid. Callbacks do not accept ``job_id``, ``parent``,
+            ``depends_on``, ``deduplication`` and ``run_at``.
+    """
+    if batch_id is None:
+        name = stem = f"batch-{secrets.token_hex(8)}"
+    else:
+        name = validate_job_id(batch_id, "batch_id")
+        if len(name) > _ID_LENGTH or name.isdigit():
+            problem = f"must be at most {_ID_LENGTH} characters, and not a number"
+            raise GlideMQValidationError("batch_id", name, problem)
+        stem = f"{name}-{secrets.token_hex(4)}"  # an id may be used again when its batch has expired
+    kept, link = to_ms("keep", keep, minimum=1), await self._connected()
+    call = calls.batch_create(
+        link.keys.meta,
+        name,
+        stem,
+        complete=_callback(self, link, "on_complete", on_complete),
+        success=_callback(self, link, "on_success", on_success),
+        failure=_callback(self, link, "on_failure", on_failure),
+        keep=kept,
+        quiet=not self.options.events,
+    )
+    await link.transport.call(call)
+    return JobBatch(self, name)
+
+
+def _callback(queue: JobQueue, link: QueueLink, option: str, given: CallbackInput | None) -> Row | None:
+    if given is None:
+        return None
+    spec = JobSpec.parse(given, option)
+    options = JobOptions.of_job(queue.options.default_job_options, spec.options)
+    reject_unusable(options, f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
+    return encode_row(link, spec.name, spec.data, options, f"{option}.data")
+
+
+async def get_batch(self: JobQueue, batch: str | BatchRef) -> JobBatch:
+    """Return a batch of this queue, for example to add jobs to it.
+
+    Args:
+        batch: Its id, or the `BatchRef` that `Job.get_batch_ref` returns.
+
+    Raises:
+        JobBatchNotFoundError: If there is no such batch, or no longer.
+        GlideMQValidationError: If ``batch`` is invalid, or of another queue.
+    """
+    if isinstance(batch, BatchRef):
+        if batch.queue != self.name:
+            raise GlideMQValidationError("batch", batch, f"must be of this queue, {self.name!r}")
+        batch = batch.id
+    found = JobBatch(self, validate_job_id(batch, "batch"))
+    await found.get_status()
+    return found
+
+
+async def iter_batches(self: JobQueue) -> AsyncIterator[JobBatch]:
+    """Iterate over the batches of this queue that are open or have jobs that have not ended.
+
+    The order is arbitrary. Makes one short call per about 500 batches. Batches that are created or finish
+    meanwhile may be missing.
+    """
+    link, cursor = await self._connected(), ""
+    while True:
+        page = await link.transport.call(calls.batches(link.keys.meta, cursor, _PAGE))
+        for name in dict.fromkeys(page.ids):
+            yield JobBatch(self, name)
+        cursor = page.cursor
+        if not cursor:
+            return
