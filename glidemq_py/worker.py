@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from glidemq_py._core.command_line import PROGRAM
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py._worker.command.logs import log_line
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, WorkerTargetError
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: GlideMQError, code: int, arguments: WorkerArguments) -> int:
-    message = f"python -m glidemq_py.worker: {error}"
+    message = f"{PROGRAM.get() or 'python -m glidemq_py.worker'}: {error}"
     sys.stderr.write(log_line(arguments.log_format, logging.CRITICAL, "glidemq_py.worker", message) + "\n")
     return code
 

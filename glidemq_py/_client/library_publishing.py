@@ -18,7 +18,7 @@ from glidemq_py._client.call_retry import translate
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library
 
-__all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "published", "version_at"]
+__all__ = ["PublishedLibrary", "delete_everywhere", "load_everywhere", "on_primaries", "published", "version_at"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ async def published(
         LibraryError: if this user has no permission to list them.
     """
     wanted = ["FUNCTION", "LIST", "LIBRARYNAME", pattern, *(["WITHCODE"] if with_code else [])]
-    replies = await _on_primaries(transport, wanted)
+    replies = await on_primaries(transport, wanted)
     return {node: [_described(entry) for entry in reply] for node, reply in replies.items()}
 
 
@@ -85,7 +85,8 @@ async def version_at(transport: AsyncTransport, node: str, prefix: str) -> str:
     return _text(reply)
 
 
-async def _on_primaries(transport: AsyncTransport, args: list[str]) -> Mapping[str, Any]:
+async def on_primaries(transport: AsyncTransport, args: list[str]) -> Mapping[str, Any]:
+    """Run a command on every primary and return the replies by node. Raises the error of a node, translated."""
     route = AllPrimaries() if transport.is_cluster else None
     try:
         reply = await _run(transport, args, route)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import Final, NoReturn
+from contextvars import ContextVar
+from typing import Any, Final, NoReturn
 
 from glidemq_py.errors.base import hide_urls
 
-__all__ = ["ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration"]
+__all__ = ["PROGRAM", "ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration"]
+
+PROGRAM: Final[ContextVar[str]] = ContextVar("PROGRAM", default="")
+"""Name of the program in help and messages, if it is not the parser's: ``glidemq worker``."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _USER_AT_HOST: Final = re.compile(r"\S*:\S*@\S*")
@@ -38,6 +42,9 @@ def parse_duration(text: str) -> int:
 class ArgumentParser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` for command lines that may contain a server URL."""
 
+    def __init__(self, *, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog=_named(prog), **options)
+
     def error(self, message: str) -> NoReturn:
         """Print usage and the message, and exit with code 2.
 
@@ -53,3 +60,9 @@ class ArgumentParser(argparse.ArgumentParser):
     def reject(self, message: str) -> NoReturn:
         """Print usage and a message without secrets, and exit with code 2."""
         super().error(message)
+
+
+def _named(prog: str | None) -> str | None:
+    """Return the name of a parser; those of subcommands begin with that of their parent."""
+    program = PROGRAM.get()
+    return program if program and prog is not None and prog.startswith("python -m") else prog

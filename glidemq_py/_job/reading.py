@@ -135,22 +135,25 @@ async def iterate(
 
 
 async def read_page(
-    link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = ()
-) -> tuple[list[Job[Any, Any]], str]:
+    link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = (),
+    name: str = "", where: Sequence[reading.Condition] = (),
+) -> tuple[list[Job[Any, Any]], str]:  # fmt: skip
     """Return at most ``count`` jobs and the cursor after them ('' = the end); see `iterate` for the other arguments.
 
-    A page may repeat jobs of earlier pages, and may be empty before the end.
+    A page may repeat jobs of earlier pages, and may be empty before the end. ``where``: conditions that jobs of the
+    page meet; see `glidemq_py._core.calls.reading.page`.
     """
-    rows, following = await _rows(link, state, cursor, count, "", bare, also)
+    rows, following = await _rows(link, state, cursor, count, name, bare, also, where)
     return [job for job, _ in rows], following
 
 
 async def _rows(
-    link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...]
-) -> tuple[list[tuple[Job[Any, Any], str]], str]:
+    link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...],
+    where: Sequence[reading.Condition] = (),
+) -> tuple[list[tuple[Job[Any, Any], str]], str]:  # fmt: skip
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
-    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name))
+    found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name, where))
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
     rows: list[tuple[Job[Any, Any], str]] = []

@@ -1,0 +1,21 @@
+"""The reading layer of everything that people look at: the command `glidemq`, and pages that show queues.
+
+`operating.Operator` reads one server in short, bounded calls and returns the values of `snapshots`. Changes are values
+too, the classes of `actions`: each can be counted before it is performed, so a person confirms what will happen.
+`access.Access` limits both. `doctor.examine` looks for problems of a server and its queues.
+
+The modules are attributes that are imported on first use, so a command line that prints its help imports none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glidemq_py._core.lazy_names import import_on_first_use
+
+if TYPE_CHECKING:
+    from glidemq_py._operate import access, actions, doctor, operating, snapshots
+
+__all__ = ["access", "actions", "doctor", "operating", "snapshots"]
+
+__getattr__, __dir__ = import_on_first_use(__name__, {}, ("access", "actions", "doctor", "operating", "snapshots"))

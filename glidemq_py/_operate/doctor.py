@@ -1,0 +1,259 @@
+"""`examine`: problems of a server and its queues, each with what to do about it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._client.library_source import Variant, assemble
+from glidemq_py._client.server_check import findings_of
+from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError
+
+__all__ = ["Diagnosis", "Severity", "examine"]
+
+_PINGS: Final = 5
+_SLOW_MS: Final = 10
+_CLOCK_MS: Final = 1_000
+_FULL: Final = 0.8
+_WAITED_MS: Final = 60_000
+_INFO: Final = ("INFO", "everything")
+_ERRORS: Final = ("eviction", "cluster", "replica", "version")
+
+
+class Severity(StrEnum):
+    """How bad a diagnosis is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Something to know; nothing is wrong."""
+    WARNING = "warning"
+    """Jobs are late, or may be lost when something else fails."""
+    ERROR = "error"
+    """Jobs are lost or do not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One thing that was examined.
+
+    Attributes:
+        check: What was examined: connection, latency, clock, version, eviction, aof, replicas, memory, persistence,
+            library, permissions, queue.
+        severity: How bad it is.
+        subject: The node or queue; '' = the server.
+        problem: What was found.
+        remedy: What to do; '' if nothing is wrong.
+    """
+
+    check: str
+    severity: Severity
+    subject: str
+    problem: str
+    remedy: str = ""
+
+
+async def examine(operator: Operator, queues: Iterable[str] = (), *, max_wait: int = _WAITED_MS) -> list[Diagnosis]:
+    """Examine the server and some queues, with a bounded number of short commands.
+
+    Args:
+        operator: the operator.
+        queues: names of queues.
+        max_wait: ms that a job may wait before its queue gets a warning.
+
+    Raises:
+        GlideMQConnectionError: the server cannot be reached.
+    """
+    transport = await operator.transport()
+    found = await _timing(transport.command)
+    nodes = await _nodes(transport)
+    if nodes is None:
+        remedy = "allow the command INFO (docs/operate/permissions.md)"
+        found.append(_warning("permissions", "", "INFO is not permitted: the configuration was not examined", remedy))
+    for node, info in (nodes or {}).items():
+        found += configuration(node, info, cluster=transport.is_cluster)
+    found += await _library(transport)
+    for name in dict.fromkeys(queues):
+        try:
+            found += queue_findings(await operator.get_queue(name), max_wait)
+        except GlideMQConnectionError:
+            raise
+        except GlideMQError as error:
+            remedy = "upgrade this program, or grant the permission that is named"
+            found.append(
+                Diagnosis(check="queue", severity=Severity.ERROR, subject=name, problem=str(error), remedy=remedy)
+            )
+    return found
+
+
+def _ok(check: str, subject: str, problem: str) -> Diagnosis:
+    return Diagnosis(check=check, severity=Severity.OK, subject=subject, problem=problem)
+
+
+def _warning(check: str, subject: str, problem: str, remedy: str) -> Diagnosis:
+    return Diagnosis(check=check, severity=Severity.WARNING, subject=subject, problem=problem, remedy=remedy)
+
+
+async def _timing(command: Callable[..., Awaitable[Any]]) -> list[Diagnosis]:
+    """Measure the round trip and the offset of the clocks; the best of several tries, since each may be delayed."""
+    times, offsets = list[float](), list[tuple[float, float]]()
+    for _ in range(_PINGS):
+        started, wall = time.perf_counter(), time.time()
+        seconds, microseconds = await command("TIME")
+        took = (time.perf_counter() - started) * 1_000
+        times.append(took)
+        offsets.append((took, (int(seconds) + int(microseconds) / 1e6 - wall) * 1_000 - took / 2))
+    middle = statistics.median(times)
+    text = f"{middle:.1f} ms per round trip"
+    if middle > _SLOW_MS:
+        latency = _warning("latency", "", text, "run this command and the workers near the server, and check its load")
+    else:
+        latency = _ok("latency", "", text)
+    offset = min(offsets)[1]
+    text = f"the server's clock is {abs(offset):.0f} ms {'ahead of' if offset > 0 else 'behind'} this machine's"
+    if abs(offset) > _CLOCK_MS:
+        remedy = "synchronize the clocks (NTP): run_at and schedules with start_date use this machine's clock"
+        return [latency, _warning("clock", "", text, remedy)]
+    return [latency, _ok("clock", "", text)]
+
+
+async def _nodes(transport: Any) -> dict[str, dict[str, str]] | None:
+    """Return the fields of INFO per primary; None if it is not permitted."""
+    try:
+        if is_glide_transport(transport):
+            from glidemq_py._client.library_publishing import on_primaries
+
+            replies: Mapping[str, Any] = await on_primaries(transport, list(_INFO))
+        else:
+            replies = {"": await transport.command(*_INFO)}
+    except GlideMQConnectionError:
+        raise
+    except GlideMQError:
+        return None
+    return {node: _fields(reply) for node, reply in replies.items()}
+
+
+def _fields(reply: Any) -> dict[str, str]:
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def configuration(node: str, info: Mapping[str, str], *, cluster: bool) -> Iterator[Diagnosis]:
+    """Yield the diagnoses of one server by its INFO."""
+    name = "valkey" if "valkey_version" in info else "redis"
+    yield _ok(
+        "connection", node, f"{name} {info.get(f'{name}_version', '?')}, {'cluster' if cluster else 'standalone'}"
+    )
+    kinds = set[str]()
+    for finding in findings_of(info, cluster=cluster):
+        problem, _, remedy = finding.text.rpartition("; ")
+        kinds.add(finding.kind)
+        severity = Severity.ERROR if finding.kind in _ERRORS else Severity.WARNING
+        if finding.kind == "unknown":
+            severity, problem, remedy = Severity.NOTE, finding.text, ""
+        elif not problem:  # the remedy stands after a colon
+            problem, _, remedy = finding.text.rpartition(": ")
+        yield Diagnosis(check=finding.kind, severity=severity, subject=node, problem=problem, remedy=remedy)
+    if "aof" not in kinds and info.get("aof_enabled") == "1":
+        yield _ok("aof", node, "the append-only file is on")
+    if not kinds & {"eviction", "volatile"} and "maxmemory_policy" in info:
+        yield _ok("eviction", node, "maxmemory-policy is noeviction")
+    yield from _persistence(node, info)
+    yield from _replicas(node, info)
+    yield from _memory(node, info)
+
+
+def _persistence(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
+    for field, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):
+        if info.get(field, "ok") != "ok":
+            problem = f"the last write of the {what} failed"
+            remedy = "check the disk of the server (space, permissions) and its log"
+            yield Diagnosis(
+                check="persistence", severity=Severity.ERROR, subject=node, problem=problem, remedy=remedy
+            )  # fmt: skip
+
+
+def _replicas(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
+    if info.get("role") != "master":
+        return
+    number = int(info.get("connected_slaves", "0") or 0)
+    if not number:
+        remedy = "add a replica, or create backups (glidemq backup)"
+        problem = "no replica: if the server's disk is lost, all jobs are lost"
+        yield Diagnosis(check="replicas", severity=Severity.NOTE, subject=node, problem=problem, remedy=remedy)
+        return
+    states = [info.get(f"slave{n}", "") for n in range(number)]
+    late = [each for each in states if "state=online" not in each]
+    if late:
+        problem = f"{len(late)} of {number} replicas are not online"
+        yield _warning("replicas", node, problem, "check the log of the replica and the network between the two")
+    else:
+        yield _ok("replicas", node, f"{number} online")
+
+
+def _memory(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
+    used, most = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
+    shown = f"{used / 2**20:,.0f} MiB"
+    if not most:
+        yield _ok("memory", node, f"{shown} in use, no maxmemory")
+    elif used > most * _FULL:
+        remedy = "raise maxmemory, keep fewer finished jobs (remove_on_complete), or delete some: glidemq queue clean"
+        yield _warning("memory", node, f"{shown} of {most / 2**20:,.0f} MiB in use; adds fail when it is full", remedy)
+    else:
+        yield _ok("memory", node, f"{shown} of {most / 2**20:,.0f} MiB in use")
+
+
+async def _library(transport: Any) -> list[Diagnosis]:
+    library = assemble(Variant.OWN)
+    if not is_glide_transport(transport):
+        return []
+    from glidemq_py._client.library_publishing import published
+
+    try:
+        nodes = await published(transport, library.name)
+    except GlideMQConnectionError:
+        raise
+    except GlideMQError as error:
+        remedy = "allow FUNCTION LIST, or load the library as an administrator: glidemq library load"
+        return [_warning("library", "", str(error), remedy)]
+    found: list[Diagnosis] = []
+    for node, listed in sorted(nodes.items()):
+        if listed:
+            found.append(_ok("library", node, f"{library.name} is loaded"))
+        else:
+            problem = f"{library.name} is not loaded; the first client with permission loads it"
+            remedy = "where clients may not FUNCTION LOAD: glidemq library load"
+            found.append(
+                Diagnosis(check="library", severity=Severity.NOTE, subject=node, problem=problem, remedy=remedy)
+            )  # fmt: skip
+    return found
+
+
+def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:
+    """Return the diagnoses of a queue."""
+    found: list[Diagnosis] = []
+    name = queue.name
+    if queue.paused and queue.ready:
+        problem = f"paused, with {queue.ready:,} jobs ready to run"
+        remedy = f"if it is not intended: glidemq queue resume {name}"
+        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+    elif queue.unfinished and not queue.workers:
+        problem = f"{queue.unfinished:,} unfinished jobs and no live worker"
+        found.append(_warning("queue", name, problem, "start one: glidemq worker MODULE:WORKER"))
+    elif queue.ready and queue.oldest_waiting > max_wait:
+        problem = f"{queue.ready:,} jobs are ready, and the oldest has waited for {queue.oldest_waiting // 1_000:,} s"
+        remedy = "start more workers or raise their concurrency; see also the limits: glidemq queue show " + name
+        found.append(_warning("queue", name, problem, remedy))
+    if queue.outbox and not queue.workers:
+        problem = f"{queue.outbox:,} results for other queues are not delivered, and no worker delivers them"
+        found.append(_warning("queue", name, problem, "start a worker of this queue, or a Maintenance"))
+    if queue.failed:
+        problem, remedy = f"{queue.failed:,} failed jobs are kept", f"look at them: glidemq failures ls {name}"
+        found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
+    return found or [_ok("queue", name, f"{queue.workers} workers, {queue.ready:,} jobs ready")]

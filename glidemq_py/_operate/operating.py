@@ -1,0 +1,434 @@
+"""`Operator`: reads the queues of one server in short, bounded calls, and performs actions on them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+
+from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.queue_events import QueueEvent, QueueEvents
+from glidemq_py._client.connect import open_transport
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.counting import complete_counts
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import reading as calls
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_states import JobState, WorkerInfo
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._features.failures.queue_api import Failure, FailureStats
+from glidemq_py._features.fair_keys.options import FairKeyInfo
+from glidemq_py._features.flows.reading import JobNode
+from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.options import Schedule
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
+from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
+from glidemq_py._operate.access import FULL_ACCESS, Access
+from glidemq_py._operate.snapshots import (
+    DeadLetter,
+    FlowNode,
+    GroupPage,
+    GroupSummary,
+    JobDetails,
+    JobPage,
+    JobReference,
+    JobSummary,
+    QueueDetails,
+    QueueSnapshot,
+    ScheduleSnapshot,
+)
+from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
+
+__all__ = ["JobFilter", "Operator", "duration_text"]
+
+_SCANNED: Final = 5_000
+"""Jobs examined per page of a filter: about 50 ms of server time, in calls of at most 2 ms."""
+_LOG_LINES: Final = 20
+_UPCOMING: Final = 5
+_QUEUES_KEPT: Final = 1_000
+_DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs of a queue to list; all criteria must match.
+
+    Attributes:
+        state: A state that `Queue.iter_jobs` accepts; None = all, one after the other.
+        name: The complete job name.
+        since: Earliest time at which the job was added, epoch ms.
+        until: Latest time at which it was added, epoch ms.
+        data: Keys and values that the job's data must contain at its top level.
+        group: Its ordering key.
+        fair_key: Its fair key.
+    """
+
+    state: str | None = None
+    name: str | None = None
+    since: int | None = None
+    until: int | None = None
+    data: Mapping[str, Any] | None = None
+    group: str | None = None
+    fair_key: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the filter has a state at most: every job of a page matches."""
+        return not (self.name or self.data or self.group or self.fair_key) and self.since is None and self.until is None
+
+    def conditions(self) -> list[calls.Condition]:
+        """Return the conditions that the server applies."""
+        if self.since is None and self.until is None:
+            return []
+        low: Any = False if self.since is None else self.since
+        high: Any = False if self.until is None else self.until
+        return [calls.Condition("timestamp", False, low, high)]
+
+    def matches(self, job: Job[Any, Any]) -> bool:
+        """Return True if a job matches all criteria but its state."""
+        if self.name is not None and job.name != self.name:
+            return False
+        if (self.since is not None and job.timestamp < self.since) or (
+            self.until is not None and job.timestamp > self.until
+        ):
+            return False
+        if (self.group is not None and job.ordering_key != self.group) or (
+            self.fair_key is not None and job.fair_key != self.fair_key
+        ):
+            return False
+        if not self.data:
+            return True
+        found = data_of(job)
+        if not isinstance(found, dict):
+            return False
+        held = cast("dict[str, Any]", found)
+        return all(key in held and held[key] == value for key, value in self.data.items())
+
+
+class Operator:
+    """Reads the queues of one server, and performs actions on them. Use it in an ``async with`` block.
+
+    Args:
+        connection: URL or options of the server. A server with a risky configuration is read all the same; `examine`
+            reports it.
+        prefix: First part of every key.
+        access: What may be read and changed.
+
+    Raises:
+        GlideMQValidationError: The URL or the prefix is invalid.
+    """
+
+    def __init__(
+        self, connection: str | ConnectionOptions, *, prefix: str = DEFAULT_PREFIX, access: Access = FULL_ACCESS
+    ) -> None:
+        given = ConnectionOptions.from_url(connection) if isinstance(connection, str) else connection
+        self.connection = given.with_changes(allow_eviction=True, allow_no_aof=True)
+        self.prefix = prefix
+        self.access = access
+        self._queues: dict[str, Queue[Any, Any]] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            await queue.close()
+        await self._stack.aclose()
+
+    async def queue(self, name: str) -> Queue[Any, Any]:
+        """Return the queue as an object, which the operator closes. No more than a thousand are kept.
+
+        Raises:
+            AccessDeniedError: The queue may not be read.
+            GlideMQValidationError: The name is invalid.
+        """
+        self.access.check_read(name)
+        found = self._queues.pop(name, None)
+        if found is None:
+            found = Queue[Any, Any](name, self.connection, prefix=self.prefix)
+            if len(self._queues) >= _QUEUES_KEPT:
+                oldest = next(iter(self._queues))
+                await self._queues.pop(oldest).close()
+        self._queues[name] = found
+        return found
+
+    async def link(self, name: str) -> QueueLink:
+        """Return the connected link of a queue; raises the errors of `queue`, and GlideMQConnectionError."""
+        return await (await self.queue(name))._connected()
+
+    async def transport(self) -> Transport:
+        """Return a connection that belongs to no queue; the operator closes it."""
+        opened = await open_transport(self.connection, check=False)
+        self._stack.push_async_callback(opened.close)
+        return opened
+
+    # -- queues -------------------------------------------------------------------------------------------
+
+    async def queue_exists(self, name: str) -> bool:
+        """Return True if the queue has ever been used on this server."""
+        link = await self.link(name)
+        return bool(await link.transport.command("EXISTS", link.keys.meta, link.keys.id))
+
+    async def get_queue(self, name: str) -> QueueSnapshot:
+        """Return a queue at this moment; its counts are 0 if it does not exist."""
+        link = await self.link(name)
+        meta = link.keys.meta
+        found = await link.transport.call(calls.gauges(meta))
+        numbers = await complete_counts(link.transport, meta, found.counts)
+        waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
+        return QueueSnapshot(
+            name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
+            prioritized=prioritized, group_waiting=parked, active=active, delayed=delayed, suspended=suspended,
+            waiting_children=waiting_children, completed=completed, failed=failed, outbox=found.outbox,
+        )  # fmt: skip
+
+    async def get_queues(self, names: Iterable[str]) -> list[QueueSnapshot]:
+        """Return these queues at this moment; those that may not be read are omitted."""
+        return [await self.get_queue(name) for name in names if self.access.may_see(name)]
+
+    async def get_queue_details(self, name: str) -> QueueDetails:
+        """Return a queue with its settings and figures."""
+        queue, link = await self.queue(name), await self.link(name)
+        rate = await queue.get_global_rate_limit()
+        seconds, _ = await link.transport.command("TIME")
+        hour_ago = int(seconds) * 1_000 - 3_600_000
+        completed = (await queue.get_metrics("completed")).data
+        failed = (await queue.get_metrics("failed")).data
+        dead = await queue._dead_letter_queue.open(link)
+        return QueueDetails(
+            queue=await self.get_queue(name),
+            concurrency=await queue.get_global_concurrency() or None,
+            rate_limit=rate,
+            dead_letter_queue=None if dead is None else dead.keys.name,
+            failures=await queue.get_failure_stats(),
+            completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
+            failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
+            features=await queue.get_features(),
+        )
+
+    async def get_workers(self, queue: str) -> list[WorkerInfo]:
+        """Return the live workers of a queue, oldest first."""
+        return await (await self.queue(queue)).get_workers()
+
+    # -- jobs ---------------------------------------------------------------------------------------------
+
+    async def get_jobs(
+        self, queue: str, wanted: JobFilter | None = None, *, cursor: str = "", count: int = 50
+    ) -> JobPage:
+        """Return a page of the jobs of a queue that match a filter.
+
+        A job that keeps its state while the pages are read is on exactly one of them. With criteria other than the
+        state, a page has about ``count`` jobs, and may have few or none before the last page: a call examines at most
+        5,000 jobs.
+
+        Args:
+            queue: Name of the queue.
+            wanted: Which jobs; None = all.
+            cursor: That of the previous page; '' = the first page.
+            count: Number of jobs, 1 to 1,000.
+
+        Raises:
+            GlideMQValidationError: An argument is invalid.
+        """
+        check_int("count", count, 1, 1_000)
+        chosen = JobFilter() if wanted is None else wanted
+        link = await self.link(queue)
+        states = listed_states() if chosen.state is None else (listable(chosen.state),)
+        at, position = _position_of(cursor, len(states))
+        size = min(count if chosen.is_plain else max(count, 100), ROWS_A_CALL)
+        found: dict[str, JobSummary] = {}
+        examined = 0
+        while at < len(states) and len(found) < count and examined < _SCANNED:
+            # The server examines `asked` jobs, whatever the number of them that match.
+            asked = min(size, count - len(found)) if chosen.is_plain else size
+            jobs, position = await read_page(
+                link, states[at], position, asked, bare=not chosen.data, name=chosen.name or "",
+                where=chosen.conditions(),
+            )  # fmt: skip
+            examined += asked
+            for job in jobs:
+                if chosen.matches(job):
+                    found.setdefault(job.id, summary_of(job))
+            if not position:
+                at += 1
+        return JobPage(jobs=tuple(found.values()), cursor="" if at == len(states) else f"{at}:{position}")
+
+    async def iter_jobs(self, queue: str, wanted: JobFilter | None = None) -> AsyncIterator[JobSummary]:
+        """Iterate over the jobs of a queue that match a filter, page by page."""
+        cursor, seen = "", set[str]()
+        while True:
+            page = await self.get_jobs(queue, wanted, cursor=cursor, count=ROWS_A_CALL)
+            for job in page.jobs:
+                if job.id not in seen:
+                    seen.add(job.id)
+                    yield job
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    async def get_job(self, queue: str, job_id: str, *, log_lines: int = _LOG_LINES) -> JobDetails | None:
+        """Return everything about a job, with the last lines of its log; None if it does not exist."""
+        opened = await self.queue(queue)
+        job = await opened.get_job(job_id)
+        if job is None:
+            return None
+        logs = await opened.get_job_logs(job.id, -log_lines) if log_lines else await opened.get_job_logs(job.id, 0, 0)
+        try:
+            result: Any = job.returnvalue
+        except SerializationError:
+            result = job._result_text
+        return JobDetails(
+            job=summary_of(job), data=data_of(job), result=result, options=job.opts,
+            attempts=tuple(await opened.get_job_attempts(job.id)), traceback="\n".join(job.stacktrace[-1:]),
+            logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,
+            parents=tuple(JobReference(queue=ref.queue, id=ref.id) for ref in await job.get_parents()),
+        )  # fmt: skip
+
+    async def get_flow(self, queue: str, job_id: str, *, max_jobs: int = 1_000) -> FlowNode | None:
+        """Return a job with the jobs it waits for, at most ``max_jobs``; None if it does not exist."""
+        self.access.check_read(queue)
+        async with FlowProducer(self.connection, prefix=self.prefix) as producer:
+            root = await producer.get_flow(queue, job_id, max_jobs=max_jobs)
+            return None if root is None else self._flow(root, set())
+
+    def _flow(self, node: JobNode, above: set[int]) -> FlowNode:
+        job, seen = node.job, above | {id(node)}
+        visible = self.access.may_see(job.queue_name)
+        return FlowNode(
+            id=job.id, queue=job.queue_name, name=job.name if visible else "", state=node.state,
+            error=job.failed_reason if visible else None, is_cut=node.is_cut,
+            children=tuple(self._flow(child, seen) for child in node.children if id(child) not in seen),
+        )  # fmt: skip
+
+    # -- failures -----------------------------------------------------------------------------------------
+
+    async def get_failure_stats(self, queue: str) -> FailureStats:
+        """Return how many jobs of a queue have failed."""
+        return await (await self.queue(queue)).get_failure_stats()
+
+    async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
+        """Iterate over the failed jobs of a queue; ``criteria`` are those of `Queue.iter_failures`."""
+        async for failure in (await self.queue(queue)).iter_failures(**criteria):
+            yield failure
+
+    async def iter_dead_letters(self, queue: str) -> AsyncIterator[DeadLetter]:
+        """Iterate over the dead-letter entries of a queue, oldest first."""
+        async for entry in (await self.queue(queue)).iter_dead_letter_jobs():
+            yield _dead_letter(entry, queue)
+
+    async def get_dead_letter(self, queue: str, entry_id: str) -> DeadLetter | None:
+        """Return a dead-letter entry of a queue, or None."""
+        entry = await (await self.queue(queue)).get_dead_letter_job(entry_id)
+        return None if entry is None else _dead_letter(entry, queue)
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    async def iter_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[QueueEvent]:
+        """Yield the events of a queue as they happen, without end. ``after``: start after this event; None = now."""
+        self.access.check_read(queue)
+        async for event in QueueEvents(queue, self.connection, prefix=self.prefix, last_event_id=after):
+            yield event
+
+    # -- schedules ----------------------------------------------------------------------------------------
+
+    async def get_schedules(self, queue: str) -> list[ScheduleSnapshot]:
+        """Return the schedules of a queue, sorted by name."""
+        return [_schedule(each, queue) for each in await (await self.queue(queue)).get_job_schedulers()]
+
+    async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
+        """Return the schedule with this name, or None."""
+        found = await (await self.queue(queue)).get_job_scheduler(name)
+        return None if found is None else _schedule(found, queue)
+
+    # -- groups -------------------------------------------------------------------------------------------
+
+    async def get_groups(self, queue: str, *, cursor: str = "") -> GroupPage:
+        """Return a page of the ordering groups that have waiting jobs. A group may be on two pages."""
+        link = await self.link(queue)
+        found = await link.transport.call(calls.count_parked(link.keys.meta, cursor or "0"))
+        groups = tuple(GroupSummary(key=key, waiting=number) for key, number in found.groups.items())
+        return GroupPage(groups=groups, cursor="" if found.cursor == "0" else found.cursor)
+
+    async def get_group(self, queue: str, key: str) -> GroupInfo | None:
+        """Return an ordering group; None if it does not exist."""
+        return await (await self.queue(queue)).get_group(key)
+
+    async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
+        """Iterate over the fair keys of a queue that have ready jobs."""
+        async for info in (await self.queue(queue)).iter_fair_keys():
+            yield info
+
+
+def _position_of(cursor: str, states: int) -> tuple[int, str]:
+    if not cursor:
+        return 0, ""
+    at, colon, position = cursor.partition(":")
+    if not colon or not at.isascii() or not at.isdigit() or len(at) > 1 or int(at) >= states:
+        raise GlideMQValidationError("cursor", cursor, "must be the cursor of a page with the same filter")
+    return int(at), position
+
+
+def data_of(job: Job[Any, Any]) -> Any:
+    """Return the data of a job, or its stored text if it cannot be decoded."""
+    try:
+        return job.data
+    except (JobDataError, SerializationError):
+        return job._data_text
+
+
+def summary_of(job: Job[Any, Any]) -> JobSummary:
+    """Return a job as in a list."""
+    first = job.state in _DELAYED and not job.attempts_made and job._delay
+    return JobSummary(
+        id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
+        due_at=job.timestamp + job._delay if first and job._delay else None, started_at=job.processed_on,
+        finished_at=job.finished_on, attempts_made=job.attempts_made, priority=job.priority, group=job.ordering_key,
+        fair_key=job.fair_key, error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
+    )  # fmt: skip
+
+
+def _dead_letter(entry: Job[Any, Any], queue: str) -> DeadLetter:
+    envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
+    attempts = envelope.get("attemptsMade")
+    return DeadLetter(
+        id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
+        error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
+        added_at=entry.timestamp, data=envelope.get("data"),
+    )  # fmt: skip
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration in its largest whole unit: ``90s``, ``5m``, ``250ms``."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.pattern is not None:
+        return schedule.pattern
+    if schedule.every is not None:
+        return f"every {duration_text(schedule.every)}"
+    return f"{duration_text(cast('int', schedule.repeat_after_complete))} after each job"
+
+
+def _schedule(found: JobScheduler, queue: str) -> ScheduleSnapshot:
+    try:
+        upcoming = tuple(round(each.timestamp() * 1_000) for each in found.preview(_UPCOMING))
+    except GlideMQValidationError:  # the pattern matches no further time
+        upcoming = ()
+    schedule = found.schedule
+    return ScheduleSnapshot(
+        name=found.name, queue=queue, when=_when(schedule),
+        timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
+        job_name=found.job_name, data=found.data, next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
+        runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
+    )  # fmt: skip

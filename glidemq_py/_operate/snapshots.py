@@ -1,0 +1,316 @@
+"""The values that an `Operator` returns. `as_json` makes JSON of them; their attributes are the documented keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, cast
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.failures.attempts import FailedAttempt
+from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._features.metrics import MetricsPoint
+
+__all__ = [
+    "DeadLetter",
+    "FlowNode",
+    "GroupPage",
+    "GroupSummary",
+    "JobDetails",
+    "JobPage",
+    "JobReference",
+    "JobSummary",
+    "QueueDetails",
+    "QueueSnapshot",
+    "ScheduleSnapshot",
+    "as_json",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSnapshot:
+    """A queue at one moment, read by one call.
+
+    Attributes:
+        name: Name of the queue.
+        paused: True if the queue is paused.
+        workers: Number of live workers.
+        oldest_waiting: Milliseconds since the oldest waiting job became ready; 0 without one.
+        waiting: Number of jobs that are ready to run.
+        prioritized: Number of ready jobs with a priority.
+        group_waiting: Number of ready jobs that wait in their ordering groups.
+        active: Number of jobs that run.
+        delayed: Number of jobs that are due later.
+        suspended: Number of jobs that wait for a signal.
+        waiting_children: Number of parents that wait for their children.
+        completed: Number of completed jobs that are kept.
+        failed: Number of failed jobs that are kept.
+        outbox: Number of results not yet delivered to other queues.
+    """
+
+    name: str
+    paused: bool
+    workers: int
+    oldest_waiting: int
+    waiting: int
+    prioritized: int
+    group_waiting: int
+    active: int
+    delayed: int
+    suspended: int
+    waiting_children: int
+    completed: int
+    failed: int
+    outbox: int
+
+    @property
+    def ready(self) -> int:
+        """Number of jobs that could run now: waiting, prioritized and group-waiting."""
+        return self.waiting + self.prioritized + self.group_waiting
+
+    @property
+    def unfinished(self) -> int:
+        """Number of jobs that have neither completed nor failed."""
+        return self.ready + self.active + self.delayed + self.suspended + self.waiting_children
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDetails:
+    """A queue with its settings and figures.
+
+    Attributes:
+        queue: The queue.
+        concurrency: Limit of active jobs; None = no limit.
+        rate_limit: Limit of jobs per window; None = no limit.
+        dead_letter_queue: Name of the dead letter queue; None without one.
+        failures: Number of failures by reason and name.
+        completed_per_minute: Completed jobs per minute of the last hour; minutes without any are omitted.
+        failed_per_minute: The same for failed jobs.
+        features: Features that the queue uses, with the first version that supports each.
+    """
+
+    queue: QueueSnapshot
+    concurrency: int | None
+    rate_limit: RateLimit | None
+    dead_letter_queue: str | None
+    failures: FailureStats
+    completed_per_minute: tuple[MetricsPoint, ...]
+    failed_per_minute: tuple[MetricsPoint, ...]
+    features: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job in a list. Times are epoch ms of the server's clock, durations are ms.
+
+    Attributes:
+        id: Id of the job.
+        name: Name of the job.
+        queue: Name of its queue.
+        state: State of the job; None if it is unknown to this version.
+        added_at: When it was added; 0 if unknown.
+        due_at: When a delayed job is due; None for others.
+        started_at: When its last attempt started; None before the first.
+        finished_at: When it completed or failed; None before.
+        attempts_made: Number of failed attempts.
+        priority: Its priority; 0 without one.
+        group: Its ordering key; None without one.
+        fair_key: Its fair key; None without one.
+        error: Message of its last failure; None without one.
+        error_type: Exception type of its last failure; None without one.
+        progress: Its progress; None without one.
+    """
+
+    id: str
+    name: str
+    queue: str
+    state: JobState | None
+    added_at: int
+    due_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    attempts_made: int
+    priority: int
+    group: str | None
+    fair_key: str | None
+    error: str | None
+    error_type: str | None
+    progress: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """Some jobs of a queue.
+
+    Attributes:
+        jobs: The jobs.
+        cursor: Where the next page starts; '' = there are no more.
+    """
+
+    jobs: tuple[JobSummary, ...]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReference:
+    """A job of any queue."""
+
+    queue: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDetails:
+    """Everything about one job.
+
+    Attributes:
+        job: The job as in a list.
+        data: Its data; the stored text if that cannot be decoded.
+        result: Its result; None if it has not completed.
+        options: Its options as they are stored.
+        attempts: Its failed attempts, oldest first.
+        traceback: The end of the last traceback; '' without one.
+        logs: The last lines of its log.
+        log_count: Number of all lines of its log.
+        parents: The jobs that wait for it.
+    """
+
+    job: JobSummary
+    data: Any
+    result: Any
+    options: Mapping[str, Any]
+    attempts: tuple[FailedAttempt, ...]
+    traceback: str
+    logs: tuple[str, ...]
+    log_count: int
+    parents: tuple[JobReference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A dead-letter entry of a queue.
+
+    Attributes:
+        id: Id of the entry, which is not that of the original job.
+        name: Name of the job.
+        queue: Queue of the original job.
+        job_id: Id of the original job.
+        error: Why it failed.
+        attempts_made: Number of failed attempts.
+        added_at: When the entry was added, epoch ms.
+        data: Data of the job.
+    """
+
+    id: str
+    name: str
+    queue: str
+    job_id: str
+    error: str
+    attempts_made: int
+    added_at: int
+    data: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSnapshot:
+    """A schedule of a queue. Times are epoch ms.
+
+    Attributes:
+        name: Name of the schedule.
+        queue: Name of its queue.
+        when: When it is due, such as ``0 3 * * *`` or ``every 5m``.
+        timezone: Time zone of its pattern; None without a pattern.
+        overlap: "allow", "skip" or "buffer_one".
+        job_name: Name of its jobs.
+        data: Data of its jobs.
+        next_run: When it is due next; None while it waits for its last job.
+        upcoming: The next due times, at most five.
+        last_run: When it last added a job; None before.
+        runs: Number of runs so far.
+        limit: Maximum number of runs; None = no limit.
+        skipped: Number of due times skipped because a job was unfinished.
+        last_job_id: Id of its last job, if it is stored.
+    """
+
+    name: str
+    queue: str
+    when: str
+    timezone: str | None
+    overlap: str
+    job_name: str
+    data: Any
+    next_run: int | None
+    upcoming: tuple[int, ...]
+    last_run: int | None
+    runs: int
+    limit: int | None
+    skipped: int
+    last_job_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNode:
+    """A job of a flow, with the jobs it waits for.
+
+    Attributes:
+        id: Id of the job.
+        queue: Its queue.
+        name: Its name.
+        state: Its state; None if it was deleted.
+        error: Message of its last failure; None without one.
+        children: The jobs it waits for.
+        is_cut: True if it has more children than were read.
+    """
+
+    id: str
+    queue: str
+    name: str
+    state: JobState | None
+    error: str | None
+    children: tuple[FlowNode, ...]
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """An ordering group that has waiting jobs."""
+
+    key: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPage:
+    """Some ordering groups; ``cursor`` is where the next page starts, '' = there are no more."""
+
+    groups: tuple[GroupSummary, ...]
+    cursor: str
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of this module, or a list or mapping of them, as JSON types."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        entries = cast("dict[Any, Any]", value).items()
+        return {_key(key): as_json(item) for key, item in entries}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [as_json(item) for item in cast("list[Any]", value)]
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, RateLimit):
+        return {"max": value.max, "duration": value.duration}
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, tuple):
+        return "/".join(str(part) for part in cast("list[Any]", key))
+    return str(key)

@@ -1,0 +1,79 @@
+"""The whole command line, from the commands of all nouns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from glidemq_py.cli import PASSED, pass_on
+from glidemq_py.cli.commands import examination, failures, jobs, others, queues, schedules
+from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
+
+__all__ = ["app", "run"]
+
+_HELP = """\
+Look at queues, change them, and run workers.
+
+The options --url, --prefix and --json are accepted before and after the command.
+
+Exit codes: 0 = done; 1 = rejected, declined, or a problem was found; 2 = invalid command line; 3 = the server cannot be
+reached; 4 = does not exist."""
+
+app = typer.Typer(
+    name="glidemq", help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)  # fmt: skip
+
+for each in (
+    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, others.flow_app, others.workers_app,
+    others.group_app, others.events_app,
+):  # fmt: skip
+    app.add_typer(each)
+others.register_backups(app)
+examination.register_doctor(app)
+
+
+def _passing(name: str) -> Callable[[typer.Context], None]:
+    def passed(context: typer.Context) -> None:
+        raise typer.Exit(pass_on(name, context.args))
+
+    return passed
+
+
+# `main` runs these before typer is imported; here they are listed in the help and completed.
+for _name, (_module, _help) in PASSED.items():
+    _settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(_name, help=_help, add_help_option=False, context_settings=_settings)(_passing(_name))
+
+
+def _version(given: bool) -> None:
+    if given:
+        from glidemq_py import __version__
+
+        sys.stdout.write(f"glidemq_py {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    url: UrlOption = None,
+    prefix: PrefixOption = None,
+    as_json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = {"url": url, "prefix": prefix, "as_json": as_json}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    try:
+        app(args=list(argv), prog_name="glidemq")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0

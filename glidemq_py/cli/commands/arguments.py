@@ -1,0 +1,57 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.texts import pairs_of, time_of
+
+if TYPE_CHECKING:
+    from glidemq_py._operate.operating import JobFilter
+
+__all__ = [
+    "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Queue", "Queues", "Reason", "Since", "State",
+    "Until", "filter_of",
+]  # fmt: skip
+
+Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Queues = Annotated[
+    list[str] | None,
+    typer.Argument(help="Names of queues; default: queues in [tool.glidemq].", show_default=False),
+]
+JobId = Annotated[str, typer.Argument(help="Id of the job.", show_default=False)]
+JobIds = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", show_default=False)]
+
+State = Annotated[str | None, typer.Option("--state", help="State of the jobs, such as waiting, delayed or failed.")]
+JobName = Annotated[str | None, typer.Option("--name", help="Complete name of the jobs.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Not before this time: 2026-11-23T06:00, or 2h (ago).")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not after this time.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data", metavar="KEY=VALUE", help="Key and value (JSON, or text) that the data contains; repeatable."
+    ),
+]
+Group = Annotated[str | None, typer.Option("--group", metavar="KEY", help="Ordering key of the jobs.")]
+FairKey = Annotated[str | None, typer.Option("--fair-key", metavar="KEY", help="Fair key of the jobs.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number to list.")]
+Reason = Annotated[
+    list[str] | None,
+    typer.Option("--reason", help="Reason of the failure, such as max_attempts_exceeded or timeout; repeatable."),
+]
+
+
+def filter_of(
+    state: str | None, name: str | None, since: str | None, until: str | None, data: list[str] | None,
+    group: str | None, fair_key: str | None,
+) -> JobFilter:  # fmt: skip
+    """Return the filter of these options. Raises GlideMQValidationError."""
+    return operate.operating.JobFilter(
+        state=state, name=name, since=time_of("--since", since), until=time_of("--until", until),
+        data=pairs_of("--data", data) if data else None, group=group, fair_key=fair_key,
+    )  # fmt: skip

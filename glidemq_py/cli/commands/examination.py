@@ -1,0 +1,50 @@
+"""`glidemq doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.commands.arguments import Queues
+from glidemq_py.cli.shell import ExitCode, Shell, command
+from glidemq_py.cli.texts import span_of
+
+__all__ = ["register_doctor"]
+
+_STYLES: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+
+
+def register_doctor(app: typer.Typer) -> None:
+    """Register the command."""
+    command(app, "doctor")(doctor)
+
+
+async def doctor(
+    shell: Shell,
+    queues: Queues = None,
+    max_wait: Annotated[
+        str, typer.Option("--max-wait", metavar="TIME", help="Warn if a job has been ready for longer.")
+    ] = "1m",
+) -> None:
+    """Examine the server and queues, and say what to do about each problem.
+
+    Exit code 1 if there are warnings or errors.
+    """
+    names = queues or shell.settings.queues
+    found = await operate.doctor.examine(shell.operator, names, max_wait=span_of("--max-wait", max_wait))
+    shell.print_json(found)
+    rows = [
+        ((str(each.severity), _STYLES[each.severity]), each.check, each.subject, _text(each.problem, each.remedy))
+        for each in found
+    ]
+    shell.table(("", "CHECK", "WHERE", "FOUND"), rows, "")
+    if not names:
+        shell.note("no queues examined; name them, or set queues in [tool.glidemq]")
+    if any(each.severity in ("warning", "error") for each in found):
+        shell.stop(ExitCode.FAILED)
+
+
+def _text(problem: str, remedy: str) -> str:
+    return f"{problem}; {remedy}" if remedy else problem

@@ -1,0 +1,166 @@
+"""`glidemq failures` and `glidemq dlq`: failed jobs, and dead-letter entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.commands.arguments import JobName, Limit, Queue, Reason, Since, Until
+from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
+from glidemq_py.cli.texts import age, clock, time_of
+from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._features.failures.queue_api import Failure
+    from glidemq_py._operate.snapshots import DeadLetter
+
+__all__ = ["app", "dead_letters_app"]
+
+app = group("failures", "Failed jobs: list, count, requeue and delete them.")
+dead_letters_app = group("dlq", "Dead-letter entries: list, replay and delete them.")
+_LONG = 100
+
+
+@command(app, "ls")
+async def ls(
+    shell: Shell,
+    queue: Queue,
+    reason: Reason = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+) -> None:
+    """List failed jobs, oldest failure first."""
+    await check_exists(shell, queue)
+    found: list[Failure] = []
+    more = False
+    criteria = {"reason": reason or None, "name": name, "since": time_of("--since", since)}
+    async for each in shell.operator.iter_failures(queue, **criteria, until=time_of("--until", until)):
+        if len(found) == limit:
+            more = True
+            break
+        found.append(each)
+    shell.print_json({"failures": found, "more": more})
+    rows = [
+        (
+            each.job_id, each.name, age(each.failed_at), each.attempts_made, each.reason,
+            (f"{each.error_type}: {each.error}" if each.error_type else each.error)[:_LONG],
+        )
+        for each in found
+    ]  # fmt: skip
+    shell.table(("ID", "NAME", "FAILED", ">ATTEMPTS", "REASON", "ERROR"), rows, f"no such failures in queue {queue!r}")
+    if more:
+        shell.note(f"more than {limit:,} failures match; list more with --limit")
+
+
+@command(app, "stats")
+async def stats(shell: Shell, queue: Queue) -> None:
+    """Count failures by reason and job name."""
+    await check_exists(shell, queue)
+    found = await shell.operator.get_failure_stats(queue)
+    shell.print_json(found)
+    shell.facts([
+        ("kept now", found.kept), ("oldest", clock(found.oldest)), ("newest", clock(found.newest)),
+        ("counted since", clock(found.since)), ("total", found.total),
+    ])  # fmt: skip
+    if found.counts:
+        shell.say()
+        rows = sorted(
+            ((reason, name, number) for (reason, name), number in found.counts.items()), key=lambda row: -row[2]
+        )
+        shell.table(("REASON", "NAME", ">FAILURES"), rows, "")
+
+
+@command(app, "retry")
+async def retry(
+    shell: Shell,
+    queue: Queue,
+    reason: Reason = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Requeue the failed jobs that match all given criteria, with all their attempts."""
+    await check_exists(shell, queue)
+    action = operate.actions.RetryFailures(
+        queue=queue, reason=tuple(reason or ()), name=name, since=time_of("--since", since),
+        until=time_of("--until", until),
+    )  # fmt: skip
+    done = f"requeued {{}} of queue {queue!r}"
+    await shell.change(action, f"requeue {{}} of queue {queue!r}", done, of="failed", dry_run=dry_run)
+
+
+@command(app, "purge")
+async def purge(
+    shell: Shell,
+    queue: Queue,
+    reason: Reason = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete the failed jobs that match all given criteria."""
+    await check_exists(shell, queue)
+    action = operate.actions.PurgeFailures(
+        queue=queue, reason=tuple(reason or ()), name=name, since=time_of("--since", since),
+        until=time_of("--until", until),
+    )  # fmt: skip
+    done = f"deleted {{}} from queue {queue!r}"
+    await shell.change(action, f"delete {{}} from queue {queue!r}", done, of="failed", yes=yes, dry_run=dry_run)
+
+
+# -- dead letters -----------------------------------------------------------------------------------------
+
+_Ids = Annotated[list[str] | None, typer.Argument(help="Ids of entries.", show_default=False)]
+_All = Annotated[bool, typer.Option("--all", help="All entries of the queue.")]
+
+
+@command(dead_letters_app, "ls")
+async def dlq_ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
+    """List the dead-letter entries of a queue, oldest first."""
+    await check_exists(shell, queue)
+    found: list[DeadLetter] = []
+    more = False
+    async for each in shell.operator.iter_dead_letters(queue):
+        if len(found) == limit:
+            more = True
+            break
+        found.append(each)
+    shell.print_json({"entries": found, "more": more})
+    rows = [(each.id, each.name, each.job_id, age(each.added_at), each.error[:_LONG]) for each in found]
+    shell.table(("ENTRY", "NAME", "JOB", "ADDED", "ERROR"), rows, f"queue {queue!r} has no dead letters")
+    if more:
+        shell.note(f"more than {limit:,} entries; list more with --limit")
+
+
+@command(dead_letters_app, "replay")
+async def dlq_replay(
+    shell: Shell, queue: Queue, entries: _Ids = None, every: _All = False, dry_run: DryRun = False
+) -> None:
+    """Add the jobs of entries to their queue again, and delete the entries."""
+    action = operate.actions.ReplayDeadLetters(queue=queue, ids=_entries(entries, every))
+    done = f"added {{}} to queue {queue!r} again"
+    await shell.change(action, f"add {{}} to queue {queue!r} again", done, dry_run=dry_run)
+
+
+@command(dead_letters_app, "purge")
+async def dlq_purge(
+    shell: Shell, queue: Queue, entries: _Ids = None, every: _All = False, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Delete entries."""
+    action = operate.actions.PurgeDeadLetters(queue=queue, ids=_entries(entries, every))
+    done = f"deleted the entries of {{}} of queue {queue!r}"
+    await shell.change(action, f"delete the entries of {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
+
+
+def _entries(ids: list[str] | None, every: bool) -> tuple[str, ...]:
+    if bool(ids) == every:
+        raise GlideMQValidationError("--all", None, "give ids of entries, or --all")
+    return tuple(ids or ())

@@ -1,0 +1,328 @@
+"""`glidemq job`: look at jobs and change them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py._core.job_states import JobState
+from glidemq_py.cli.commands.arguments import (
+    Data,
+    FairKey,
+    Group,
+    JobId,
+    JobIds,
+    JobName,
+    Limit,
+    Queue,
+    Since,
+    State,
+    Until,
+    filter_of,
+)
+from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
+from glidemq_py.cli.texts import age, clock, pairs_of, span, span_of, value_of
+from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._operate.operating import JobFilter
+    from glidemq_py._operate.snapshots import JobDetails, JobSummary
+
+__all__ = ["STYLES", "app"]
+
+app = group("job", "Look at jobs and change them.")
+
+STYLES: Final = {"completed": "green", "failed": "red", "active": "yellow"}
+_POLL_S: Final = 0.5
+_LONG: Final = 100
+
+
+def state_cell(state: JobState | None) -> tuple[str, str]:
+    """Return a state with its color."""
+    return str(state or "unknown"), STYLES.get(str(state), "")
+
+
+def jobs_table(shell: Shell, jobs: Iterable[JobSummary], empty: str) -> None:
+    """Print jobs as a table."""
+    rows = [
+        (
+            job.id, job.name, state_cell(job.state), age(job.added_at), job.attempts_made or "",
+            (job.error or (f"due {age(job.due_at)}" if job.due_at else ""))[:_LONG],
+        )
+        for job in jobs
+    ]  # fmt: skip
+    shell.table(("ID", "NAME", "STATE", "ADDED", ">FAILED", "ERROR"), rows, empty)
+
+
+@command(app, "ls")
+async def ls(
+    shell: Shell,
+    queue: Queue,
+    state: State = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    data: Data = None,
+    group: Group = None,
+    fair_key: FairKey = None,
+    limit: Limit = 50,
+) -> None:
+    """List the jobs of a queue that match all given criteria."""
+    wanted = filter_of(state, name, since, until, data, group, fair_key)
+    await check_exists(shell, queue)
+    found: list[JobSummary] = []
+    more = False
+    async for job in shell.operator.iter_jobs(queue, wanted):
+        if len(found) == limit:
+            more = True
+            break
+        found.append(job)
+    shell.print_json({"jobs": found, "more": more})
+    jobs_table(
+        shell,
+        found,
+        f"no such jobs in queue {queue!r}" if wanted != operate.operating.JobFilter() else f"queue {queue!r} is empty",
+    )
+    if more:
+        shell.note(f"more than {limit:,} jobs match; list more with --limit")
+
+
+@command(app, "show")
+async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
+    """Show everything about a job: data, result, failed attempts, log, parents."""
+    found = await _details(shell, queue, job_id)
+    shell.print_json(found)
+    job = found.job
+    shell.facts([
+        ("job", f"{job.id} {job.name}"),
+        ("queue", job.queue),
+        ("state", state_cell(job.state)),
+        ("added", _moment(job.added_at)),
+        ("due", _moment(job.due_at)),
+        ("started", _moment(job.started_at)),
+        ("finished", _moment(job.finished_at)),
+        ("run time", span(job.finished_at - job.started_at) if job.finished_at and job.started_at else ""),
+        ("attempts", f"{job.attempts_made:,} failed" if job.attempts_made else ""),
+        ("priority", job.priority or None),
+        ("group", job.group),
+        ("fair key", job.fair_key),
+        ("progress", _json(job.progress) if job.progress is not None else None),
+        ("error", (f"{job.error_type}: {job.error}" if job.error_type else job.error, "red")),
+        ("options", _json(found.options) if found.options else None),
+        ("data", _json(found.data)),
+        ("result", _json(found.result) if job.state is JobState.COMPLETED else None),
+        ("parents", ", ".join(f"{each.queue} {each.id}" for each in found.parents)),
+    ])  # fmt: skip
+    for attempt in found.attempts:
+        took = "" if attempt.duration is None else f" after {span(attempt.duration)}"
+        error = f"{attempt.error_type}: {attempt.error}" if attempt.error_type else attempt.error
+        shell.say(f"attempt {attempt.number}: {attempt.reason}{took}, {clock(attempt.failed_at)}: {error}")
+    if found.traceback:
+        shell.say()
+        for line in found.traceback.splitlines():
+            shell.say(line)
+    if found.log_count:
+        shell.say(f"\nlog, last {len(found.logs)} of {found.log_count:,} lines:".lstrip("\n"))
+        for line in found.logs:
+            shell.say(f"  {line}")
+
+
+async def _details(shell: Shell, queue: str, job_id: str, log_lines: int = 20) -> JobDetails:
+    found = await shell.operator.get_job(queue, job_id, log_lines=log_lines)
+    if found is None:
+        await check_exists(shell, queue)
+        shell.missing(f"queue {queue!r} has no job {job_id!r}")
+    return found
+
+
+def _moment(at: int | None) -> str:
+    return f"{clock(at)} ({age(at)})" if at else ""
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+@command(app, "add")
+async def add(
+    shell: Shell,
+    queue: Queue,
+    name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
+    data: Annotated[
+        str | None, typer.Argument(help="Data: JSON, or text. '-' reads stdin.", show_default=False)
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", metavar="KEY=VALUE", help="Option of Queue.add, such as attempts=3; repeatable."
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help="Run after this time, such as 5m.")
+    ] = None,
+    job_id: Annotated[str | None, typer.Option("--id", help="Id of the job; not added if it exists.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="1 (most urgent) to 2047.")] = None,
+) -> None:
+    """Add a job, and print its id."""
+    text = typer.get_text_stream("stdin").read() if data == "-" else data
+    given = pairs_of("--option", options or ())
+    if delay is not None:
+        given["delay"] = span_of("--delay", delay)
+    if job_id is not None:
+        given["job_id"] = job_id
+    if priority is not None:
+        given["priority"] = priority
+    value: Any = value_of("{}" if text is None else text)
+    result = await operate.actions.perform(
+        shell.operator, operate.actions.AddJob(queue=queue, name=name, data=value, options=given)
+    )
+    shell.print_json(result)
+    shell.say(result.ids[0])
+    if result.detail != "added":
+        shell.note(f"not added as a new job: {result.detail}")
+
+
+def _chosen(ids: list[str] | None, wanted: JobFilter) -> tuple[tuple[str, ...], JobFilter | None]:
+    if ids and wanted != operate.operating.JobFilter():
+        raise GlideMQValidationError("--state", None, "give ids of jobs, or criteria such as --state, not both")
+    if not ids and wanted == operate.operating.JobFilter():
+        raise GlideMQValidationError("--state", None, "give ids of jobs, or criteria such as --state failed")
+    return tuple(ids or ()), None if ids else wanted
+
+
+@command(app, "retry")
+async def retry(
+    shell: Shell,
+    queue: Queue,
+    ids: JobIds = None,
+    completed: Annotated[bool, typer.Option("--completed", help="Requeue completed jobs too.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`."""
+    chosen, _ = _chosen(ids, operate.operating.JobFilter())
+    action = operate.actions.RetryJobs(queue=queue, ids=chosen, completed=completed)
+    await shell.change(action, f"requeue {{}} of queue {queue!r}", f"requeued {{}} of queue {queue!r}", dry_run=dry_run)
+
+
+@command(app, "promote")
+async def promote(
+    shell: Shell,
+    queue: Queue,
+    ids: JobIds = None,
+    name: JobName = None,
+    data: Data = None,
+    every: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make delayed jobs ready to run now."""
+    state = "delayed" if every or name or data else None
+    chosen, wanted = _chosen(ids, filter_of(state, name, None, None, data, None, None))
+    action = operate.actions.PromoteJobs(queue=queue, ids=chosen, wanted=wanted)
+    await shell.change(action, f"promote {{}} of queue {queue!r}", f"promoted {{}} of queue {queue!r}", dry_run=dry_run)
+
+
+@command(app, "cancel")
+async def cancel(
+    shell: Shell,
+    queue: Queue,
+    ids: JobIds = None,
+    state: State = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    data: Data = None,
+    group: Group = None,
+    fair_key: FairKey = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Cancel unfinished jobs: they do not start, or stop running, and fail."""
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key))
+    action = operate.actions.CancelJobs(queue=queue, ids=chosen, wanted=wanted)
+    done = f"cancelled {{}} of queue {queue!r}"
+    await shell.change(action, f"cancel {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
+
+
+@command(app, "rm")
+async def rm(
+    shell: Shell,
+    queue: Queue,
+    ids: JobIds = None,
+    state: State = None,
+    name: JobName = None,
+    since: Since = None,
+    until: Until = None,
+    data: Data = None,
+    group: Group = None,
+    fair_key: FairKey = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete jobs with their logs and results."""
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key))
+    action = operate.actions.RemoveJobs(queue=queue, ids=chosen, wanted=wanted)
+    done = f"deleted {{}} from queue {queue!r}"
+    await shell.change(action, f"delete {{}} from queue {queue!r}", done, yes=yes, dry_run=dry_run)
+
+
+@command(app, "logs")
+async def logs(
+    shell: Shell,
+    queue: Queue,
+    job_id: JobId,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="The last lines.")] = 100,
+) -> None:
+    """Print the log of a job."""
+    found = await _details(shell, queue, job_id, lines)
+    shell.print_json({"logs": found.logs, "count": found.log_count})
+    for line in found.logs:
+        shell.say(line)
+    if not found.log_count:
+        shell.note(f"job {job_id!r} has no log")
+
+
+@command(app, "watch")
+async def watch(
+    shell: Shell,
+    queue: Queue,
+    job_id: JobId,
+    timeout: Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")] = None,
+) -> None:
+    """Follow a job until it ends: states, progress, log. Exit code 1 if it fails or the time is over.
+
+    With --json, prints one line per change.
+    """
+    ends = None if timeout is None else asyncio.get_running_loop().time() + span_of("--timeout", timeout) / 1_000
+    shown: tuple[Any, ...] = ()
+    lines = 0
+    while True:
+        found = await _details(shell, queue, job_id, 200)
+        job = found.job
+        new = found.logs[-(found.log_count - lines) :] if found.log_count > lines else ()
+        lines = found.log_count
+        for line in new:
+            shell.say(f"  {line}")
+        if shown != (job.state, job.progress, job.attempts_made):
+            shown = (job.state, job.progress, job.attempts_made)
+            shell.print_json(job, line=True)
+            shell.say(_change(job))
+        if job.state is not None and job.state.is_finished:
+            shell.stop(ExitCode.OK if job.state is JobState.COMPLETED else ExitCode.FAILED)
+        if ends is not None and asyncio.get_running_loop().time() >= ends:
+            shell.fail(f"job {job_id!r} is {job.state} after {timeout}")
+        await asyncio.sleep(_POLL_S)
+
+
+def _change(job: JobSummary) -> str:
+    parts = [f"{job.id} {job.name}: {job.state}"]
+    if job.progress is not None:
+        parts.append(f"progress {_json(job.progress)}")
+    if job.error and job.state is not JobState.COMPLETED:
+        parts.append(job.error)
+    return ", ".join(parts)

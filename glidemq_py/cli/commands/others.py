@@ -1,0 +1,265 @@
+"""`glidemq flow`, `worker ls`, `group`, `events`, `backup` and `restore`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
+from glidemq_py.cli.commands.jobs import STYLES
+from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of
+from glidemq_py.cli.shell import ExitCode, Shell, command, group
+from glidemq_py.cli.texts import clock, pairs_of, span, span_of
+from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._operate.snapshots import FlowNode, GroupSummary
+
+__all__ = ["events_app", "flow_app", "group_app", "register_backups", "workers_app"]
+
+flow_app = group("flow", "Flows: jobs and the jobs they wait for.")
+workers_app = group("workers", "Live workers of queues.")
+group_app = group("group", "Ordering groups and their limits.")
+events_app = group("events", "Events of a queue.")
+
+
+# -- flows ------------------------------------------------------------------------------------------------
+
+
+@command(flow_app, "show")
+async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
+    """Show a job with the jobs it waits for, as a tree."""
+    found = await _flow(shell, queue, job_id)
+    shell.print_json(found)
+    _draw(shell, found)
+
+
+@command(flow_app, "watch")
+async def watch(
+    shell: Shell,
+    queue: Queue,
+    job_id: JobId,
+    timeout: Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this time.")] = None,
+) -> None:
+    """Print the states of a flow at every change, until its root ends. Exit code 1 if it fails.
+
+    With --json, prints one line per change.
+    """
+    loop = asyncio.get_running_loop()
+    ends = None if timeout is None else loop.time() + span_of("--timeout", timeout) / 1_000
+    shown: FlowNode | None = None
+    while True:
+        found = await _flow(shell, queue, job_id)
+        if found != shown:
+            shown = found
+            shell.print_json(found, line=True)
+            _draw(shell, found)
+        if found.state is None or found.state.is_finished:
+            shell.stop(ExitCode.OK if found.state == "completed" else ExitCode.FAILED)
+        if ends is not None and loop.time() >= ends:
+            shell.fail(f"the flow is {found.state} after {timeout}")
+        await asyncio.sleep(0.5)
+
+
+async def _flow(shell: Shell, queue: str, job_id: str) -> FlowNode:
+    found = await shell.operator.get_flow(queue, job_id)
+    if found is None:
+        shell.missing(f"queue {queue!r} has no job {job_id!r}")
+    return found
+
+
+def _draw(shell: Shell, root: FlowNode) -> None:
+    if shell.json:
+        return
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from glidemq_py._core.logs import escape_control
+
+    def label(node: FlowNode) -> Text:
+        state = str(node.state or "gone")
+        text = Text(escape_control(f"{node.name or '?'} ({node.queue} {node.id}) "))
+        text.append(state, style=STYLES.get(state, ""))
+        if node.error and state == "failed":
+            text.append(escape_control(f": {node.error}"))
+        return text
+
+    def grow(tree: Tree, node: FlowNode) -> Tree:
+        for child in node.children:
+            grow(tree.add(label(child)), child)
+        if node.is_cut:
+            tree.add("...")
+        return tree
+
+    shell.tree(grow(Tree(label(root)), root))
+
+
+# -- workers ----------------------------------------------------------------------------------------------
+
+
+@command(workers_app, "ls")
+async def ls(shell: Shell, queues: Queues = None) -> None:
+    """List the live workers of queues."""
+    names = queues or list(shell.settings.queues)
+    if not names:
+        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    found = {name: await shell.operator.get_workers(name) for name in dict.fromkeys(names)}
+    shell.print_json([{"queue": name, "worker": each} for name, workers in found.items() for each in workers])
+    rows = [
+        (name, each.id, each.host, each.pid, each.active_jobs, span(each.age))
+        for name, workers in found.items()
+        for each in workers
+    ]
+    columns = ("QUEUE", "WORKER", "HOST", ">PID", ">ACTIVE", "RUNNING FOR")
+    shell.table(columns, [(*row[:3], str(row[3]), *row[4:]) for row in rows], "no live workers")
+
+
+# -- groups -----------------------------------------------------------------------------------------------
+
+
+@command(group_app, "ls")
+async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
+    """List the ordering groups and fair keys of a queue that have waiting jobs."""
+    await check_exists(shell, queue)
+    groups: dict[str, GroupSummary] = {}
+    cursor = ""
+    while len(groups) <= limit:
+        page = await shell.operator.get_groups(queue, cursor=cursor)
+        groups |= {each.key: each for each in page.groups}
+        cursor = page.cursor
+        if not cursor:
+            break
+    keys: list[Any] = []
+    async for info in shell.operator.iter_fair_keys(queue):
+        if len(keys) == limit:
+            break
+        keys.append(info)
+    found = list(groups.values())[:limit]
+    shell.print_json({"groups": found, "fair_keys": keys})
+    rows: list[tuple[Any, ...]] = [("group", each.key, each.waiting, "", "") for each in found]
+    rows += [
+        ("fair key", each.key, each.backlog, each.active, ("paused", "yellow") if each.paused else "") for each in keys
+    ]
+    shell.table(("KIND", "KEY", ">WAITING", ">ACTIVE", ""), rows, f"no group of queue {queue!r} has waiting jobs")
+
+
+@command(group_app, "limit")
+async def group_limit(
+    shell: Shell,
+    queue: Queue,
+    key: Annotated[str, typer.Argument(help="Ordering key of the group.", show_default=False)],
+    concurrency: Annotated[int | None, typer.Option("--concurrency", min=0, help="Active jobs; 0 = no limit.")] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
+    ] = None,
+) -> None:
+    """Show the limits of an ordering group, or set them."""
+    if concurrency is not None or rate is not None:
+        action = operate.actions.SetGroupLimits(
+            queue=queue, group=key, concurrency=concurrency_of(concurrency),
+            rate_limit=None if rate is None else limit_of(rate),
+        )  # fmt: skip
+        await operate.actions.perform(shell.operator, action)
+    found = await shell.operator.get_group(queue, key)
+    if found is None:
+        shell.missing(f"queue {queue!r} has no ordering group {key!r}")
+    shell.print_json(found)
+    limits = found.limits
+    window = limits.rate_limit
+    shell.facts([
+        ("group", found.key), ("active", found.active), ("waiting", found.parked),
+        ("concurrency", limits.concurrency or "no limit"),
+        ("rate limit", "no limit" if window is None else f"{window.max:,} per {span(window.duration)}"),
+        ("rate limited until", clock(found.limited_until)),
+    ])  # fmt: skip
+
+
+# -- events -----------------------------------------------------------------------------------------------
+
+
+@command(events_app, "tail")
+async def tail(
+    shell: Shell,
+    queue: Queue,
+    event: Annotated[list[str] | None, typer.Option("--event", help="Only events with this name; repeatable.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Start after this event; 0 = the oldest kept.")
+    ] = None,
+    number: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many events.")] = None,
+) -> None:
+    """Print the events of a queue as they happen, until Ctrl-C. With --json, one line per event."""
+    from glidemq_py._client.event_reader import QUEUE_EVENTS
+
+    for each in event or ():
+        if each not in QUEUE_EVENTS:
+            raise GlideMQValidationError("--event", each, f"must be one of {', '.join(QUEUE_EVENTS)}")
+    left = number
+    async for found in shell.operator.iter_events(queue, after=after):
+        if event and found.event not in event:
+            continue
+        shell.print_json(found, line=True)
+        more = " ".join(f"{key}={value}" for key, value in found.fields.items())
+        shell.say(f"{clock(found.timestamp)}  {found.event:<12} {found.job_id} {more}".rstrip())
+        if left is not None:
+            left -= 1
+            if left <= 0:
+                return
+
+
+# -- backups ----------------------------------------------------------------------------------------------
+
+_Destination = Annotated[str, typer.Argument(help="Directory, or URL of an object store.", show_default=False)]
+_Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
+]
+
+
+def register_backups(app: typer.Typer) -> None:
+    """Register `backup` and `restore`."""
+    command(app, "backup")(backup)
+    command(app, "restore")(restore)
+
+
+async def backup(
+    shell: Shell,
+    destination: _Destination,
+    queues: Queues = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Number of backups to keep per queue.")] = None,
+    storage_option: _Storage = None,
+) -> None:
+    """Write a backup of queues while they are in use. See also `python -m glidemq_py.backup`."""
+    names = queues or list(shell.settings.queues)
+    if not names:
+        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    found: list[Any] = []
+    for name in dict.fromkeys(names):
+        await check_exists(shell, name)
+        queue = await shell.operator.queue(name)
+        with shell.working(f"backing up queue {name!r}"):
+            info = await queue.backup(destination, keep=keep, storage_options=options or None)
+        found.append(info)
+        shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
+    shell.print_json(found)
+
+
+async def restore(
+    shell: Shell,
+    destination: _Destination,
+    queue: Queue,
+    backup_id: Annotated[str | None, typer.Option("--backup", metavar="ID", help="Default: the newest one.")] = None,
+    source: Annotated[str | None, typer.Option("--source", metavar="QUEUE", help="Queue that was backed up.")] = None,
+    storage_option: _Storage = None,
+) -> None:
+    """Restore a backup into an empty queue."""
+    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    target = await shell.operator.queue(queue)
+    with shell.working(f"restoring queue {queue!r}"):
+        report = await target.restore(destination, backup_id=backup_id, source=source, storage_options=options or None)
+    shell.print_json(report)
+    again = " (continued)" if report.resumed else ""
+    shell.say(f"queue {queue!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")

@@ -1,0 +1,218 @@
+"""`glidemq queue`: look at queues and change them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
+from glidemq_py.cli.texts import clock, joined, rate_of, span, span_of
+
+if TYPE_CHECKING:
+    from glidemq_py._features.limits.options import RateLimit
+    from glidemq_py._operate.snapshots import QueueSnapshot
+
+__all__ = ["app"]
+
+app = group("queue", "Look at queues and change them.")
+
+_MINUTES_SHOWN = 5
+
+
+async def check_exists(shell: Shell, queue: str) -> None:
+    """End the command if the queue has never been used."""
+    if not await shell.operator.queue_exists(queue):
+        shell.missing(f"queue {queue!r} does not exist (prefix {shell.settings.prefix!r})")
+
+
+def _red(number: int) -> tuple[int, str]:
+    return number, "red" if number else ""
+
+
+@command(app, "ls")
+async def ls(shell: Shell, queues: Queues = None) -> None:
+    """List queues with their jobs by state, workers, and the age of the oldest waiting job."""
+    names = queues or list(shell.settings.queues)
+    if not names:
+        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    found = await shell.operator.get_queues(dict.fromkeys(names))
+    shell.print_json(found)
+    columns = ("QUEUE", ">READY", ">ACTIVE", ">DELAYED", ">COMPLETED", ">FAILED", ">WORKERS", "OLDEST", "")
+    shell.table(columns, (_row(each) for each in found), "no queues")
+
+
+def _row(queue: QueueSnapshot) -> tuple[Any, ...]:
+    idle = queue.ready and not queue.workers
+    return (
+        queue.name, queue.ready, queue.active, queue.delayed, queue.completed, _red(queue.failed),
+        (queue.workers, "yellow" if idle else ""), span(queue.oldest_waiting) if queue.ready else "",
+        ("paused", "yellow") if queue.paused else "",
+    )  # fmt: skip
+
+
+@command(app, "show")
+async def show(shell: Shell, queue: Queue) -> None:
+    """Show a queue: jobs by state, limits, failures by reason, and what ended in the last minutes."""
+    await check_exists(shell, queue)
+    found = await shell.operator.get_queue_details(queue)
+    shell.print_json(found)
+    now, stats = found.queue, found.failures
+    reasons = joined(f"{reason} {count:,}" for reason, count in stats.by_reason.items())
+    shell.facts([
+        ("queue", queue),
+        ("state", ("paused", "yellow") if now.paused else "running"),
+        ("workers", now.workers),
+        ("waiting", now.waiting),
+        ("prioritized", now.prioritized),
+        ("group-waiting", now.group_waiting or None),
+        ("oldest waiting", span(now.oldest_waiting) if now.ready else ""),
+        ("active", now.active),
+        ("delayed", now.delayed),
+        ("suspended", now.suspended or None),
+        ("waiting-children", now.waiting_children or None),
+        ("completed", now.completed),
+        ("failed", _red(now.failed)),
+        ("failures", f"{reasons} (since {clock(stats.since)})" if stats.total else ""),
+        ("concurrency", found.concurrency or "no limit"),
+        ("rate limit", _rate_text(found.rate_limit)),
+        ("dead letters", found.dead_letter_queue),
+        ("undelivered", (now.outbox, "yellow") if now.outbox else None),
+        ("features", joined(found.features)),
+    ])  # fmt: skip
+    points = {each.timestamp: [each.count, 0, each.avg_duration] for each in found.completed_per_minute}
+    for each in found.failed_per_minute:
+        points.setdefault(each.timestamp, [0, 0, each.avg_duration])[1] = each.count
+    rows = [(clock(at)[:16], of[0], _red(of[1]), span(of[2])) for at, of in sorted(points.items())[-_MINUTES_SHOWN:]]
+    if rows:
+        shell.say()
+        shell.table(("MINUTE", ">COMPLETED", ">FAILED", ">MEAN TIME"), rows, "")
+
+
+def _rate_text(limit: RateLimit | None) -> str:
+    return "no limit" if limit is None else f"{limit.max:,} per {span(limit.duration)}"
+
+
+@command(app, "pause")
+async def pause(shell: Shell, queue: Queue) -> None:
+    """Start no more jobs. Active jobs keep running."""
+    await check_exists(shell, queue)
+    await shell.change(operate.actions.PauseQueue(queue=queue), f"pause queue {queue!r}", f"paused queue {queue!r}")
+
+
+@command(app, "resume")
+async def resume(shell: Shell, queue: Queue) -> None:
+    """Start jobs again."""
+    await check_exists(shell, queue)
+    await shell.change(operate.actions.ResumeQueue(queue=queue), f"resume queue {queue!r}", f"resumed queue {queue!r}")
+
+
+@command(app, "drain")
+async def drain(
+    shell: Shell,
+    queue: Queue,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Delete delayed jobs too.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete the jobs that are ready to run. Active jobs are kept."""
+    await check_exists(shell, queue)
+    what = f"{{}} that have not started from queue {queue!r}"
+    action = operate.actions.DrainQueue(queue=queue, delayed=delayed)
+    await shell.change(action, f"delete {what}", f"deleted {what}", yes=yes, dry_run=dry_run)
+
+
+@command(app, "clean")
+async def clean(
+    shell: Shell,
+    queue: Queue,
+    state: Annotated[str, typer.Option("--state", help="Delete jobs in this state; any but active.")] = "completed",
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="Only jobs that ended (or were added) before: 7d."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete old jobs in a state."""
+    await check_exists(shell, queue)
+    grace = 0 if older_than is None else span_of("--older-than", older_than)
+    what = f"{{}} from queue {queue!r}"
+    most = "up to " if grace else ""
+    action = operate.actions.CleanQueue(queue=queue, state=state, grace=grace, limit=limit)
+    old = f" older than {span(grace)}" if grace else ""
+    await shell.change(action, f"delete {most}{what}{old}", f"deleted {what}", of=state, yes=yes, dry_run=dry_run)
+
+
+@command(app, "check")
+async def check(shell: Shell, queue: Queue) -> None:
+    """Look for inconsistent state; exit code 1 if there is any."""
+    await _check(shell, queue, repair=False)
+
+
+@command(app, "repair")
+async def repair(shell: Shell, queue: Queue) -> None:
+    """Look for inconsistent state and repair it; exit code 1 if any is left."""
+    await _check(shell, queue, repair=True)
+
+
+async def _check(shell: Shell, queue: str, *, repair: bool) -> None:
+    await check_exists(shell, queue)
+    with shell.working(f"checking queue {queue!r}"):
+        report = await operate.actions.check_queue(shell.operator, queue, repair=repair)
+    shell.print_json({"ok": report.ok, "report": report})
+    for line in str(report).splitlines():
+        shell.say(line)
+    if not report.ok:
+        if not repair:
+            shell.note(f"to repair it: glidemq queue repair {queue}")
+        shell.stop(ExitCode.FAILED)
+
+
+@command(app, "obliterate")
+async def obliterate(
+    shell: Shell,
+    queue: Queue,
+    force: Annotated[bool, typer.Option("--force", help="Also if jobs are active.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete a queue with all its jobs, schedules and settings."""
+    await check_exists(shell, queue)
+    action = operate.actions.ObliterateQueue(queue=queue, force=force)
+    what, done = f"delete queue {queue!r} with {{}}", f"deleted queue {queue!r} with {{}}"
+    await shell.change(action, what, done, yes=yes, dry_run=dry_run)
+
+
+@command(app, "limits")
+async def limits(
+    shell: Shell,
+    queue: Queue,
+    concurrency: Annotated[int | None, typer.Option("--concurrency", min=0, help="Active jobs; 0 = no limit.")] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
+    ] = None,
+) -> None:
+    """Show the limits of a queue, or set them."""
+    await check_exists(shell, queue)
+    if concurrency is not None or rate is not None:
+        action = operate.actions.SetQueueLimits(
+            queue=queue, concurrency=concurrency_of(concurrency), rate_limit=None if rate is None else limit_of(rate)
+        )
+        await operate.actions.perform(shell.operator, action)
+    found = await shell.operator.get_queue_details(queue)
+    shell.print_json({"concurrency": found.concurrency, "rate_limit": found.rate_limit})
+    shell.facts([("concurrency", found.concurrency or "no limit"), ("rate limit", _rate_text(found.rate_limit))])
+
+
+def concurrency_of(given: int | None) -> int | Literal[False] | None:
+    """Return the value of an option --concurrency: 0 = no limit."""
+    return False if given == 0 else given
+
+
+def limit_of(given: str) -> RateLimit | Literal[False]:
+    """Return the value of an option --rate: off = no limit."""
+    return False if given in ("off", "0") else rate_of("--rate", given)

@@ -1,0 +1,94 @@
+"""`glidemq cron`: schedules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py.cli.commands.arguments import Queue
+from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
+from glidemq_py.cli.texts import age, clock, span_of, value_of
+
+__all__ = ["app"]
+
+app = group("cron", "Schedules: list, add, run and delete them.")
+
+_Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
+
+
+@command(app, "ls")
+async def ls(shell: Shell, queue: Queue) -> None:
+    """List the schedules of a queue."""
+    await check_exists(shell, queue)
+    found = await shell.operator.get_schedules(queue)
+    shell.print_json(found)
+    rows = [
+        (each.name, each.when, each.timezone or "", each.job_name, age(each.next_run), age(each.last_run), each.runs)
+        for each in found
+    ]
+    columns = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
+    shell.table(columns, rows, f"queue {queue!r} has no schedules")
+
+
+@command(app, "show")
+async def show(shell: Shell, queue: Queue, name: _Name) -> None:
+    """Show a schedule with its next due times."""
+    found = await shell.operator.get_schedule(queue, name)
+    if found is None:
+        shell.missing(f"queue {queue!r} has no schedule {name!r}")
+    shell.print_json(found)
+    shell.facts([
+        ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("time zone", found.timezone),
+        ("overlap", found.overlap), ("job", found.job_name), ("data", found.data), ("runs", found.runs),
+        ("limit", found.limit), ("skipped", found.skipped or None), ("last run", clock(found.last_run)),
+        ("last job", found.last_job_id), ("next runs", "\n".join(clock(each) for each in found.upcoming)),
+    ])  # fmt: skip
+
+
+@command(app, "add")
+async def add(
+    shell: Shell,
+    queue: Queue,
+    name: _Name,
+    data: Annotated[str | None, typer.Argument(help="Data of the jobs: JSON, or text.", show_default=False)] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="Cron pattern, such as '0 3 * * *' or @daily.")
+    ] = None,
+    every: Annotated[str | None, typer.Option("--every", metavar="TIME", help="Interval, such as 5m.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", help="Time zone of the pattern; default: UTC.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Name of the jobs; default: that of the schedule.")] = None,
+    overlap: Annotated[
+        str, typer.Option("--overlap", help="If the last job is unfinished: allow, skip or buffer_one.")
+    ] = "allow",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of runs.")] = None,
+) -> None:
+    """Create a schedule, or change the one with this name."""
+    schedule: dict[str, Any] = {"pattern": pattern, "tz": tz, "overlap": overlap, "limit": limit}
+    if every is not None:
+        schedule["every"] = span_of("--every", every)
+    value = None if data is None else value_of(data)
+    action = operate.actions.PutSchedule(queue=queue, name=name, schedule=schedule, job_name=job, data=value)
+    await operate.actions.perform(shell.operator, action)
+    found = await shell.operator.get_schedule(queue, name)
+    shell.print_json(found)
+    if found is not None:
+        shell.say(f"schedule {name!r} of queue {queue!r}: {found.when}, next {clock(found.next_run)}")
+
+
+@command(app, "run")
+async def run(shell: Shell, queue: Queue, name: _Name) -> None:
+    """Add the job of a schedule now. Its due times do not change."""
+    action = operate.actions.RunSchedule(queue=queue, name=name)
+    what = f"the job of schedule {name!r} to queue {queue!r}"
+    await shell.change(action, f"add {what}", f"added {what}")
+
+
+@command(app, "rm")
+async def rm(shell: Shell, queue: Queue, name: _Name, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Delete a schedule. Jobs it has added are kept."""
+    what = f"schedule {name!r} of queue {queue!r}"
+    action = operate.actions.RemoveSchedule(queue=queue, name=name)
+    await shell.change(action, f"delete {what}", f"deleted {what}", yes=yes, dry_run=dry_run)

@@ -1,0 +1,345 @@
+"""`Shell`: what every command has: its operator, output as tables or JSON, confirmation, and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, cast, get_type_hints
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py._core.logs import escape_control, get_logger
+from glidemq_py._core.names import validate_prefix
+from glidemq_py.cli.settings import Settings, find_settings
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors.base import show_value
+
+if TYPE_CHECKING:
+    from glidemq_py._operate.operating import Operator
+
+__all__ = ["DryRun", "ExitCode", "JsonOption", "PrefixOption", "Shell", "UrlOption", "Yes", "command", "group"]
+
+_F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
+
+
+class ExitCode(IntEnum):
+    """Exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1
+    """The server or the queue rejected the operation, the confirmation was declined, or a check found a problem."""
+    USAGE = 2
+    """Invalid command line or setting."""
+    UNREACHABLE = 3
+    """The server cannot be reached or rejects the connection."""
+    MISSING = 4
+    """A queue, job, schedule or entry does not exist."""
+    INTERRUPTED = 130
+
+
+class Stop(Exception):  # noqa: N818
+    """Ends a command with an exit code, after its message was printed."""
+
+    def __init__(self, code: ExitCode) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be changed, and change nothing.")]
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="URL of the server; default: GLIDEMQ_URL, then [tool.glidemq]."),
+]
+PrefixOption = Annotated[
+    str | None,
+    typer.Option("--prefix", metavar="TEXT", help="First part of every key; default: GLIDEMQ_PREFIX, then 'glide'."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+_COMMON: Final = {"url": (UrlOption, None), "prefix": (PrefixOption, None), "as_json": (JsonOption, False)}
+
+
+def group(name: str, text: str) -> typer.Typer:
+    """Return a group of commands."""
+    return typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def command(app: typer.Typer, name: str, *, server: bool = True) -> Callable[[_F], _F]:
+    """Register a coroutine function, whose first parameter is the `Shell`, as a command.
+
+    Args:
+        app: the group.
+        name: name of the command.
+        server: the command needs a server.
+    """
+
+    def register(function: _F) -> _F:
+        hints = get_type_hints(function, include_extras=True)
+        own = [
+            each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in list(inspect.signature(function).parameters.values())[1:]
+        ]
+        common = [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for each, (kind, default) in _COMMON.items()
+        ]
+
+        def run(context: typer.Context, **given: Any) -> None:
+            before: Mapping[str, Any] = context.obj or {}  # options before the noun
+            url, prefix, as_json = (given.pop(each) or before.get(each) for each in _COMMON)
+            code = _execute(function, given, url, prefix, bool(as_json), server)
+            if code:
+                raise typer.Exit(code)
+
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        signature = inspect.Signature([context, *own, *common])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        run.__doc__, run.__name__ = function.__doc__, function.__name__
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def _execute(
+    function: Callable[..., Awaitable[Any]], given: dict[str, Any], url: str | None, prefix: str | None, as_json: bool,
+    server: bool,
+) -> int:  # fmt: skip
+    # Commands report what they find; `doctor` reports the configuration of the server.
+    log = get_logger("glidemq_py")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        settings = find_settings(url, prefix)
+        validate_prefix(settings.prefix)
+        if server and settings.url is None:
+            raise GlideMQValidationError(
+                "--url", None, "no server given; use --url, GLIDEMQ_URL, or url in [tool.glidemq]"
+            )
+        return asyncio.run(_run(function, given, settings, as_json))
+    except Stop as stop:
+        return stop.code
+    except GlideMQValidationError as error:
+        return _complain(error, ExitCode.USAGE)
+    except GlideMQConnectionError as error:
+        return _complain(error, ExitCode.UNREACHABLE)
+    except GlideMQError as error:
+        return _complain(error, ExitCode.FAILED)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    finally:
+        log.setLevel(level)
+
+
+async def _run(
+    function: Callable[..., Awaitable[Any]], given: dict[str, Any], settings: Settings, as_json: bool
+) -> int:
+    if settings.url is None:
+        await function(Shell(settings, None, as_json), **given)
+        return ExitCode.OK
+    async with operate.operating.Operator(settings.url, prefix=settings.prefix) as operator:
+        await function(Shell(settings, operator, as_json), **given)
+    return ExitCode.OK
+
+
+def _complain(error: GlideMQError, code: ExitCode) -> ExitCode:
+    text = str(error)
+    if isinstance(error, GlideMQValidationError):
+        if error.option == "connection":
+            text = f"option '--url' = {show_value(error.value)}: {error.problem}"
+        elif error.option.startswith("--") and error.value is None:
+            text = error.problem
+    sys.stderr.write(f"glidemq: {escape_control(text)}\n")
+    return code
+
+
+class Shell:
+    """The server, the settings and the output of a command."""
+
+    def __init__(self, settings: Settings, operator: Operator | None, as_json: bool) -> None:
+        self.settings = settings
+        self.json = as_json
+        self._operator = operator
+
+    @property
+    def operator(self) -> Operator:
+        """The operator; only for commands that need a server."""
+        assert self._operator is not None
+        return self._operator
+
+    # -- output -------------------------------------------------------------------------------------------
+
+    def say(self, text: str = "") -> None:
+        """Print a line, unless the output is JSON."""
+        if not self.json:
+            sys.stdout.write(f"{escape_control(text)}\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Print a line to stderr, unless the output is JSON."""
+        if not self.json:
+            sys.stderr.write(f"{escape_control(text)}\n")
+
+    def print_json(self, value: Any, *, line: bool = False) -> None:
+        """Print a snapshot as JSON, if the output is JSON; ``line``: without line breaks."""
+        if self.json:
+            text = json.dumps(
+                operate.snapshots.as_json(value), ensure_ascii=False, indent=None if line else 2, default=str
+            )
+            sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+            sys.stdout.flush()
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+        """Print a table, unless the output is JSON; ``empty``: what to print instead of a table without rows.
+
+        A column whose name begins with ``>`` is aligned right. A cell is a value, or a pair of a text and its style.
+        """
+        if self.json:
+            return
+        found = list(rows)
+        if not found:
+            self.note(empty)
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for each in columns:
+            right = each.startswith(">")
+            table.add_column(each.removeprefix(">"), justify="right" if right else "left", overflow="fold")
+        for row in found:
+            cells = [_cell(each) for each in row]
+            table.add_row(*(Text(_shown(text), style=style) for text, style in cells))
+        self._print(table)
+
+    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Print names and values, unless the output is JSON; empty values are omitted."""
+        if self.json:
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            text, style = _cell(value)
+            if text not in (None, ""):
+                table.add_row(name, Text(_shown(text, lines=True), style=style))
+        self._print(table)
+
+    def tree(self, root: Any) -> None:
+        """Print a `rich.tree.Tree`, unless the output is JSON."""
+        if not self.json:
+            self._print(root)
+
+    def _print(self, thing: Any) -> None:
+        from rich.console import Console
+
+        if sys.stdout.isatty():
+            Console(highlight=False).print(thing)
+            return
+        console = Console(width=10_000, highlight=False, color_system=None)
+        with console.capture() as captured:
+            console.print(thing)
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+        sys.stdout.flush()
+
+    @contextmanager
+    def working(self, text: str) -> Generator[Callable[[int], None]]:
+        """Show on a terminal that something takes long; yields a function that shows the number of jobs done."""
+        if self.json or not sys.stderr.isatty():
+            yield lambda done: None
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(escape_control(text)) as status:
+            yield lambda done: status.update(f"{escape_control(text)} {done:,}")
+
+    # -- ends ---------------------------------------------------------------------------------------------
+
+    def fail(self, text: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
+        """Print an error and end the command."""
+        sys.stderr.write(f"glidemq: {escape_control(text)}\n")
+        raise Stop(code)
+
+    def missing(self, text: str) -> NoReturn:
+        """Print that something does not exist and end the command."""
+        self.fail(text, ExitCode.MISSING)
+
+    def stop(self, code: ExitCode) -> NoReturn:
+        """End the command."""
+        raise Stop(code)
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    async def change(
+        self, action: operate.actions.Action, what: str, done: str, *, of: str = "", yes: bool = True,
+        dry_run: bool = False,
+    ) -> None:  # fmt: skip
+        """Perform an action, after a confirmation if it destroys anything, and report what it did.
+
+        Args:
+            action: the action.
+            what: what it does, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
+            done: the same after it was done, such as "deleted {} from queue 'emails'".
+            of: kind of the jobs, such as "failed"; '' = any.
+            yes: do not ask.
+            dry_run: report what it would do, and do nothing.
+        """
+        if dry_run or (action.destroys and not yes):
+            number = await operate.actions.count(self.operator, action)
+            filled = what.replace("{}", jobs_text(number, of))
+            if dry_run:
+                self.print_json({"dry_run": True, "count": number})
+                self.say(f"would {filled}")
+                return
+            self._confirm(filled)
+        with self.working(what.replace("{}", "jobs")) as progress:
+            result = await operate.actions.perform(self.operator, action, progress)
+        self.print_json(result)
+        for problem in result.problems:
+            shown = repr(problem.id)
+            self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
+        if result.done or not result.problems:
+            self.say(done.replace("{}", jobs_text(result.done, of)))
+        if result.problems:
+            missing = all(problem.missing for problem in result.problems)
+            self.stop(ExitCode.MISSING if missing else ExitCode.FAILED)
+
+    def _confirm(self, what: str) -> None:
+        if not sys.stdin.isatty():
+            self.fail(f"about to {what}: confirm with --yes, or use --dry-run", ExitCode.USAGE)
+        sys.stderr.write(f"{escape_control(what[:1].upper() + what[1:])}? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            self.fail("nothing was changed")
+
+
+def jobs_text(number: int | None, of: str = "") -> str:
+    """Return "1 job", "12 failed jobs", or "" for None."""
+    if number is None:
+        return ""
+    return f"{number:,} {of} job{'' if number == 1 else 's'}" if of else f"{number:,} job{'' if number == 1 else 's'}"
+
+
+def _cell(value: Any) -> tuple[Any, str]:
+    """Return a value and its style."""
+    return cast("tuple[Any, str]", value) if isinstance(value, tuple) else (value, "")
+
+
+def _shown(value: Any, *, lines: bool = False) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return escape_control(str(value), keep="\n" if lines else "")

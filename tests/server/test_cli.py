@@ -1,0 +1,416 @@
+"""`glidemq`: what a person types, and what is printed; in this process, because starting one costs half a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_py import FlowProducer, Job, Queue, Worker
+from tests.server.cli_support import Shell
+
+pytest.importorskip("typer", reason="needs the extra `cli`")
+
+
+@pytest.fixture
+def shell(url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(url, capfd, monkeypatch)
+
+
+def filled(url: str, name: str, use: Callable[[Queue[Any, Any]], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        async with Queue[Any, Any](name, url) as queue:
+            return await use(queue)
+
+    return asyncio.run(run())
+
+
+def worked(url: str, name: str, handler: Any, **options: Any) -> None:
+    """Run the ready jobs of a queue with a worker."""
+
+    async def run() -> None:
+        async with Queue[Any, Any](name, url) as queue:
+            ended = asyncio.Event()
+            left = (await queue.get_job_counts()).waiting
+
+            def count(*_: object) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    ended.set()
+
+            worker = Worker(name, handler, url, log_failures=False, **options)
+            worker.on("completed", count)
+            worker.on("failed", count)
+            async with worker:
+                await asyncio.wait_for(ended.wait(), 100)
+
+    asyncio.run(run())
+
+
+async def _fail_odd(job: Job) -> dict[str, int]:
+    await job.log(f"number {job.data['n']}")
+    if job.data["n"] % 2:
+        raise ValueError(f"number {job.data['n']} is odd\n\x1b[31mred")
+    return {"twice": job.data["n"] * 2}
+
+
+async def _four(queue: Queue[Any, Any]) -> None:
+    await queue.add_bulk(
+        [("even" if n % 2 == 0 else "odd", {"n": n, "tenant": "a" if n < 2 else "b"}) for n in range(4)]
+    )
+
+
+# -- queues -----------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_listed_and_shown(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    listed = shell("queue", "ls", queue_name)
+    assert listed.code == 0
+    header, row = listed.lines
+    assert header.split()[:3] == ["QUEUE", "READY", "ACTIVE"]
+    assert row.split() == [queue_name, "0", "0", "0", "2", "2", "0"]
+    (found,) = shell("queue", "ls", queue_name, "--json").json()
+    assert found["name"] == queue_name
+    assert (found["completed"], found["failed"], found["paused"]) == (2, 2, False)
+    shown = shell("queue", "show", queue_name)
+    assert "failures" in shown.out
+    assert "max_attempts_exceeded 2" in shown.out
+    details = shell("queue", "show", queue_name, "--json").json()
+    assert details["failures"]["by_name"] == {"odd": 2}
+    assert details["failures"]["counts"] == {"max_attempts_exceeded/odd": 2}
+    assert details["concurrency"] is None
+
+
+@pytest.mark.parametrize("command", ["show", "pause", "drain", "clean", "check", "obliterate", "limits"])
+def test_a_queue_that_does_not_exist_is_reported(shell: Shell, queue_name: str, command: str) -> None:
+    done = shell("queue", command, queue_name)
+    assert done.code == 4
+    assert done.err == f"glidemq: queue '{queue_name}' does not exist (prefix 'glide')\n"
+    assert done.out == ""
+
+
+def test_a_queue_is_paused_and_resumed(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    assert shell("queue", "pause", queue_name).out == f"paused queue '{queue_name}'\n"
+    assert shell("queue", "ls", queue_name, "--json").json()[0]["paused"] is True
+    assert shell("queue", "ls", queue_name).lines[1].endswith("paused")
+    assert shell("queue", "resume", queue_name).code == 0
+    assert shell("queue", "ls", queue_name, "--json").json()[0]["paused"] is False
+
+
+def test_limits_are_set_and_removed(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    done = shell("queue", "limits", queue_name, "--concurrency", "3", "--rate", "100/1m", "--json")
+    assert done.json() == {"concurrency": 3, "rate_limit": {"max": 100, "duration": 60_000}}
+    assert "100 per 1m" in shell("queue", "limits", queue_name).out
+    done = shell("queue", "limits", queue_name, "--concurrency", "0", "--rate", "off", "--json")
+    assert done.json() == {"concurrency": None, "rate_limit": None}
+    done = shell("queue", "limits", queue_name, "--rate", "many")
+    assert (done.code, done.out) == (2, "")
+    assert "option '--rate' = 'many': must be a number of jobs per window" in done.err
+
+
+def test_what_destroys_is_counted_and_confirmed(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    assert shell("queue", "drain", queue_name, "--dry-run").out.startswith("would delete 4 jobs ")
+    assert shell("queue", "drain", queue_name, "--dry-run", "--json").json() == {"dry_run": True, "count": 4}
+    refused = shell("queue", "drain", queue_name)
+    assert refused.code == 2
+    assert "confirm with --yes" in refused.err
+    declined = shell("queue", "drain", queue_name, typed="n\n")
+    assert declined.code == 1
+    assert declined.err.startswith(f"Delete 4 jobs that have not started from queue '{queue_name}'? [y/N] ")
+    assert declined.err.endswith("glidemq: nothing was changed\n")
+    assert shell("queue", "ls", queue_name, "--json").json()[0]["waiting"] == 4
+    agreed = shell("queue", "drain", queue_name, typed="y\n")
+    assert (agreed.code, agreed.out) == (0, f"deleted 4 jobs that have not started from queue '{queue_name}'\n")
+    assert shell("queue", "ls", queue_name, "--json").json()[0]["waiting"] == 0
+
+
+def test_old_jobs_are_cleaned(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    assert shell("queue", "clean", queue_name, "--older-than", "1d", "--yes").out.startswith("deleted 0 completed jobs")
+    assert shell("queue", "clean", queue_name, "--state", "failed", "-n", "1", "--yes", "--json").json()["done"] == 1
+    assert shell("queue", "clean", queue_name, "--state", "failed", "--yes", "--json").json()["done"] == 1
+    wrong = shell("queue", "clean", queue_name, "--state", "active", "--yes")
+    assert wrong.code == 2
+
+
+def test_a_queue_is_checked_and_repaired(shell: Shell, url: str, queue_name: str, resp: Any) -> None:
+    filled(url, queue_name, _four)
+    assert "consistent (4 jobs" in shell("queue", "check", queue_name).out
+    resp.execute("DEL", f"glide:{{{queue_name}}}:stream")
+    broken = shell("queue", "check", queue_name)
+    assert broken.code == 1
+    assert f"to repair it: glidemq queue repair {queue_name}" in broken.err
+    assert shell("queue", "repair", queue_name).code == 0
+    assert shell("queue", "check", queue_name, "--json").json()["ok"] is True
+
+
+def test_a_queue_is_obliterated(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    assert shell("queue", "obliterate", queue_name, "--yes").out == f"deleted queue '{queue_name}' with 4 jobs\n"
+    assert shell("queue", "show", queue_name).code == 4
+
+
+# -- jobs -------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_filtered(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+
+    def ids(*criteria: str) -> list[str]:
+        return sorted(job["id"] for job in shell("job", "ls", queue_name, "--json", *criteria).json()["jobs"])
+
+    assert ids() == ["1", "2", "3", "4"]
+    assert ids("--state", "failed") == ["2", "4"]
+    assert ids("--name", "even") == ["1", "3"]
+    assert ids("--data", "tenant=a") == ["1", "2"]
+    assert ids("--data", "tenant=b", "--data", "n=3") == ["4"]
+    assert ids("--since", "1h") == ["1", "2", "3", "4"]
+    assert ids("--until", "1h") == []
+    more = shell("job", "ls", queue_name, "-n", "3")
+    assert len(more.lines) == 4
+    assert "more than 3 jobs match" in more.err
+    nothing = shell("job", "ls", queue_name, "--name", "nope")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err == f"no such jobs in queue '{queue_name}'\n"
+    assert shell("job", "ls", queue_name, "--state", "sleeping").code == 2
+
+
+def test_text_of_jobs_cannot_control_the_terminal(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    for done in (
+        shell("job", "ls", queue_name),
+        shell("failures", "ls", queue_name),
+        shell("job", "show", queue_name, "2"),
+    ):
+        assert "number 1 is odd" in done.out
+        assert "\x1b" not in done.out
+
+
+def test_a_job_is_shown_with_its_attempts_and_log(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    shown = shell("job", "show", queue_name, "2").out
+    assert "attempt 1: max_attempts_exceeded" in shown
+    assert "Traceback (most recent call last):" in shown
+    assert "  number 1" in shown
+    found = shell("job", "show", queue_name, "1", "--json").json()
+    assert found["job"]["state"] == "completed"
+    assert found["result"] == {"twice": 0}
+    assert found["data"] == {"n": 0, "tenant": "a"}
+    assert found["logs"] == ["number 0"]
+    assert shell("job", "logs", queue_name, "1").out == "number 0\n"
+    missing = shell("job", "show", queue_name, "99")
+    assert (missing.code, missing.err) == (4, f"glidemq: queue '{queue_name}' has no job '99'\n")
+
+
+def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name: str) -> None:
+    assert shell("job", "add", queue_name, "hello", '{"to": 1}', "--id", "x", "--delay", "1h").out == "x\n"
+    again = shell("job", "add", queue_name, "hello", "{}", "--id", "x")
+    assert again.err == "not added as a new job: duplicate\n"
+    assert shell("job", "add", queue_name, "hello", "text", "-o", "attempts=3", "-o", "nope=1").code == 2
+    (number,) = shell("job", "add", queue_name, "hello", "plain text", "-o", "attempts=3", "--priority", "5").lines
+    found = shell("job", "show", queue_name, number, "--json").json()
+    assert found["data"] == "plain text"
+    assert found["options"]["attempts"] == 3
+    assert found["job"]["priority"] == 5
+    assert shell("job", "promote", queue_name, "x").out == f"promoted 1 job of queue '{queue_name}'\n"
+    again = shell("job", "promote", queue_name, "x")
+    assert (again.code, again.err) == (1, "cannot promote job 'x': it is waiting\n")
+    assert shell("job", "cancel", queue_name, "x", "--yes").code == 0
+    assert shell("job", "retry", queue_name, "x").out == f"requeued 1 job of queue '{queue_name}'\n"
+    gone = shell("job", "rm", queue_name, "x", "y", "--yes")
+    assert gone.code == 4
+    assert gone.out == f"deleted 1 job from queue '{queue_name}'\n"
+    assert gone.err == "'y': does not exist\n"
+    assert shell("job", "rm", queue_name, "--name", "hello", "--yes", "--json").json()["ids"] == [number]
+    assert shell("job", "rm", queue_name).code == 2
+    assert shell("job", "rm", queue_name, "1", "--state", "failed").code == 2
+
+
+def test_a_job_is_watched_until_it_ends(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    late = shell("job", "watch", queue_name, "1", "--timeout", "1ms")
+    assert (late.code, late.err) == (1, "glidemq: job '1' is waiting after 1ms\n")
+    worked(url, queue_name, _fail_odd)
+    done = shell("job", "watch", queue_name, "1")
+    assert (done.code, done.out) == (0, "  number 0\n1 even: completed, progress 0\n")
+    failed = shell("job", "watch", queue_name, "2", "--json")
+    assert failed.code == 1
+    assert json.loads(failed.out)["state"] == "failed"
+
+
+# -- failures, dead letters -------------------------------------------------------------------------------
+
+
+def test_failures_are_listed_counted_requeued_and_deleted(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    found = shell("failures", "ls", queue_name, "--json").json()
+    assert [each["job_id"] for each in found["failures"]] == ["2", "4"]
+    assert found["failures"][0]["reason"] == "max_attempts_exceeded"
+    assert len(shell("failures", "ls", queue_name, "-n", "1").lines) == 2
+    assert "max_attempts_exceeded" in shell("failures", "stats", queue_name).out
+    assert shell("failures", "stats", queue_name, "--json").json()["by_reason"] == {"max_attempts_exceeded": 2}
+    assert shell("failures", "retry", queue_name, "--reason", "timeout", "--dry-run", "--json").json()["count"] == 0
+    assert (
+        shell("failures", "retry", queue_name, "--name", "odd").out
+        == f"requeued 2 failed jobs of queue '{queue_name}'\n"
+    )
+    worked(url, queue_name, _fail_odd)
+    purged = shell("failures", "purge", queue_name, "--yes")
+    assert purged.out == f"deleted 2 failed jobs from queue '{queue_name}'\n"
+    assert shell("failures", "ls", queue_name).err == f"no such failures in queue '{queue_name}'\n"
+
+
+def test_dead_letters_are_listed_replayed_and_deleted(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd, dead_letter_queue=f"{queue_name}-dead")
+    entries = shell("dlq", "ls", queue_name, "--json").json()["entries"]
+    assert [each["job_id"] for each in entries] == ["2", "4"]
+    assert "is odd" in shell("dlq", "ls", queue_name).out
+    replayed = shell("dlq", "replay", queue_name, entries[0]["id"], "nope")
+    assert replayed.code == 4
+    assert replayed.out == f"added 1 job to queue '{queue_name}' again\n"
+    assert shell("dlq", "purge", queue_name, "--all", "--yes", "--json").json()["done"] == 1
+    assert shell("dlq", "ls", queue_name).err == f"queue '{queue_name}' has no dead letters\n"
+    assert shell("dlq", "purge", queue_name, "--yes").code == 2
+
+
+# -- schedules, flows, workers, groups, events, backups ---------------------------------------------------
+
+
+def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> None:
+    added = shell("cron", "add", queue_name, "nightly", '{"full": true}', "--pattern", "0 3 * * *", "--job", "report")
+    assert added.code == 0
+    assert added.out.startswith(f"schedule 'nightly' of queue '{queue_name}': 0 3 * * *, next ")
+    assert shell("cron", "add", queue_name, "often", "--every", "90m").code == 0
+    assert shell("cron", "add", queue_name, "never").code == 2
+    found = shell("cron", "ls", queue_name, "--json").json()
+    assert [(each["name"], each["when"], each["job_name"]) for each in found] == [
+        ("nightly", "0 3 * * *", "report"), ("often", "every 90m", "often"),
+    ]  # fmt: skip
+    assert len(found[0]["upcoming"]) == 5
+    assert "next runs" in shell("cron", "show", queue_name, "nightly").out
+    ran = shell("cron", "run", queue_name, "nightly", "--json").json()
+    job = shell("job", "show", queue_name, ran["ids"][0], "--json").json()
+    assert (job["job"]["name"], job["data"]) == ("report", {"full": True})
+    assert shell("cron", "rm", queue_name, "nightly", "--yes").code == 0
+    assert shell("cron", "rm", queue_name, "nightly", "--yes").code == 4
+    assert shell("cron", "show", queue_name, "nightly").code == 4
+
+
+def test_a_flow_is_drawn(shell: Shell, url: str, queue_name: str) -> None:
+    async def add() -> str:
+        async with FlowProducer(url) as flows:
+            children: Any = [{"name": "fetch", "queue": queue_name, "data": {}}]
+            node = await flows.add({"name": "collect", "queue": queue_name, "data": {}, "children": children})
+            return node.job.id
+
+    root = asyncio.run(add())
+    first, second = shell("flow", "show", queue_name, root).lines
+    assert first == f"collect ({queue_name} {root}) waiting-children"
+    assert second.startswith("└── fetch (")
+    assert shell("flow", "show", queue_name, root, "--json").json()["children"][0]["state"] == "waiting"
+    assert shell("flow", "watch", queue_name, root, "--timeout", "1ms").code == 1
+    assert shell("flow", "show", queue_name, "99").code == 4
+
+
+def test_workers_are_listed(shell: Shell, url: str, queue_name: str) -> None:
+    assert shell("worker", "ls", queue_name).err == "no live workers\n"
+    assert shell("workers", "ls", queue_name, "--json").json() == []
+
+
+def test_groups_are_listed_and_limited(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        await queue.add("a", {}, ordering={"key": "acme", "concurrency": 2})
+        await queue.add("b", {}, fair_key="tenant")
+
+    filled(url, queue_name, add)
+    assert shell("group", "ls", queue_name, "--json").json()["fair_keys"][0]["backlog"] == 1
+    limited = shell("group", "limit", queue_name, "acme", "--concurrency", "5", "--rate", "10/s", "--json").json()
+    assert limited["limits"]["concurrency"] == 5
+    assert limited["limits"]["rate_limit"] == {"max": 10, "duration": 1_000}
+    assert "10 per 1s" in shell("group", "limit", queue_name, "acme").out
+
+
+def test_events_are_printed(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    done = shell("events", "tail", queue_name, "--after", "0", "-n", "2")
+    assert [line.split()[2:] for line in done.lines] == [["added", "1", "name=even"], ["added", "2", "name=odd"]]
+    (line,) = shell("events", "tail", queue_name, "--after", "0", "-n", "1", "--json").lines
+    assert json.loads(line)["event"] == "added"
+    assert shell("events", "tail", queue_name, "--event", "exploded").code == 2
+
+
+def test_a_queue_is_backed_up_and_restored(shell: Shell, url: str, queue_name: str, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    filled(url, queue_name, _four)
+    folder = str(tmp_path / "backups")
+    assert "4 jobs" in shell("backup", folder, queue_name).out
+    restored = shell("restore", folder, f"{queue_name}-2", "--source", queue_name)
+    assert (restored.code, "restored 4 jobs" in restored.out) == (0, True)
+    again = shell("restore", folder, queue_name)
+    assert again.code == 1
+    assert "it has jobs" in again.err
+
+
+# -- the server and the settings --------------------------------------------------------------------------
+
+
+def test_doctor_reports_what_to_do(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    done = shell("doctor", queue_name)
+    assert done.code == 1
+    assert "4 unfinished jobs and no live worker; start one: glidemq worker MODULE:WORKER" in done.out
+    found = {(each["check"], each["severity"]) for each in shell("doctor", queue_name, "--json").json()}
+    assert {("latency", "ok"), ("eviction", "ok"), ("library", "ok"), ("queue", "warning")} <= {
+        (check, "ok" if check == "latency" else severity) for check, severity in found
+    }
+    shell("queue", "pause", queue_name)
+    assert f"glidemq queue resume {queue_name}" in shell("doctor", queue_name).out
+
+
+def test_no_server_is_reported_in_one_line(shell: Shell) -> None:
+    done = shell("queue", "ls", "a", "--url", "valkey://127.0.0.1:1")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("glidemq: cannot connect to 127.0.0.1:1: connection refused")
+    assert done.err.count("\n") == 1
+
+
+def test_settings_come_from_pyproject(
+    shell: Shell, url: str, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIDEMQ_URL")
+    none = shell("queue", "ls", "a")
+    assert (none.code, none.err) == (2, "glidemq: no server given; use --url, GLIDEMQ_URL, or url in [tool.glidemq]\n")
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text(f'[tool.glidemq]\nurl = "{url}"\nprefix = "other"\nqueues = ["{queue_name}"]\n')
+    assert shell("job", "add", queue_name, "hello").code == 0
+    assert shell("queue", "ls", "--json").json()[0]["waiting"] == 1
+    assert shell("--prefix", "glide", "--json", "queue", "ls").json()[0]["waiting"] == 0
+    monkeypatch.setenv("GLIDEMQ_PREFIX", "glide")
+    assert shell("queue", "ls", "--json").json()[0]["waiting"] == 0
+    settings.write_text("[tool.glidemq]\nserver = 1\n")
+    wrong = shell("queue", "ls", "--url", url)
+    assert wrong.code == 2
+    assert "option 'tool.glidemq.server' = 1: unknown; must be one of url, prefix, queues" in wrong.err
+
+
+def test_a_password_is_never_printed(shell: Shell) -> None:
+    done = shell("queue", "ls", "a", "--url", "valkey://user:hunter2@127.0.0.1:1/x/y")
+    assert done.code in (2, 3)
+    assert "hunter2" not in done.out + done.err

@@ -1,0 +1,115 @@
+"""`glidemq` as processes: in a pipe of bash, and at a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import Queue
+
+pytest.importorskip("typer", reason="needs the extra `cli`")
+
+ROOT = Path(__file__).resolve().parents[2]
+GLIDEMQ = f"{sys.executable} -m glidemq_py.cli"
+
+
+def environment(url: str | None, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GLIDEMQ", "NO_COLOR", "FORCE"))}
+    found = {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "100", **more}
+    return found if url is None else {**found, "GLIDEMQ_URL": url}
+
+
+def bash(command: str, url: str | None, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    script = f'set -o pipefail; glidemq() {{ {GLIDEMQ} "$@"; }}; {command}'
+    run = ["bash", "-c", script]
+    return subprocess.run(
+        run, env=environment(url, **more), cwd=folder, capture_output=True, text=True, timeout=100
+    )  # fmt: skip
+
+
+def fill(url: str, name: str) -> None:
+    async def add() -> None:
+        async with Queue(name, url) as queue:
+            await queue.add_bulk([("hello", {"n": n}) for n in range(3)])
+            await queue.pause()
+
+    asyncio.run(add())
+
+
+def at_a_terminal(arguments: list[str], typed: bytes, url: str, folder: Path) -> tuple[int, str]:
+    """Run the command with a pseudo-terminal as its input and output; return its exit code and what it shows."""
+    leader, follower = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [*GLIDEMQ.split(), *arguments], env=environment(url), cwd=folder, stdin=follower, stdout=follower,
+            stderr=follower, start_new_session=True,
+        )  # fmt: skip
+        os.close(follower)
+        shown = b""
+        answered = not typed
+        while True:
+            try:
+                piece = os.read(leader, 4_096)
+            except OSError:  # the process has closed its side
+                break
+            if not piece:
+                break
+            shown += piece
+            if not answered and b"[y/N]" in shown:
+                os.write(leader, typed)
+                answered = True
+        return process.wait(100), shown.decode()
+    finally:
+        os.close(leader)
+
+
+def test_commands_work_in_pipes(url: str, queue_name: str, tmp_path: Path) -> None:
+    fill(url, queue_name)
+    done = bash(f"glidemq job ls {queue_name} --json | {sys.executable} -m json.tool --compact", url, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"more":false' in done.stdout
+    done = bash(f"glidemq job show {queue_name} 99 | cat", url, tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == f"glidemq: queue '{queue_name}' has no job '99'\n"
+
+
+def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path: Path) -> None:
+    fill(url, queue_name)
+    code, shown = at_a_terminal(["queue", "ls", queue_name], b"", url, tmp_path)
+    assert code == 0
+    assert "\x1b[33mpaused\x1b[0m" in shown
+    code, shown = at_a_terminal(["queue", "drain", queue_name], b"y\n", url, tmp_path)
+    assert code == 0
+    assert f"Delete 3 jobs that have not started from queue '{queue_name}'? [y/N]" in shown
+    assert f"deleted 3 jobs that have not started from queue '{queue_name}'" in shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_every_shell(shell: str, tmp_path: Path) -> None:
+    done = bash("glidemq", None, tmp_path, _GLIDEMQ_COMPLETE=f"source_{shell}")
+    assert done.returncode == 0, done.stderr
+    assert "_GLIDEMQ_COMPLETE=complete_" in done.stdout
+
+
+def test_commands_are_completed(tmp_path: Path) -> None:
+    words = {"_GLIDEMQ_COMPLETE": "complete_bash", "COMP_WORDS": "glidemq queue ob", "COMP_CWORD": "2"}
+    assert bash("glidemq", None, tmp_path, **words).stdout.split() == ["obliterate"]
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['typer'] = None; from glidemq_py.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run([*command, "queue", "ls"], env=environment(None), capture_output=True, text=True, timeout=100)
+    text = "glidemq: requires typer and rich; install them with: pip install 'glidemq-py[cli]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
+    done = subprocess.run(
+        [*command, "worker", "--help"], env=environment(None), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: glidemq worker ")
