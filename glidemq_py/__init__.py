@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
+    from glidemq_py._features.queue_list import list_queues
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
     from glidemq_py._features.schedulers.entry import JobScheduler
@@ -197,6 +198,7 @@ else:
             "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
             "glidemq_py._features.timeline.timeline": ("TimelineSetting", "TimelineEntry"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
+            "glidemq_py._features.queue_list": ("list_queues",),
             "glidemq_py._features.usage.summaries": ("get_usage_summary",),
             "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
             "glidemq_py._job.blocking": ("BlockingJob",),
@@ -388,6 +390,7 @@ __all__ = [
     "group",
     "is_cluster_client",
     "is_tracing_enabled",
+    "list_queues",
     "match_subject",
     "serverless_pool",
     "set_tracer",

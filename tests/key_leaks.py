@@ -57,6 +57,9 @@ _OF_A_JOB = re.compile(r"(?:job|log|deps|depvals|parents|jstream|signals):(?P<id
 _KEY = re.compile(r"(?P<base>[^{]*\{[^}]*\}):(?P<rest>.+)", re.DOTALL)
 
 
+_QUEUE_LIST = re.compile(r":queues:\d+$")
+
+
 class KeyLeaks:
     """Compares the keys of a server with those at its creation. Use `allow` for keys that a test leaves on purpose."""
 
@@ -91,8 +94,8 @@ class KeyLeaks:
             of_a_job = _OF_A_JOB.fullmatch(rest)
             if of_a_job is not None:
                 return of_a_job["id"] in self._indexed(base, indexed)
-        elif key.endswith(":usage:queues"):
-            return True  # the names of queues with usage; not part of a queue
+        elif key.endswith(":usage:queues") or _QUEUE_LIST.search(key):
+            return True  # the names of queues; not part of a queue
         return int(self._resp.execute("PTTL", key)) != -1  # -2: deleted meanwhile
 
     def _indexed(self, base: str, indexed: dict[str, set[str]]) -> set[str]:

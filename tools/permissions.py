@@ -92,7 +92,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "Job": ["get_children_failures", "get_children_values", "get_dependencies", "get_open_children"],
         "FlowProducer": ["get_flow"],
-        "": ["get_usage_summary", "Spark: read", "python -m glidemq_py.worker --check"],
+        "": ["get_usage_summary", "list_queues", "Spark: read", "python -m glidemq_py.worker --check"],
     },
     "producer worker operator app": {
         "Queue": [

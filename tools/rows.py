@@ -406,6 +406,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("renew", args="token ttl", has_queue=False),
     _call("registry_add", packed="members", has_queue=False),
     _call("registry_set", packed="fields", has_queue=False),
+    _call("register_queue", args="name", has_queue=False),
     _call("registry_touch", "member score mode ttl", has_queue=False),
 )
 """Every function of the library that Python calls."""

@@ -18,6 +18,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks, results
 from glidemq_py._features import revoke as revocation
 from glidemq_py._features.cleaning import CLEANABLE, clean_unfinished
+from glidemq_py._features.queue_list import unregister
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, JobStateError
@@ -280,7 +281,9 @@ async def obliterate(self: ConnectedQueue, *, force: bool = False, scan: bool = 
         JobStateError: If jobs are active and ``force`` is False. Nothing was deleted.
         LibraryError: If the user lacks a permission. Nothing was deleted.
     """
-    return await obliterate_queue(await self._connected(), force=force, scan=scan)
+    deleted = await obliterate_queue(await self._connected(), force=force, scan=scan)
+    self._adder = None  # the next add lists the queue again
+    return deleted
 
 
 # -- single jobs --------------------------------------------------------------------------------------
@@ -433,6 +436,7 @@ async def obliterate_queue(link: QueueLink, *, force: bool, scan: bool) -> int:
         deleted += await _sweep(link)
     await link.transport.command("SREM", registry, name)
     link.has_usage = False
+    await unregister(link)
     return deleted
 
 

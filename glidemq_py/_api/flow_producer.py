@@ -28,6 +28,7 @@ from glidemq_py._core.queue_options import (
     Serializer,
     SerializerName,
 )
+from glidemq_py._features import queue_list
 from glidemq_py._features.budgets.options import Budget, parse_budget
 from glidemq_py._features.durability.adding import RENEW_S, FlowWait
 from glidemq_py._features.durability.confirming import Confirmer
@@ -319,8 +320,13 @@ class FlowProducer(AsyncOnly):
 
         async def send() -> int:
             if not TELEMETRY.on:
-                return await add()
-            return await observed(operation, plan[0].link.keys.name, [job.row for job in plan], add, details)
+                now = await add()
+            else:
+                now = await observed(operation, plan[0].link.keys.name, [job.row for job in plan], add, details)
+            for job in plan:
+                if not job.link.is_listed:
+                    await queue_list.register(job.link)
+            return now
 
         middleware = self.options.middleware
         if not middleware:

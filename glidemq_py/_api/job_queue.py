@@ -36,6 +36,7 @@ from glidemq_py._core.queue_options import (
 )
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
+from glidemq_py._features import queue_list
 from glidemq_py._features.backup import queue_api as backups
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
@@ -80,7 +81,7 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 _NAMES_KEPT = 1_000
-_ADDS, _SWEEP, _WAKES = "adds", "sweep", "wakes"
+_ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
 """Parts that a queue has per event loop, in addition to its connection."""
 
 
@@ -203,6 +204,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             self._dead_letters_declared = True
         connection.transport = transport
         connection.part(_ADDS, lambda _: adder)
+        if self._runtime is ASYNC_RUNTIME:
+            listing = connection.part(_LISTING, lambda _: queue_list.ExistingQueueTask(link))
+            listing.start()
+            listing.end_with_loop()
+        else:
+            await queue_list.register_if_exists(link)
         if self._runtime is ASYNC_RUNTIME and self._may_suspend:
             sweep = connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link))
             sweep.start()
@@ -355,6 +362,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             now, result = await observed_add(adder.add, self.name, row, options)
         else:
             now, result = await adder.add(row)
+        if not link.is_listed:
+            await queue_list.register(link)
         for parent in parents:
             await attach_children(link, parent, (result,))
         if awaited:
@@ -407,8 +416,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self, link: QueueLink, jobs: Iterable[Any], durability: Durability | None
     ) -> list[Job[Any, Any]]:
         if durability is not None:
-            return await self._add_bulk_durably(link, jobs, durability)
-        return await self._run_bulk(BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call))
+            added = await self._add_bulk_durably(link, jobs, durability)
+        else:
+            bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
+            added = await self._run_bulk(bulk)
+        if not link.is_listed and added:
+            await queue_list.register(link)
+        return added
 
     async def _run_bulk(self, bulk: BulkAdd) -> list[Job[Any, Any]]:
         if TELEMETRY.on:

@@ -89,6 +89,7 @@ __all__ = [
     "reattach",
     "records",
     "recover_stalled",
+    "register_queue",
     "registry_add",
     "registry_set",
     "registry_touch",
@@ -1104,6 +1105,11 @@ def registry_add(*, members: object) -> tuple[bytes]:
 def registry_set(*, fields: object) -> tuple[bytes]:
     """Return the arguments of ``registry_set``."""
     return (pack(fields),)
+
+
+def register_queue(*, name: str | bytes) -> tuple[str | bytes]:
+    """Return the arguments of ``register_queue``."""
+    return (name,)
 
 
 def registry_touch(*, member: object, score: object, mode: object, ttl: object) -> tuple[bytes]:

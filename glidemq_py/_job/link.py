@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol
+from typing import Any, Final, Generic, Protocol
 
 from typing_extensions import TypeVar
 
@@ -68,6 +68,8 @@ class QueueLink(Generic[TransportT]):
     runtime: Runtime = ASYNC_RUNTIME
     has_usage: bool = False
     """True if the queue is listed in the registry of queues with usage."""
+    is_listed: bool = False
+    """True if the queue was added to the list of queues, or an attempt to do so failed."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop that runs the methods of `Job.blocking`, for jobs of a worker."""
     is_closing: bool = False
@@ -87,6 +89,7 @@ class ConnectedQueue(Protocol):
 
     name: str
     options: QueueOptions
+    _adder: Any
 
     async def _connected(self) -> QueueLink:
         """Return the queue's link; connect first if necessary.

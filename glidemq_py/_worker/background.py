@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
@@ -84,6 +85,7 @@ class Background:
             others: list[BackgroundTask] = [
                 UnfinishedFlowsTask(link=link), WaitingParentsTask(link=link, outbox_pending=pending),
                 GroupRepair(link=link), peers, UnusedLibrariesTask(transport),
+                QueueListTask(link),
             ]  # fmt: skip
             if transport.is_cluster:
                 others.insert(3, RemoteFlows(link=link, outbox_pending=pending))

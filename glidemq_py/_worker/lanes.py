@@ -21,6 +21,7 @@ from glidemq_py._client.reservations import WORKER_READS, reserve_read
 from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features import queue_list
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
@@ -197,6 +198,7 @@ class Lane:
             self.fetching.refuse(error)
         except GlideMQError as error:
             _log.debug("queue %r: registering the worker failed: %s", self.link.keys.name, error)
+        await queue_list.register(self.link)
 
     # -- closing --------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from glidemq_py.sync.leases import Lease
     from glidemq_py.sync.pool import ServerlessPool, serverless_pool
     from glidemq_py.sync.producer import Producer
+    from glidemq_py.sync.queue_list import list_queues
 else:
     __getattr__, __dir__ = _import_on_first_use(
         __name__,
@@ -35,6 +36,7 @@ else:
                 "serverless_pool",
             ),
             "glidemq_py.sync.producer": ("Producer",),
+            "glidemq_py.sync.queue_list": ("list_queues",),
         },
     )
 
@@ -48,5 +50,6 @@ __all__ = [
     "Queue",
     "QueueEvents",
     "ServerlessPool",
+    "list_queues",
     "serverless_pool",
 ]

@@ -178,6 +178,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "reattach": packed(lambda s: ["py-1", [], 5, False, s.random.choice(("", "l:0")), []]),
         "registry_add": packed(lambda _: ["member"]),
         "registry_set": packed(lambda _: ["field", "value"]),
+        "register_queue": lambda _: ["name"],
         "registry_touch": packed(lambda s: ["member", s.now, "GT", 1000]),
         "remote_children": packed(lambda _: ["glide:{other}:"]),
         "remove": an_id,

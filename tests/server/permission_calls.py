@@ -40,6 +40,7 @@ from glidemq_py import (
     dag,
     get_usage_summary,
     group,
+    list_queues,
 )
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.health import check_health
@@ -675,6 +676,11 @@ def summarize(place: Place) -> Awaitable[Any]:
     return get_usage_summary(place.url, queues=[place.name])
 
 
+async def read_queue_list(place: Place) -> None:
+    await place.add()
+    assert place.name in await list_queues(place.url)
+
+
 STATES = ("waiting", "active", "delayed", "prioritized", "completed", "failed")
 
 
@@ -1015,6 +1021,7 @@ CALLS: dict[str, Call] = {
     "dag": lambda place: dag([{"name": "a", "queue": place.name}], place.url),
     "group": lambda place: group(place.name, [("a", 1), ("b", 2)], place.url),
     "get_usage_summary": summarize,
+    "list_queues": read_queue_list,
     "telemetry.prometheus.QueueCollector": collect,
     "Spark: write": write_with_spark,
     "Spark: write, `overwrite` = `drain`": drain_with_spark,

@@ -120,5 +120,5 @@ def test_every_public_member_has_a_docstring() -> None:
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
         "Broadcast", "FlowProducer", "Job", "JobBatch", "Lease", "Producer", "Queue", "QueueEvents", "ServerlessPool",
-        "serverless_pool",
+        "list_queues", "serverless_pool",
     }  # fmt: skip

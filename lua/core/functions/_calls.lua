@@ -499,6 +499,7 @@ G.calls = {
   renew = function(args) return { token = args[1], ttl = args[2] } end,
   registry_add = function(args) return { members = cmsgpack.unpack(args[1]) } end,
   registry_set = function(args) return { fields = cmsgpack.unpack(args[1]) } end,
+  register_queue = function(args) return { name = args[1] } end,
   registry_touch = function(args)
     local r = cmsgpack.unpack(args[1])
     return { member = r[1], score = r[2], mode = r[3], ttl = r[4] }
@@ -508,7 +509,7 @@ G.calls = {
 -- Calls whose key belongs to no queue.
 local PLAIN_KEY = {
   version = true, lock = true, unlock = true, renew = true, registry_add = true, registry_set = true,
-  registry_touch = true,
+  register_queue = true, registry_touch = true,
 }
 
 -- Return the function to register for a call: it gets the queue (or the key, if it belongs to no queue) and

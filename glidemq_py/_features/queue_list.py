@@ -1,0 +1,220 @@
+"""The list of queues of a prefix: sets of names, spread over the slots of a cluster (docs/reference/data-model.md).
+
+A client registers a queue once per process: when it opens a queue that exists, after its first add, and while a worker
+serves the queue. Nothing is sent per job. `obliterate` removes the name. Keys are never scanned, except on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Hashable, Iterable
+from typing import Any, Final, cast
+
+from glidemq_py._client.connect import Connection, open_transport
+from glidemq_py._client.loop_transport import LoopTransport
+from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call
+from glidemq_py._core.checks import check_bool
+from glidemq_py._core.keys import QueueKeys, validate_prefix
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import GlideMQError
+
+__all__ = [
+    "ExistingQueueTask",
+    "QueueListTask",
+    "find_queues",
+    "list_queues",
+    "register",
+    "register_if_exists",
+    "unregister",
+]
+
+_log = get_logger(__name__)
+
+SHARDS: Final = 16
+"""Number of sets of a prefix. It must never change."""
+KEPT_S: Final = 480.0
+"""How long a registration of this process is not repeated."""
+_OPEN_S: Final = 1.0
+_CLOSE_S: Final = 0.5
+_EVERY_S: Final = 600.0
+_PAGE: Final = "1000"
+_REMEMBERED: Final = 100_000
+
+_registered: dict[tuple[Hashable, str], float] = {}
+"""(server, base of the queue's keys) -> time of this process's last registration."""
+
+
+def shard_keys(prefix: str) -> list[str]:
+    """Return the keys of the list; they have no hash tag, so they are in different slots."""
+    return [f"{prefix}:queues:{number}" for number in range(SHARDS)]
+
+
+def shard_key(prefix: str, name: str) -> str:
+    """Return the key of the set that lists a queue."""
+    return f"{prefix}:queues:{zlib.crc32(name.encode()) % SHARDS}"
+
+
+def register_queue(prefix: str, name: str) -> Call[int]:
+    """Add a queue to the list; return 1, 0 if it is listed, or -1 if this user may not."""
+    return Call("register_queue", shard_key(prefix, name), requests.register_queue(name=name), int, repeatable=True)
+
+
+# -- registering -----------------------------------------------------------------------------------------------
+
+
+async def register(link: QueueLink[Any]) -> None:
+    """List the queue, unless this process did so a short time ago. Errors are logged: the list is not essential."""
+    link.is_listed = True
+    try:
+        await _register(link.transport, link.keys)
+    except GlideMQError as error:
+        _log.debug("queue %r: adding it to the list of queues failed: %s", link.keys.name, error)
+
+
+async def register_if_exists(link: QueueLink[Any]) -> None:
+    """List the queue if it has events, unless this process did so a short time ago.
+
+    Queues without events are written by this package only, and are listed by their adds and workers.
+    """
+    keys = link.keys
+    try:
+        if not await _is_recent(link.transport, keys) and await link.transport.command("EXISTS", keys.events):
+            await _register(link.transport, keys)
+    except GlideMQError as error:
+        _log.debug("queue %r: adding it to the list of queues failed: %s", keys.name, error)
+
+
+async def unregister(link: QueueLink[Any]) -> None:
+    """Remove the queue from the list."""
+    await link.transport.command("SREM", shard_key(link.keys.prefix, link.keys.name), link.keys.name)
+    link.is_listed = False
+    _registered.pop((await _server(link.transport), link.keys.base), None)
+
+
+async def _register(transport: Transport, keys: QueueKeys) -> None:
+    if await _is_recent(transport, keys):
+        return
+    added = await transport.call(register_queue(keys.prefix, keys.name))
+    server = await _server(transport)
+    if server is not None and added >= 0:
+        if len(_registered) >= _REMEMBERED:
+            _registered.clear()
+        _registered[server, keys.base] = time.monotonic()
+
+
+async def _is_recent(transport: Transport, keys: QueueKeys) -> bool:
+    server = await _server(transport)
+    last = None if server is None else _registered.get((server, keys.base))
+    return last is not None and time.monotonic() - last < KEPT_S
+
+
+async def _server(transport: Transport) -> Hashable | None:
+    here = await transport.here() if isinstance(transport, LoopTransport) else transport
+    return cast("Hashable | None", getattr(here, "server", None))
+
+
+class ExistingQueueTask(BackgroundTask):
+    """Lists the queue once if it exists: soon after its connection was opened, or when it is closed."""
+
+    def __init__(self, link: QueueLink[Any]) -> None:
+        super().__init__(f"list-queue-{link.keys.name}")
+        self._link = link
+        self._is_closing = asyncio.Event()
+
+    async def _repeat(self) -> None:
+        # Not beside the first calls of the connection.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_OPEN_S):
+                await self._is_closing.wait()
+        await register_if_exists(self._link)
+
+    async def close(self) -> None:
+        """Let the task end, within a short time."""
+        self._is_closing.set()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait({self._task}, timeout=_CLOSE_S)
+        await super().close()
+
+
+class QueueListTask(BackgroundTask):
+    """Keeps the queue of a worker in the list, also if another client obliterates the queue meanwhile."""
+
+    def __init__(self, link: QueueLink[Any]) -> None:
+        super().__init__(f"queue-list-{link.keys.name}")
+        self._link = link
+
+    async def _repeat(self) -> None:
+        while True:
+            await register(self._link)
+            await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PREFIX, scan: bool = False) -> list[str]:
+    """Return the names of the queues of a prefix, sorted.
+
+    A queue is listed from its first use by this package on: an add, a worker, or a `Queue` opened on a queue that
+    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too.
+
+    Args:
+        connection: As for `Queue`; a connection made here is closed again.
+        prefix: Key prefix of the queues.
+        scan: If True, also search all keys of the server, in steps of a thousand, for queues that no client of this
+            package has used, such as those of Node peers, and list them from now on.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    validate_prefix(prefix)
+    check_bool("scan", scan)
+    transport = await open_transport(connection)
+    try:
+        return await find_queues(transport, prefix, scan=scan)
+    finally:
+        await transport.close()
+
+
+async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) -> list[str]:
+    """Return the names of the queues; see `list_queues`."""
+    names: set[str] = set()
+    for key in shard_keys(prefix):
+        async for page in _members(transport, key):
+            names.update(page)
+    if scan:
+        async for page in _scanned(transport, prefix):
+            for name in page - names:
+                await transport.call(register_queue(prefix, name))
+                names.add(name)
+    return sorted(names)
+
+
+async def _members(transport: Transport, key: str) -> AsyncIterator[Iterable[str]]:
+    cursor = "0"
+    while True:
+        following, page = await transport.command("SSCAN", key, cursor, "COUNT", _PAGE)
+        yield [member.decode("utf-8", "replace") for member in cast("list[bytes]", page)]
+        cursor = following.decode()
+        if cursor == "0":
+            return
+
+
+async def _scanned(transport: Transport, prefix: str) -> AsyncIterator[set[str]]:
+    """Yield the names of queues that have one of the keys that every queue gets first, a page at a time."""
+    # The pattern matches no key of a job, which has `}:job:` after the name.
+    form = re.compile(re.escape(prefix) + r":\{([^{}:]+)\}:(?:events|stream|scheduled|id)")
+    async for keys in transport.scan(f"{prefix}:{{*}}:[eis]*[sdm]"):
+        matches = (form.fullmatch(key.decode("utf-8", "replace")) for key in keys)
+        yield {match[1] for match in matches if match is not None}
