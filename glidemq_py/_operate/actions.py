@@ -204,21 +204,22 @@ class ObliterateQueue(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetQueueLimits(Action):
-    """Set the limits of a queue. None = unchanged, False = no limit."""
+    """Set the limits of a queue. None = unchanged, False = no limit; ``ttl``: ms until those before apply again."""
 
     kind: ClassVar[str] = "limit_queue"
 
     concurrency: int | Literal[False] | None = None
     rate_limit: RateLimit | Literal[False] | None = None
+    ttl: int | None = None
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
         if self.concurrency is not None:
-            await queue.set_global_concurrency(self.concurrency or 0)
+            await queue.set_global_concurrency(self.concurrency or 0, ttl=self.ttl)
         if self.rate_limit is False:
             await queue.remove_global_rate_limit()
         elif self.rate_limit is not None:
-            await queue.set_global_rate_limit(self.rate_limit.max, self.rate_limit.duration)
+            await queue.set_global_rate_limit(self.rate_limit.max, self.rate_limit.duration, ttl=self.ttl)
         return ActionResult(done=1)
 
 

@@ -23,7 +23,7 @@ _SLOW_MS: Final = 10
 _CLOCK_MS: Final = 1_000
 _FULL: Final = 0.8
 _WAITED_MS: Final = 60_000
-_INFO: Final = ("INFO", "everything")
+_INFO: Final = ("INFO", "server", "memory", "persistence", "replication", "cluster")
 _ERRORS: Final = ("eviction", "cluster", "replica", "version")
 
 

@@ -22,7 +22,9 @@ from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
+from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
@@ -196,22 +198,25 @@ class Operator:
     async def get_queue_details(self, name: str) -> QueueDetails:
         """Return a queue with its settings and figures."""
         queue, link = await self.queue(name), await self.link(name)
-        rate = await queue.get_global_rate_limit()
         seconds, _ = await link.transport.command("TIME")
         hour_ago = int(seconds) * 1_000 - 3_600_000
         completed = (await queue.get_metrics("completed")).data
         failed = (await queue.get_metrics("failed")).data
-        dead = await queue._dead_letter_queue.open(link)
+        # Opening the dead letter queue would deliver entries, and a reader may not write.
+        dead = await link.transport.call(dead_letter_queue(link.keys.meta, subscription=""))
         return QueueDetails(
             queue=await self.get_queue(name),
-            concurrency=await queue.get_global_concurrency() or None,
-            rate_limit=rate,
-            dead_letter_queue=None if dead is None else dead.keys.name,
+            limits=await queue.get_global_limits(),
+            dead_letter_queue=dead or None,
             failures=await queue.get_failure_stats(),
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
             features=await queue.get_features(),
         )
+
+    async def get_limits(self, name: str) -> GlobalLimits:
+        """Return the limits of a queue that apply now."""
+        return await (await self.queue(name)).get_global_limits()
 
     async def get_workers(self, queue: str) -> list[WorkerInfo]:
         """Return the live workers of a queue, oldest first."""
@@ -286,7 +291,8 @@ class Operator:
             result = job._result_text
         return JobDetails(
             job=summary_of(job), data=data_of(job), result=result, options=job.opts,
-            attempts=tuple(await opened.get_job_attempts(job.id)), traceback="\n".join(job.stacktrace[-1:]),
+            attempts=tuple(await opened.get_job_attempts(job.id)), timeline=tuple(await job.get_timeline()),
+            traceback="\n".join(job.stacktrace[-1:]),
             logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,
             parents=tuple(JobReference(queue=ref.queue, id=ref.id) for ref in await job.get_parents()),
         )  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Any, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.failures.queue_api import FailureStats
-from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.metrics import MetricsPoint
+from glidemq_py._features.timeline.timeline import TimelineEntry
 
 __all__ = [
     "DeadLetter",
@@ -83,8 +84,7 @@ class QueueDetails:
 
     Attributes:
         queue: The queue.
-        concurrency: Limit of active jobs; None = no limit.
-        rate_limit: Limit of jobs per window; None = no limit.
+        limits: Limits of the queue that apply now.
         dead_letter_queue: Name of the dead letter queue; None without one.
         failures: Number of failures by reason and name.
         completed_per_minute: Completed jobs per minute of the last hour; minutes without any are omitted.
@@ -93,8 +93,7 @@ class QueueDetails:
     """
 
     queue: QueueSnapshot
-    concurrency: int | None
-    rate_limit: RateLimit | None
+    limits: GlobalLimits
     dead_letter_queue: str | None
     failures: FailureStats
     completed_per_minute: tuple[MetricsPoint, ...]
@@ -172,6 +171,7 @@ class JobDetails:
         result: Its result; None if it has not completed.
         options: Its options as they are stored.
         attempts: Its failed attempts, oldest first.
+        timeline: Changes of its state, oldest first; empty if none are recorded (see `Queue.set_timeline`).
         traceback: The end of the last traceback; '' without one.
         logs: The last lines of its log.
         log_count: Number of all lines of its log.
@@ -183,6 +183,7 @@ class JobDetails:
     result: Any
     options: Mapping[str, Any]
     attempts: tuple[FailedAttempt, ...]
+    timeline: tuple[TimelineEntry, ...]
     traceback: str
     logs: tuple[str, ...]
     log_count: int
@@ -299,6 +300,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         entries = cast("dict[Any, Any]", value).items()
         return {_key(key): as_json(item) for key, item in entries}
+    if isinstance(value, TimelineEntry):
+        return as_json(value._asdict())
     if isinstance(value, (list, tuple, set, frozenset)):
         return [as_json(item) for item in cast("list[Any]", value)]
     if isinstance(value, datetime):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from glidemq_py import FlowProducer, Job, Queue, Worker
 from tests.server.cli_support import Shell
 
+ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("typer", reason="needs the extra `cli`")
 
 
@@ -86,7 +88,7 @@ def test_a_queue_is_listed_and_shown(shell: Shell, url: str, queue_name: str) ->
     details = shell("queue", "show", queue_name, "--json").json()
     assert details["failures"]["by_name"] == {"odd": 2}
     assert details["failures"]["counts"] == {"max_attempts_exceeded/odd": 2}
-    assert details["concurrency"] is None
+    assert details["limits"]["concurrency"] is None
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "drain", "clean", "check", "obliterate", "limits"])
@@ -109,10 +111,13 @@ def test_a_queue_is_paused_and_resumed(shell: Shell, url: str, queue_name: str) 
 def test_limits_are_set_and_removed(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     done = shell("queue", "limits", queue_name, "--concurrency", "3", "--rate", "100/1m", "--json")
-    assert done.json() == {"concurrency": 3, "rate_limit": {"max": 100, "duration": 60_000}}
+    assert (done.json()["concurrency"], done.json()["rate_limit"]) == (3, {"max": 100, "duration": 60_000})
+    done = shell("queue", "limits", queue_name, "--concurrency", "1", "--for", "1h")
+    assert re.search(r"concurrency  1 \(for (1h|59m \d+s)\)", done.out)
     assert "100 per 1m" in shell("queue", "limits", queue_name).out
+    assert shell("queue", "limits", queue_name, "--for", "1h").code == 2
     done = shell("queue", "limits", queue_name, "--concurrency", "0", "--rate", "off", "--json")
-    assert done.json() == {"concurrency": None, "rate_limit": None}
+    assert (done.json()["concurrency"], done.json()["rate_limit"]) == (None, None)
     done = shell("queue", "limits", queue_name, "--rate", "many")
     assert (done.code, done.out) == (2, "")
     assert "option '--rate' = 'many': must be a number of jobs per window" in done.err
@@ -201,7 +206,11 @@ def test_text_of_jobs_cannot_control_the_terminal(shell: Shell, url: str, queue_
 
 
 def test_a_job_is_shown_with_its_attempts_and_log(shell: Shell, url: str, queue_name: str) -> None:
-    filled(url, queue_name, _four)
+    async def add(queue: Queue[Any, Any]) -> None:
+        await queue.set_timeline()
+        await _four(queue)
+
+    filled(url, queue_name, add)
     worked(url, queue_name, _fail_odd)
     shown = shell("job", "show", queue_name, "2").out
     assert "attempt 1: max_attempts_exceeded" in shown
@@ -212,6 +221,8 @@ def test_a_job_is_shown_with_its_attempts_and_log(shell: Shell, url: str, queue_
     assert found["result"] == {"twice": 0}
     assert found["data"] == {"n": 0, "tenant": "a"}
     assert found["logs"] == ["number 0"]
+    assert [each["state"] for each in found["timeline"]] == ["waiting", "active", "completed"]
+    assert re.search(r"  active by \S+\n", shown)
     assert shell("job", "logs", queue_name, "1").out == "number 0\n"
     missing = shell("job", "show", queue_name, "99")
     assert (missing.code, missing.err) == (4, f"glidemq: queue '{queue_name}' has no job '99'\n")
@@ -389,6 +400,33 @@ def test_no_server_is_reported_in_one_line(shell: Shell) -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith("glidemq: cannot connect to 127.0.0.1:1: connection refused")
     assert done.err.count("\n") == 1
+
+
+def test_an_observer_may_look_at_everything_and_change_nothing(
+    shell: Shell, url: str, queue_name: str, resp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(url, queue_name, _four)
+    worked(url, queue_name, _fail_odd)
+    page = (ROOT / "docs" / "operate" / "permissions.md").read_text(encoding="utf-8")
+    (rules,) = re.findall(r"ACL SETUSER observer on >SECRET ([^`]+)```", page)
+    user = f"observer-{queue_name}"
+    resp.execute("ACL", "SETUSER", user, "on", ">hunter2", *rules.split())
+    try:
+        monkeypatch.setenv("GLIDEMQ_URL", url.replace("://", f"://{user}:hunter2@"))
+        for look in ("queue ls", "queue show", "queue limits", "job ls", "job show 2", "job logs 1", "failures ls",
+                     "failures stats", "cron ls", "flow show 1", "worker ls", "group ls"):  # fmt: skip
+            noun, verb, *rest = look.split()
+            done = shell(noun, verb, queue_name, *rest)
+            assert done.code == 0, f"{look}: {done.err}"
+        found = {each["check"]: each for each in shell("doctor", queue_name, "--json").json()}
+        assert found["library"]["severity"] == "warning"
+        assert "FUNCTION LIST" in found["library"]["remedy"]
+        denied = shell("job", "rm", queue_name, "1", "--yes")
+        assert denied.code == 1
+        assert denied.err.startswith("glidemq: ")
+        assert "hunter2" not in denied.err
+    finally:
+        resp.execute("ACL", "DELUSER", user)
 
 
 def test_settings_come_from_pyproject(

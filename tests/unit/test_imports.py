@@ -33,6 +33,11 @@ FORBIDDEN = {
     "import glidemq_py.testing": GLIDE | EXTRAS | TELEMETRY | CHEAP,
     "import glidemq_py.testing.pytest_plugin": GLIDE | (EXTRAS - {"pytest"}) | TELEMETRY | CHEAP,
     "import glidemq_py.library": GLIDE | EXTRAS | TELEMETRY,
+    "import glidemq_py.cli": GLIDE | EXTRAS | TELEMETRY | CHEAP | {"typer", "rich"},
+    "import glidemq_py.cli.app": GLIDE
+    | EXTRAS
+    | TELEMETRY
+    | {"croniter", "rich", "glidemq_py._api", "glidemq_py._job"},
     "import glidemq_py._worker.command.supervisor": GLIDE | EXTRAS | TELEMETRY | {"glidemq_py._api"},
 }
 """Per statement, the modules and packages that it must not load."""

@@ -17,16 +17,18 @@ __all__ = [
     "Until", "filter_of",
 ]  # fmt: skip
 
-Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
 Queues = Annotated[
     list[str] | None,
-    typer.Argument(help="Names of queues; default: queues in [tool.glidemq].", show_default=False),
+    typer.Argument(metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False),
 ]
-JobId = Annotated[str, typer.Argument(help="Id of the job.", show_default=False)]
-JobIds = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", show_default=False)]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.", show_default=False)]
+JobIds = Annotated[list[str] | None, typer.Argument(metavar="IDS", help="Ids of jobs.", show_default=False)]
 
-State = Annotated[str | None, typer.Option("--state", help="State of the jobs, such as waiting, delayed or failed.")]
-JobName = Annotated[str | None, typer.Option("--name", help="Complete name of the jobs.")]
+State = Annotated[
+    str | None, typer.Option("--state", metavar="STATE", help="State of the jobs, such as waiting, delayed or failed.")
+]
+JobName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Complete name of the jobs.")]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="Not before this time: 2026-11-23T06:00, or 2h (ago).")
 ]
@@ -39,10 +41,14 @@ Data = Annotated[
 ]
 Group = Annotated[str | None, typer.Option("--group", metavar="KEY", help="Ordering key of the jobs.")]
 FairKey = Annotated[str | None, typer.Option("--fair-key", metavar="KEY", help="Fair key of the jobs.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number to list.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="Maximum number to list.")]
 Reason = Annotated[
     list[str] | None,
-    typer.Option("--reason", help="Reason of the failure, such as max_attempts_exceeded or timeout; repeatable."),
+    typer.Option(
+        "--reason",
+        metavar="REASON",
+        help="Reason of the failure, such as max_attempts_exceeded or timeout; repeatable.",
+    ),
 ]
 
 

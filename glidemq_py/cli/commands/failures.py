@@ -118,7 +118,7 @@ async def purge(
 
 # -- dead letters -----------------------------------------------------------------------------------------
 
-_Ids = Annotated[list[str] | None, typer.Argument(help="Ids of entries.", show_default=False)]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="ENTRIES", help="Ids of entries.", show_default=False)]
 _All = Annotated[bool, typer.Option("--all", help="All entries of the queue.")]
 
 

@@ -119,6 +119,9 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("result", _json(found.result) if job.state is JobState.COMPLETED else None),
         ("parents", ", ".join(f"{each.queue} {each.id}" for each in found.parents)),
     ])  # fmt: skip
+    for entry in found.timeline:
+        by = f" by {entry.worker}" if entry.worker else ""
+        shell.say(f"{clock(entry.at)}  {entry.state}{by}")
     for attempt in found.attempts:
         took = "" if attempt.duration is None else f" after {span(attempt.duration)}"
         error = f"{attempt.error_type}: {attempt.error}" if attempt.error_type else attempt.error
@@ -153,9 +156,9 @@ def _json(value: Any) -> str:
 async def add(
     shell: Shell,
     queue: Queue,
-    name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.", show_default=False)],
     data: Annotated[
-        str | None, typer.Argument(help="Data: JSON, or text. '-' reads stdin.", show_default=False)
+        str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
     ] = None,
     options: Annotated[
         list[str] | None,
@@ -166,8 +169,10 @@ async def add(
     delay: Annotated[
         str | None, typer.Option("--delay", metavar="TIME", help="Run after this time, such as 5m.")
     ] = None,
-    job_id: Annotated[str | None, typer.Option("--id", help="Id of the job; not added if it exists.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="1 (most urgent) to 2047.")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Id of the job; not added if it exists.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="1 (most urgent) to 2047.")] = None,
 ) -> None:
     """Add a job, and print its id."""
     text = typer.get_text_stream("stdin").read() if data == "-" else data
@@ -276,7 +281,7 @@ async def logs(
     shell: Shell,
     queue: Queue,
     job_id: JobId,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="The last lines.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, max=10_000, help="The last lines.")] = 100,
 ) -> None:
     """Print the log of a job."""
     found = await _details(shell, queue, job_id, lines)

@@ -150,8 +150,10 @@ async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
 async def group_limit(
     shell: Shell,
     queue: Queue,
-    key: Annotated[str, typer.Argument(help="Ordering key of the group.", show_default=False)],
-    concurrency: Annotated[int | None, typer.Option("--concurrency", min=0, help="Active jobs; 0 = no limit.")] = None,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Ordering key of the group.", show_default=False)],
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
+    ] = None,
     rate: Annotated[
         str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
     ] = None,
@@ -184,11 +186,15 @@ async def group_limit(
 async def tail(
     shell: Shell,
     queue: Queue,
-    event: Annotated[list[str] | None, typer.Option("--event", help="Only events with this name; repeatable.")] = None,
+    event: Annotated[
+        list[str] | None, typer.Option("--event", metavar="EVENT", help="Only events with this name; repeatable.")
+    ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="Start after this event; 0 = the oldest kept.")
     ] = None,
-    number: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many events.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after so many events.")
+    ] = None,
 ) -> None:
     """Print the events of a queue as they happen, until Ctrl-C. With --json, one line per event."""
     from glidemq_py._client.event_reader import QUEUE_EVENTS
@@ -211,7 +217,9 @@ async def tail(
 
 # -- backups ----------------------------------------------------------------------------------------------
 
-_Destination = Annotated[str, typer.Argument(help="Directory, or URL of an object store.", show_default=False)]
+_Destination = Annotated[
+    str, typer.Argument(metavar="DESTINATION", help="Directory, or URL of an object store.", show_default=False)
+]
 _Storage = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
@@ -228,7 +236,9 @@ async def backup(
     shell: Shell,
     destination: _Destination,
     queues: Queues = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Number of backups to keep per queue.")] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Number of backups to keep per queue.")
+    ] = None,
     storage_option: _Storage = None,
 ) -> None:
     """Write a backup of queues while they are in use. See also `python -m glidemq_py.backup`."""

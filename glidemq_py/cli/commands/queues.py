@@ -10,9 +10,10 @@ from glidemq_py import _operate as operate
 from glidemq_py.cli.commands.arguments import Queue, Queues
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
 from glidemq_py.cli.texts import clock, joined, rate_of, span, span_of
+from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._features.limits.options import RateLimit
+    from glidemq_py._features.limits.options import GlobalLimits, RateLimit
     from glidemq_py._operate.snapshots import QueueSnapshot
 
 __all__ = ["app"]
@@ -76,8 +77,7 @@ async def show(shell: Shell, queue: Queue) -> None:
         ("completed", now.completed),
         ("failed", _red(now.failed)),
         ("failures", f"{reasons} (since {clock(stats.since)})" if stats.total else ""),
-        ("concurrency", found.concurrency or "no limit"),
-        ("rate limit", _rate_text(found.rate_limit)),
+        *_limits_facts(found.limits),
         ("dead letters", found.dead_letter_queue),
         ("undelivered", (now.outbox, "yellow") if now.outbox else None),
         ("features", joined(found.features)),
@@ -128,12 +128,16 @@ async def drain(
 async def clean(
     shell: Shell,
     queue: Queue,
-    state: Annotated[str, typer.Option("--state", help="Delete jobs in this state; any but active.")] = "completed",
+    state: Annotated[
+        str, typer.Option("--state", metavar="STATE", help="Delete jobs in this state; any but active.")
+    ] = "completed",
     older_than: Annotated[
         str | None,
         typer.Option("--older-than", metavar="TIME", help="Only jobs that ended (or were added) before: 7d."),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of jobs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of jobs.")
+    ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -191,21 +195,40 @@ async def obliterate(
 async def limits(
     shell: Shell,
     queue: Queue,
-    concurrency: Annotated[int | None, typer.Option("--concurrency", min=0, help="Active jobs; 0 = no limit.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
+    ] = None,
     rate: Annotated[
         str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Then the limits before apply again, such as 30m.")
     ] = None,
 ) -> None:
     """Show the limits of a queue, or set them."""
     await check_exists(shell, queue)
     if concurrency is not None or rate is not None:
         action = operate.actions.SetQueueLimits(
-            queue=queue, concurrency=concurrency_of(concurrency), rate_limit=None if rate is None else limit_of(rate)
-        )
+            queue=queue, concurrency=concurrency_of(concurrency), rate_limit=None if rate is None else limit_of(rate),
+            ttl=None if ttl is None else span_of("--for", ttl),
+        )  # fmt: skip
         await operate.actions.perform(shell.operator, action)
-    found = await shell.operator.get_queue_details(queue)
-    shell.print_json({"concurrency": found.concurrency, "rate_limit": found.rate_limit})
-    shell.facts([("concurrency", found.concurrency or "no limit"), ("rate limit", _rate_text(found.rate_limit))])
+    elif ttl is not None:
+        raise GlideMQValidationError("--for", ttl, "requires --concurrency or --rate")
+    found = await shell.operator.get_limits(queue)
+    shell.print_json(found)
+    shell.facts(_limits_facts(found))
+
+
+def _limits_facts(found: GlobalLimits) -> list[tuple[str, Any]]:
+    return [
+        ("concurrency", f"{found.concurrency or 'no limit'}{_for(found.concurrency_ttl)}"),
+        ("rate limit", f"{_rate_text(found.rate_limit)}{_for(found.rate_limit_ttl)}"),
+    ]
+
+
+def _for(ttl: int | None) -> str:
+    return "" if ttl is None else f" (for {span(ttl)})"
 
 
 def concurrency_of(given: int | None) -> int | Literal[False] | None:

@@ -16,7 +16,7 @@ __all__ = ["app"]
 
 app = group("cron", "Schedules: list, add, run and delete them.")
 
-_Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.", show_default=False)]
 
 
 @command(app, "ls")
@@ -53,17 +53,23 @@ async def add(
     shell: Shell,
     queue: Queue,
     name: _Name,
-    data: Annotated[str | None, typer.Argument(help="Data of the jobs: JSON, or text.", show_default=False)] = None,
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Data of the jobs: JSON, or text.", show_default=False)
+    ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", help="Cron pattern, such as '0 3 * * *' or @daily.")
+        str | None, typer.Option("--pattern", metavar="PATTERN", help="Cron pattern, such as '0 3 * * *' or @daily.")
     ] = None,
     every: Annotated[str | None, typer.Option("--every", metavar="TIME", help="Interval, such as 5m.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", help="Time zone of the pattern; default: UTC.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Name of the jobs; default: that of the schedule.")] = None,
+    tz: Annotated[
+        str | None, typer.Option("--tz", metavar="ZONE", help="Time zone of the pattern; default: UTC.")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="NAME", help="Name of the jobs; default: that of the schedule.")
+    ] = None,
     overlap: Annotated[
-        str, typer.Option("--overlap", help="If the last job is unfinished: allow, skip or buffer_one.")
+        str, typer.Option("--overlap", metavar="RULE", help="If the last job is unfinished: allow, skip or buffer_one.")
     ] = "allow",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of runs.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of runs.")] = None,
 ) -> None:
     """Create a schedule, or change the one with this name."""
     schedule: dict[str, Any] = {"pattern": pattern, "tz": tz, "overlap": overlap, "limit": limit}
