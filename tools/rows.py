@@ -68,6 +68,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "added_other": "outcome id",
         "fair_key": "key backlog active weight concurrency rate_max rate_ms max_backlog paused limited_until",
         # -- working
+        # Ends after the timestamp if the others have the values of a plain job that has never run.
         "fetched_job": (
             "id entry fence name data opts timestamp attempts_made progress stalled_count priority stacktrace"
         ),

@@ -17,6 +17,9 @@ from glidemq_py.telemetry.context import CONTEXT_START, without_context
 __all__ = ["Run"]
 
 _FIELDS: Final = len(FIELDS["fetched_job"])
+_PLAIN: Final = FIELDS["fetched_job"].index("attempts_made")
+_NEVER_RUN: Final = ["0", False, False, "0", False]
+"""The other fields of a row that ends after the timestamp (``lua/core/fetch_plain.lua``)."""
 
 
 class Run:
@@ -43,7 +46,9 @@ class Run:
         # Hot path: only what every job needs. tests/unit/test_rows.py compares the names with the declared row.
         more = None
         suspect_limit = 0
-        if len(taken) > _FIELDS:
+        if len(taken) == _PLAIN:
+            taken += _NEVER_RUN
+        elif len(taken) > _FIELDS:
             taken, more = taken[:_FIELDS], EarlierRun(*taken[_FIELDS:])
         (
             job_id, entry, fence, name, data, opts, timestamp, attempts_made, progress, stalled_count, priority,

@@ -1,7 +1,7 @@
 -- Define the limits of a fetch, and the sources that belong to no feature: the stream, and lists that are popped at
 -- their right end. core/fetch.lua calls the sources in their order.
 
-local STREAM_ENTRY = G.rows.stream_entry
+local ENTRY, FIELDS = G.rows.stream_entry.id, G.rows.stream_entry.fields
 
 -- Jobs that one call rejects per source.
 G.REJECTIONS_MAX = 100
@@ -28,6 +28,15 @@ G.list_source = function(field)
   end
 end
 
+-- Return whether the job of the entry was fetched.
+local function activate_entry(q, fetching, entry, fields)
+  if fetching.reads_plain and G.activate_plain(q, fetching, entry, fields) then return true end
+  local id = G.entry_job(fields)
+  if id then return G.activate(q, fetching, id, entry) end
+  G.drop(fetching, nil, entry, 'a stream entry without a job id')
+  return false
+end
+
 G.sources.stream = function(q, fetching, free)
   local budget = free + G.REJECTIONS_MAX
   for _ = 1, budget do
@@ -35,12 +44,7 @@ G.sources.stream = function(q, fetching, free)
     local limit = math.min(free, G.STREAM_PAGE)
     local entries = G.read_stream(q, fetching.consumer, limit)
     for i = 1, #entries do
-      local id = G.entry_job(entries[i][STREAM_ENTRY.fields])
-      if not id then
-        G.drop(fetching, nil, entries[i][STREAM_ENTRY.id], 'a stream entry without a job id')
-      elseif G.activate(q, fetching, id, entries[i][STREAM_ENTRY.id]) then
-        free = free - 1
-      end
+      if activate_entry(q, fetching, entries[i][ENTRY], entries[i][FIELDS]) then free = free - 1 end
       budget = budget - 1
     end
     if #entries < limit then return true end

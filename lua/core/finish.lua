@@ -16,6 +16,13 @@ local F = G.finishing
 local REPORT, DONE, FAILURE, RETENTION = G.rows.report, G.rows.completed, G.rows.failed, G.rows.retention
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = REPORT.kind, REPORT.id, REPORT.entry, REPORT.fence, REPORT.processed_on
 local RESULT, KEEP = DONE.returnvalue, DONE.keep
+-- Fields read of a job that was completed, without and with a timeline.
+local ACTIVE = { 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName' }
+local ACTIVE_AND_TIMELINE = {}
+for at = 1, #ACTIVE do ACTIVE_AND_TIMELINE[at] = ACTIVE[at] end
+ACTIVE_AND_TIMELINE[#ACTIVE + 1] = 'timeline'
+local AT = G.positions(ACTIVE_AND_TIMELINE)
+local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
 local RELEASED = {}
@@ -89,17 +96,22 @@ local function write_completed(b, key, id, result, before)
   end
 end
 
+-- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
+local function started_text(b, row)
+  if b.started ~= row[PROCESSED_ON] then b.started, b.started_text = row[PROCESSED_ON], G.int(row[PROCESSED_ON]) end
+  return b.started_text
+end
+
 local function complete(b, row)
   local key = b.q.J .. row[ID]
-  local rejected, group, parent, parents, scheduler, timeline
-  if b.timeline then
-    rejected, group, parent, parents, scheduler, timeline = current(key, row, COMPLETED, 'groupKey', 'parentId',
-      'parentIds', 'schedulerName', 'timeline')
-  else
-    rejected, group, parent, parents, scheduler = current(key, row, COMPLETED, 'groupKey', 'parentId', 'parentIds',
-      'schedulerName')
+  local h = redis.pcall('HMGET', key, unpack(b.timeline and ACTIVE_AND_TIMELINE or ACTIVE))
+  -- Most attempts are current. The others, and errors, are read again.
+  if h[STATE] ~= 'active' or h[STARTED] ~= started_text(b, row) or tonumber(h[TOKEN] or '') ~= row[FENCE] then
+    local rejected = current(key, row, COMPLETED)
+    if rejected then return rejected end
   end
-  if rejected then return rejected end
+  local group, parent, parents = h[AT.groupKey], h[AT.parentId], h[AT.parentIds]
+  local scheduler, timeline = h[AT.schedulerName], h[AT.timeline]
   local result, keep = row[RESULT], row[KEEP]
   index(b, b.q.completed, b.completed, row[ID], keep, 'keep_completed')
   if parent or parents then G.flows.child_ended(b.q, row[ID], G.flows.COMPLETED, result, b.now) end
@@ -115,7 +127,7 @@ local function complete(b, row)
     G.emit(b.q.events, 'completed', row[ID], 'returnvalue', result)
   else
     -- One trim of the events per call is enough, and not every call needs one.
-    G.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result)
+    G.raise_denied(redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result))
   end
   return G.OK
 end

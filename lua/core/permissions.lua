@@ -20,6 +20,11 @@ G.pcall = function(...)
   return reply
 end
 
+-- The same for the reply of redis.pcall itself, where each argument counts.
+G.raise_denied = function(reply)
+  if type(reply) == 'table' and reply.err and is_denied(reply) then error(reply, 0) end
+end
+
 -- Lua's pcall, likewise.
 G.attempt = function(callback, ...)
   local ok, result = pcall(callback, ...)

@@ -201,7 +201,10 @@ class Fetched:
     """A job as `exchange` and `reattach` hand it out."""
 
     def __init__(self, fields: Sequence[Any], processed_on: int) -> None:
+        self.given = list(fields)
         self.fields = dict(zip(FETCHED_FIELDS, fields, strict=False))
+        if len(fields) < len(NEVER_RUN):
+            self.fields = NEVER_RUN | self.fields
         self.id = str(fields[0])
         self.entry = str(fields[1])
         self.fence = int(fields[2])
@@ -225,6 +228,10 @@ class Fetched:
 FETCHED_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
                 "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex", "failedReason", "failedType",
                 "suspectLimit")  # fmt: skip
+
+
+NEVER_RUN = {**dict.fromkeys(FETCHED_FIELDS[:12], False), "attemptsMade": "0", "priority": "0"}
+"""What the row of a plain job that has never run leaves out."""
 
 
 def _fields(entry: Sequence[Any]) -> dict[str, str]:

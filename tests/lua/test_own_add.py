@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_plain_job(q: OwnQueue) -> None:
     assert q.add(row("welcome", '{"to":"a"}', '{"attempts":3}', attempts=3)) == ["1"]
     (entry,) = q.redis("XRANGE", "stream", "-", "+")
-    assert entry[1] == ["jobId", "1", "name", "welcome"]
+    assert entry[1] == ["jobId", "1", "name", "welcome", "plain", str(START)]
     assert q.job("1") == {
         "id": "1", "name": "welcome", "data": '{"to":"a"}', "opts": '{"attempts":3}', "timestamp": str(START),
         "attemptsMade": "0", "delay": "0", "priority": "0", "maxAttempts": "3", "state": "waiting",

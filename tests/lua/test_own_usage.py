@@ -123,8 +123,8 @@ def test_budget_expires_when_root_ends_without_worker(q: OwnQueue) -> None:
 
 
 def budgeted(q: OwnQueue, flow: str, name: str = "task", key: str | None = None) -> str:
-    job_id = q.add_job(name)
-    q.redis("HSET", f"job:{job_id}", "budgetKey", key or q.key(f"budget:{flow}"))
+    job_id = q.put_job(str(q.redis("INCR", "id")), name=name, budgetKey=key or q.key(f"budget:{flow}"))
+    q.push_entry(job_id, name)
     return job_id
 
 

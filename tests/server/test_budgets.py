@@ -11,6 +11,8 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
+HOUR_MS = 3_600_000
+
 
 async def link_of(queue: Queue) -> QueueLink:
     return await queue._connected()
@@ -22,8 +24,8 @@ async def budget_of(queue: Queue, flow: str, **limits: Any) -> str:
 
 
 async def add_with(queue: Queue, key: str, **options: Any) -> Job:
-    """Add a flow with a budget; no worker runs yet."""
-    job: Job = await queue.add("task", **options)
+    """Add a flow with a budget; no worker runs yet. Its job is no plain one, as no job of a flow is."""
+    job: Job = await queue.add("task", ttl=HOUR_MS, **options)
     link = await link_of(queue)
     await link.transport.command("HSET", link.keys.job(job.id), "budgetKey", key)
     return job

@@ -37,7 +37,7 @@ async def test_a_job_without_options(url: str, queue_name: str, raw: Raw, key_le
     assert (job.id, job.outcome, job.name, job.data) == ("1", JobOutcome.ADDED, "welcome", {"to": "ä@b.c"})
     record = raw.job("1")
     ((entry, pairs),) = raw.run("XRANGE", "stream", "-", "+")
-    assert pairs == ["jobId", "1", "name", "welcome"]
+    assert pairs == ["jobId", "1", "name", "welcome", "plain", str(job.timestamp)]
     assert record == {
         "id": "1", "name": "welcome", "data": '{"to":"ä@b.c"}', "opts": "{}", "timestamp": str(job.timestamp),
         "attemptsMade": "0", "delay": "0", "priority": "0", "maxAttempts": "0", "state": "waiting",

@@ -58,8 +58,9 @@ FOREIGN_CONSUMER_PREFIX = "worker-"
 """Prefix of the consumer names of Node peers."""
 
 FetchedJob = list[Any]
-"""The row ``fetched_job``; absent fields are False (``lua/core/fetch.lua``). For a job that has run before, the fields
-of `EarlierRun` follow."""
+"""The row ``fetched_job``; absent fields are False (``lua/core/fetch.lua``). The row of a plain job that has never run
+ends after the timestamp (``lua/core/fetch_plain.lua``). After that of a job that has run before, the fields of
+`EarlierRun` follow."""
 
 
 @declared("earlier_run")

@@ -67,10 +67,16 @@ local function check_places(q)
   redis.call('HLEN', q.meta)
 end
 
--- trims: one trim of the events per call is enough, and not every call needs one.
-local function add_plain(q, now_text, quiet, id, row, trims)
+-- trims: one trim of the events per call is enough, and not every call needs one. issued: the id was issued for this job
+-- (core/fetch_plain.lua).
+local function add_plain(q, now_text, quiet, id, row, trims, issued)
   local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
-  local entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
+  local entry
+  if issued then
+    entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'plain', now_text)
+  else
+    entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
+  end
   if rawget(q, 'channels') ~= false then G.ring(q) end
   call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
@@ -85,7 +91,7 @@ local function add_plain(q, now_text, quiet, id, row, trims)
   if trims then
     G.emit(q.events, 'added', id, 'name', name)
   else
-    G.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name)
+    G.raise_denied(redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', name))
   end
 end
 
@@ -119,9 +125,10 @@ end
 
 -- behind: the job that the new one is staged behind, if any.
 local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
+  local given = row[ID] and row[ID] ~= ''
   if id == '' then
     id = next_free_id(q)
-  elseif row[ID] and row[ID] ~= '' then
+  elseif given then
     G.advance_counter(q, id)
   end
   local parent = row[PARENT] and A.attach_child(q, id, row[PARENT])
@@ -136,7 +143,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] or row[FAIR] then
     A.full(q, now, quiet, id, row, group)
   else
-    add_plain(q, now_text, quiet, id, row, trims)
+    add_plain(q, now_text, quiet, id, row, trims, not given)
   end
   local dedup = row[DEDUP]
   if dedup then G.record_dedup(q, dedup[DEDUPLICATION.id], id, dedup[DEDUPLICATION.ttl], now) end
@@ -169,7 +176,7 @@ G.add_rows = function(q, rows, quiet)
     local row = rows[i]
     if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
-      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming)
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, true)
       results[i] = ids[next_auto]
     else
       local id

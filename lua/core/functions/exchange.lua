@@ -61,6 +61,16 @@ local function read_places(q, ranked)
   return places == outbox and not fair, type(entries) == 'number' and entries > 0
 end
 
+-- Find out which sources and which records the fetch must read. Return whether the outbox has entries.
+local function find_sources(q, fetching)
+  fetching.ranked = G.ranks.are_used(fetching.settings)
+  -- What each activated job needs besides a fetch goes through G.activate.
+  fetching.reads_plain = not (fetching.lease or fetching.ranked or fetching.timeline or rawget(q, 'limits_names'))
+  local outbox_has_entries
+  fetching.stream_only, outbox_has_entries = read_places(q, fetching.ranked)
+  return outbox_has_entries
+end
+
 -- Make due jobs ready. Return ms until the next one is due, or -1.
 local function promote(q, fetching, quiet)
   local next_due = earlier(G.promote_due(q, fetching.now, PROMOTE_MAX, quiet), G.groups.end_limits(q, fetching))
@@ -80,9 +90,7 @@ local function run(q, fetching, request, want)
   if fetching.lease then G.leases.reported(q, fetching, finished, statuses, want) end
   local passed = request.charges and G.budgets.charge_finished(q, request.charges, finished, statuses)
   local next_due, flags = -1, 0
-  fetching.ranked = G.ranks.are_used(fetching.settings)
-  local outbox_has_entries
-  fetching.stream_only, outbox_has_entries = read_places(q, fetching.ranked)
+  local outbox_has_entries = find_sources(q, fetching)
   G.fair.prepare(q, fetching, PROMOTE_MAX)
   if not fetching.stream_only then next_due = promote(q, fetching, quiet) end
   if want > 0 then

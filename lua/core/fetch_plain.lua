@@ -1,0 +1,42 @@
+-- Fetch a plain job: one that `add` wrote with an id that it issued and without rare options. The field `plain` of its
+-- stream entry is the `timestamp` of its record, so that an entry which a peer left behind means no later job with the
+-- same id.
+-- While such a job waits in that entry and has never run, most fields of a fetch have the value of the add or are
+-- absent (docs/reference/data-model.md, "Plain jobs"), so they are not read:
+--   name                                                 never changes, and is in the entry
+--   expireAt, groupKey, budgetKey, fairKey, rank         are written by an add or flow with these options only
+--   attemptsMade, stacktrace, stalledCount and those of an earlier run    are written when an attempt has ended
+--   priority                                             whoever changes it moves the job to another place
+-- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with leases, ranks or a
+-- timeline (`reads_plain`, core/functions/exchange.lua).
+
+local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
+local AT = G.positions(FIELDS)
+local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
+local TIMESTAMP, DATA, OPTS, PROGRESS = AT.timestamp, AT.data, AT.opts, AT.progress
+-- Positions in the fields of the entry: jobId, its id, name, its name, plain, its timestamp.
+local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
+
+-- Activate the job of a stream entry if it is plain. Return whether it was fetched; if not, nothing was changed.
+-- Hot: one function, without calls of others.
+G.activate_plain = function(q, fetching, entry, fields)
+  if fields[PLAIN] ~= 'plain' then return false end
+  local id = fields[ID]
+  local key = q.J .. id
+  local h = redis.pcall('HMGET', key, unpack(FIELDS))
+  local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
+  -- Is this the record of the entry's job as it was added, apart from data and progress?
+  if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]
+    or not (data and opts) then
+    return false
+  end
+  local now_text, jobs = fetching.now_text, fetching.jobs
+  redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
+  fetching.bytes = fetching.bytes + #data
+  if progress then
+    jobs[#jobs + 1] = G.fetched_job(id, entry, 1, fields[NAME], data, opts, timestamp, '0', progress, false, '0', false)
+  else
+    jobs[#jobs + 1] = { id, entry, 1, fields[NAME], data, opts, timestamp }
+  end
+  return true
+end

@@ -1,0 +1,129 @@
+"""The short fetch of plain jobs: it is used for them alone, and gives them what the full fetch would."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py._core.calls.adding import row
+from tests.lua.own_support import FETCHED_FIELDS, START, Fetched, OwnQueue
+
+PLAIN_FIELDS = FETCHED_FIELDS.index("attemptsMade")
+
+
+def plain_marks(q: OwnQueue) -> list[str | None]:
+    return [entry.get("plain") for entry in q.entries()]
+
+
+def calls_of(q: OwnQueue, command: str) -> int:
+    """Arguments of the server's calls cannot be counted; its calls can."""
+    return int(q.resp.info("commandstats").get(f"cmdstat_{command}", "calls=0").split(",")[0].removeprefix("calls="))
+
+
+@pytest.mark.parametrize(("options", "marked"), [
+    ({}, True), ({"attempts": 3}, True), ({"job_id": "mine"}, False), ({"delay": 5}, False), ({"ttl": 5}, False),
+    ({"priority": 1}, False), ({"fair_key": "tenant"}, False), ({"ordering": ["g", 1, 0, 0, 0, 0, 0]}, False),
+])  # fmt: skip
+def test_only_plain_jobs_are_marked(q: OwnQueue, options: dict[str, Any], marked: bool) -> None:
+    q.add_job(**options)
+    assert [mark for mark in plain_marks(q) if mark] == [str(START)] * marked
+
+
+def test_retried_and_released_jobs_are_not_marked(q: OwnQueue) -> None:
+    q.add(row("a", "1", "{}"), row("b", "2", "{}"))
+    first, second = q.fetch(2)
+    q.finish(first.released(), second.failed(limit=2))
+    q.advance(1)
+    again = q.fetch(2)
+    assert plain_marks(q) == [None, None]
+    assert [(job.id, job.fields["attemptsMade"]) for job in again] == [("1", "0"), ("2", "1")]
+    assert [len(job.given) > PLAIN_FIELDS for job in again] == [True, True]
+
+
+def test_fetched_row_ends_after_the_timestamp(q: OwnQueue) -> None:
+    q.add_job("send", data="[1]", opts='{"attempts":3}', attempts=3)
+    job = q.take_one()
+    assert job.given == [job.id, job.entry, 1, "send", "[1]", '{"attempts":3}', str(START)]
+
+
+def test_progress_of_a_waiting_job_is_returned(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.redis("HSET", f"job:{job_id}", "progress", "50")
+    assert q.take_one().fields["progress"] == "50"
+
+
+def test_changed_data_is_returned(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.redis("HSET", f"job:{job_id}", "data", '"new"')
+    assert q.take_one().fields["data"] == '"new"'
+
+
+def test_revoked_job_is_not_fetched(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.redis("HSET", f"job:{job_id}", "revoked", "1")
+    reply = q.exchange()
+    assert (reply.jobs, [dropped[2] for dropped in reply.dropped]) == ([], ["revoked"])
+    assert q.state(job_id) == "failed"
+
+
+@pytest.mark.parametrize("fields", [
+    {"fence": "4", "attemptsMade": "2"}, {"processedOn": str(START), "attemptsMade": "2"},
+], ids=["ours", "of a peer"])  # fmt: skip
+def test_a_job_that_has_run_is_read_in_full(q: OwnQueue, fields: dict[str, str]) -> None:
+    job_id = q.add_job()
+    q.redis("HSET", f"job:{job_id}", *[part for pair in fields.items() for part in pair])
+    job = q.take_one()
+    assert (job.fields["attemptsMade"], job.fence) == ("2", int(fields.get("fence", "0")) + 1)
+
+
+def test_entry_of_a_removed_job_does_not_stand_for_a_later_one(q: OwnQueue) -> None:
+    """A peer removes a job and leaves its entry; another job gets the id and a group without a free slot."""
+    group = ["g", 1, 0, 0, 0, 0, 0]
+    q.add_job(job_id="holder", ordering=group)
+    assert q.take_one().id == "holder"
+    job_id = q.add_job()
+    q.redis("UNLINK", f"job:{job_id}")
+    q.advance(1)
+    assert q.add_job("other", job_id=job_id, ordering=group) == job_id
+    assert q.exchange(5).jobs == []
+    assert q.state(job_id) == "group-waiting"
+
+
+def test_expired_job_is_not_fetched_by_the_entry_of_a_removed_one(q: OwnQueue) -> None:
+    job_id = q.add_job()
+    q.redis("UNLINK", f"job:{job_id}")
+    q.advance(1)
+    q.add_job("other", job_id=job_id, ttl=5)
+    q.advance(10)
+    assert q.exchange(5).jobs == []
+    assert q.job(job_id)["failedReason"] == "expired"
+
+
+@pytest.mark.parametrize("damage", ["gone", "no data", "foreign"])
+def test_damaged_record_is_dropped(q: OwnQueue, damage: str) -> None:
+    job_id = q.add_job()
+    if damage == "no data":
+        q.redis("HDEL", f"job:{job_id}", "data")
+    else:
+        q.redis("UNLINK", f"job:{job_id}")
+    if damage == "foreign":
+        q.redis("SET", f"job:{job_id}", "text")
+    reply = q.exchange()
+    reasons = {"gone": "the job is gone", "no data": "malformed", "foreign": "the job key is not a hash"}
+    assert (reply.jobs, [dropped[2] for dropped in reply.dropped]) == ([], [reasons[damage]])
+
+
+def test_a_plain_fetch_reads_each_record_once(q: OwnQueue) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(10)])
+    before = calls_of(q, "hmget")
+    assert len(q.fetch(10)) == 10
+    settings = 2  # of the queue, and by the guard of the call
+    assert calls_of(q, "hmget") - before <= 10 + settings
+
+
+def test_completed_rows_are_checked_as_before(q: OwnQueue) -> None:
+    q.add(row("a", "1", "{}"), row("b", "2", "{}"))
+    first, second = q.fetch(2)
+    stale = Fetched([second.id, second.entry, second.fence + 1], second.processed_on)
+    earlier = Fetched([second.id, second.entry, second.fence], second.processed_on - 1)
+    assert q.finish(first.completed(), stale.completed(), earlier.completed(), second.completed()) == [0, 3, 3, 0]
+    assert q.finish(first.completed()) == [1]
