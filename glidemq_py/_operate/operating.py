@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final, Self, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
@@ -17,6 +19,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
@@ -25,6 +28,7 @@ from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
+from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
@@ -53,6 +57,7 @@ _SCANNED: Final = 5_000
 _LOG_LINES: Final = 20
 _UPCOMING: Final = 5
 _QUEUES_KEPT: Final = 1_000
+_QUEUES_AT_ONCE: Final = 50
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
 
 
@@ -133,6 +138,8 @@ class Operator:
         self.prefix = prefix
         self.access = access
         self._queues: dict[str, Queue[Any, Any]] = {}
+        self._transport: Transport | None = None
+        self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -166,24 +173,38 @@ class Operator:
         return await (await self.queue(name))._connected()
 
     async def transport(self) -> Transport:
-        """Return a connection that belongs to no queue; the operator closes it."""
-        opened = await open_transport(self.connection, check=False)
-        self._stack.push_async_callback(opened.close)
-        return opened
+        """Return the operator's connection, which belongs to no queue. Raises GlideMQConnectionError."""
+        async with self._opening:
+            if self._transport is None:
+                self._transport = await open_transport(self.connection, check=False)
+                self._stack.push_async_callback(self._transport.close)
+        return self._transport
 
     # -- queues -------------------------------------------------------------------------------------------
 
     async def queue_exists(self, name: str) -> bool:
         """Return True if the queue has ever been used on this server."""
-        link = await self.link(name)
-        return bool(await link.transport.command("EXISTS", link.keys.meta, link.keys.id))
+        self.access.check_read(name)
+        keys = QueueKeys(self.prefix, name)
+        return bool(await (await self.transport()).command("EXISTS", keys.meta, keys.id))
+
+    async def list_queues(self, pattern: str | None = None, *, scan: bool = False) -> list[str]:
+        """Return the names of the queues that may be read, sorted.
+
+        Args:
+            pattern: Glob pattern of the names; None = all.
+            scan: Also search all keys of the server, in short steps, for queues that only Node peers have used.
+        """
+        names = await find_queues(await self.transport(), self.prefix, scan=scan)
+        return [name for name in names if self.access.may_see(name) and (not pattern or fnmatchcase(name, pattern))]
 
     async def get_queue(self, name: str) -> QueueSnapshot:
         """Return a queue at this moment; its counts are 0 if it does not exist."""
-        link = await self.link(name)
-        meta = link.keys.meta
-        found = await link.transport.call(calls.gauges(meta))
-        numbers = await complete_counts(link.transport, meta, found.counts)
+        self.access.check_read(name)
+        # Not through a `Queue`: a page of a thousand queues would open each of them.
+        transport, meta = await self.transport(), QueueKeys(self.prefix, name).meta
+        found = await transport.call(calls.gauges(meta))
+        numbers = await complete_counts(transport, meta, found.counts)
         waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
         return QueueSnapshot(
             name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
@@ -192,8 +213,12 @@ class Operator:
         )  # fmt: skip
 
     async def get_queues(self, names: Iterable[str]) -> list[QueueSnapshot]:
-        """Return these queues at this moment; those that may not be read are omitted."""
-        return [await self.get_queue(name) for name in names if self.access.may_see(name)]
+        """Return these queues at this moment, some at a time; those that may not be read are omitted."""
+        seen = [name for name in names if self.access.may_see(name)]
+        found: list[QueueSnapshot] = []
+        for first in range(0, len(seen), _QUEUES_AT_ONCE):
+            found += await asyncio.gather(*map(self.get_queue, seen[first : first + _QUEUES_AT_ONCE]))
+        return found
 
     async def get_queue_details(self, name: str) -> QueueDetails:
         """Return a queue with its settings and figures."""

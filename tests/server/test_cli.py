@@ -91,6 +91,25 @@ def test_a_queue_is_listed_and_shown(shell: Shell, url: str, queue_name: str) ->
     assert details["limits"]["concurrency"] is None
 
 
+def test_all_queues_are_listed(shell: Shell, url: str, queue_name: str, resp: Any) -> None:
+    names = [f"{queue_name}-{n}" for n in range(3)]
+    for name in names:
+        filled(url, name, _four)
+    listed = [each["name"] for each in shell("queue", "ls", "--json").json()]
+    assert set(names) <= set(listed)
+    matched = shell("queue", "ls", "--match", f"{queue_name}-[01]", "--json").json()
+    assert [each["name"] for each in matched] == names[:2]
+    shell("queue", "drain", names[0], "--yes")
+    busy = shell("queue", "ls", "--match", f"{queue_name}-*", "--busy", "--json").json()
+    assert [each["name"] for each in busy] == names[1:]
+    nothing = shell("queue", "ls", "--prefix", queue_name)
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"no queues (prefix '{queue_name}')\n")
+    assert {each["subject"] for each in shell("doctor", "--json").json() if each["check"] == "queue"} >= set(names)
+    for name in names:
+        assert shell("queue", "obliterate", name, "--yes").code == 0
+    assert not {each["name"] for each in shell("queue", "ls", "--json").json()} & set(names)
+
+
 @pytest.mark.parametrize("command", ["show", "pause", "drain", "clean", "check", "obliterate", "limits"])
 def test_a_queue_that_does_not_exist_is_reported(shell: Shell, queue_name: str, command: str) -> None:
     done = shell("queue", command, queue_name)

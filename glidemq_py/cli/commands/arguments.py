@@ -20,7 +20,9 @@ __all__ = [
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
 Queues = Annotated[
     list[str] | None,
-    typer.Argument(metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False),
+    typer.Argument(
+        metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq], else all.", show_default=False
+    ),
 ]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.", show_default=False)]
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="IDS", help="Ids of jobs.", show_default=False)]

@@ -8,6 +8,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py.cli.commands.arguments import Queues
+from glidemq_py.cli.commands.queues import queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command
 from glidemq_py.cli.texts import span_of
 
@@ -32,7 +33,7 @@ async def doctor(
 
     Exit code 1 if there are warnings or errors.
     """
-    names = queues or shell.settings.queues
+    names = await queue_names(shell, queues)
     found = await operate.doctor.examine(shell.operator, names, max_wait=span_of("--max-wait", max_wait))
     shell.print_json(found)
     rows = [
@@ -41,7 +42,7 @@ async def doctor(
     ]
     shell.table(("", "CHECK", "WHERE", "FOUND"), rows, "")
     if not names:
-        shell.note("no queues examined; name them, or set queues in [tool.glidemq]")
+        shell.note(f"no queues (prefix {shell.settings.prefix!r})")
     if any(each.severity in ("warning", "error") for each in found):
         shell.stop(ExitCode.FAILED)
 

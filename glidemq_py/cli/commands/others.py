@@ -10,7 +10,7 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
-from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of
+from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
 from glidemq_py.cli.texts import clock, pairs_of, span, span_of
 from glidemq_py.errors import GlideMQValidationError
@@ -103,10 +103,11 @@ def _draw(shell: Shell, root: FlowNode) -> None:
 @command(workers_app, "ls")
 async def ls(shell: Shell, queues: Queues = None) -> None:
     """List the live workers of queues."""
-    names = queues or list(shell.settings.queues)
-    if not names:
-        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
-    found = {name: await shell.operator.get_workers(name) for name in dict.fromkeys(names)}
+    found = {
+        each.name: await shell.operator.get_workers(each.name)
+        for each in await shell.operator.get_queues(await queue_names(shell, queues))
+        if each.workers
+    }
     shell.print_json([{"queue": name, "worker": each} for name, workers in found.items() for each in workers])
     rows = [
         (name, each.id, each.host, each.pid, each.active_jobs, span(each.age))
@@ -235,7 +236,12 @@ def register_backups(app: typer.Typer) -> None:
 async def backup(
     shell: Shell,
     destination: _Destination,
-    queues: Queues = None,
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False
+        ),
+    ] = None,
     keep: Annotated[
         int | None, typer.Option("--keep", metavar="N", min=1, help="Number of backups to keep per queue.")
     ] = None,

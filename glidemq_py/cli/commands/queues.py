@@ -34,15 +34,34 @@ def _red(number: int) -> tuple[int, str]:
 
 
 @command(app, "ls")
-async def ls(shell: Shell, queues: Queues = None) -> None:
+async def ls(
+    shell: Shell,
+    queues: Queues = None,
+    match: Annotated[
+        str | None, typer.Option("--match", metavar="PATTERN", help="Only names such as 'mail-*'.")
+    ] = None,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Search all keys of the server for queues that only Node clients have used.")
+    ] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Only queues with unfinished or failed jobs.")] = False,
+) -> None:
     """List queues with their jobs by state, workers, and the age of the oldest waiting job."""
-    names = queues or list(shell.settings.queues)
-    if not names:
-        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
-    found = await shell.operator.get_queues(dict.fromkeys(names))
+    names = await queue_names(shell, queues, match, scan=scan)
+    found = await shell.operator.get_queues(names)
+    if busy:
+        found = [each for each in found if each.unfinished or each.failed]
     shell.print_json(found)
     columns = ("QUEUE", ">READY", ">ACTIVE", ">DELAYED", ">COMPLETED", ">FAILED", ">WORKERS", "OLDEST", "")
-    shell.table(columns, (_row(each) for each in found), "no queues")
+    shell.table(columns, (_row(each) for each in found), f"no queues (prefix {shell.settings.prefix!r})")
+
+
+async def queue_names(
+    shell: Shell, queues: list[str] | None, match: str | None = None, *, scan: bool = False
+) -> list[str]:
+    """Return the names given, else those of the settings, else all queues."""
+    if queues or (shell.settings.queues and match is None and not scan):
+        return list(dict.fromkeys(queues or shell.settings.queues))
+    return await shell.operator.list_queues(match, scan=scan)
 
 
 def _row(queue: QueueSnapshot) -> tuple[Any, ...]:
