@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -76,8 +76,10 @@ async def examine(operator: Operator, queues: Iterable[str] = (), *, max_wait: i
     if nodes is None:
         remedy = "allow the command INFO (docs/operate/permissions.md)"
         found.append(_warning("permissions", "", "INFO is not permitted: the configuration was not examined", remedy))
+    given = operator.accepted
+    accepted = {kind for kind, allowed in (("eviction", given.allow_eviction), ("aof", given.allow_no_aof)) if allowed}
     for node, info in (nodes or {}).items():
-        found += configuration(node, info, cluster=transport.is_cluster)
+        found += configuration(node, info, cluster=transport.is_cluster, accepted=accepted)
     found += await _library(transport)
     for name in dict.fromkeys(queues):
         try:
@@ -144,8 +146,10 @@ def _fields(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
-def configuration(node: str, info: Mapping[str, str], *, cluster: bool) -> Iterator[Diagnosis]:
-    """Yield the diagnoses of one server by its INFO."""
+def configuration(
+    node: str, info: Mapping[str, str], *, cluster: bool, accepted: Container[str] = ()
+) -> Iterator[Diagnosis]:
+    """Yield the diagnoses of one server by its INFO; ``accepted``: checks whose problems the user accepts."""
     name = "valkey" if "valkey_version" in info else "redis"
     yield _ok(
         "connection", node, f"{name} {info.get(f'{name}_version', '?')}, {'cluster' if cluster else 'standalone'}"
@@ -157,6 +161,8 @@ def configuration(node: str, info: Mapping[str, str], *, cluster: bool) -> Itera
         severity = Severity.ERROR if finding.kind in _ERRORS else Severity.WARNING
         if finding.kind == "unknown":
             severity, problem, remedy = Severity.NOTE, finding.text, ""
+        elif finding.kind in accepted:
+            severity, remedy = Severity.NOTE, "accepted by the options of the connection"
         elif not problem:  # the remedy stands after a colon
             problem, _, remedy = finding.text.rpartition(": ")
         yield Diagnosis(check=finding.kind, severity=severity, subject=node, problem=problem, remedy=remedy)

@@ -134,6 +134,8 @@ class Operator:
         self, connection: str | ConnectionOptions, *, prefix: str = DEFAULT_PREFIX, access: Access = FULL_ACCESS
     ) -> None:
         given = ConnectionOptions.from_url(connection) if isinstance(connection, str) else connection
+        self.accepted = given
+        """The options as given: what they accept (`allow_eviction`, `allow_no_aof`) is no problem."""
         self.connection = given.with_changes(allow_eviction=True, allow_no_aof=True)
         self.prefix = prefix
         self.access = access

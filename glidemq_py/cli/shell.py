@@ -156,7 +156,7 @@ def _complain(error: GlideMQError, code: ExitCode) -> ExitCode:
     if isinstance(error, GlideMQValidationError):
         if error.option == "connection":
             text = f"option '--url' = {show_value(error.value)}: {error.problem}"
-        elif error.option.startswith("--") and error.value is None:
+        elif error.value is None and (error.option.startswith("--") or error.option.isupper()):
             text = error.problem
     sys.stderr.write(f"glidemq: {escape_control(text)}\n")
     return code

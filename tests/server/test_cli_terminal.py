@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +90,23 @@ def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path
     assert code == 0
     assert f"Delete 3 jobs that have not started from queue '{queue_name}'? [y/N]" in shown
     assert f"deleted 3 jobs that have not started from queue '{queue_name}'" in shown
+
+
+def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*GLIDEMQ.split(), "events", "tail", queue_name, "--after", "0", "--json"], env=environment(url), cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        fill(url, queue_name)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "added"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=100)
+        assert (process.returncode, errors) == (130, "")
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -101,6 +101,12 @@ def test_every_problem_of_a_server_has_a_remedy(changed: dict[str, str], check: 
     assert found[0].remedy
 
 
+def test_an_accepted_problem_is_a_note() -> None:
+    info = HEALTHY | {"aof_enabled": "0", "maxmemory_policy": "allkeys-lru"}
+    found = configuration("n:1", info, cluster=False, accepted={"aof", "eviction"})
+    assert {each.check for each in found if each.severity == "note"} == {"aof", "eviction"}
+
+
 IDLE: dict[str, Any] = dict.fromkeys(
     ("oldest_waiting", "workers", "waiting", "prioritized", "group_waiting", "active", "delayed", "suspended",
      "waiting_children", "completed", "failed", "outbox"), 0,

