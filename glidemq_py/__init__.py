@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
     from glidemq_py._features.failures.queue_api import Failure, FailureStats
-    from glidemq_py._features.fair_keys.options import FairKeyInfo, NameLimits
+    from glidemq_py._features.fair_keys.options import FairKeyInfo
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.leases.queue_api import LeaseReport
     from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket, TokenLimiter
     from glidemq_py._features.metrics import JobLogs, Metrics, MetricsPoint
+    from glidemq_py._features.metrics_by_name.queue_api import DurationStats, MetricsByName, MetricsByNameSetting
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
     from glidemq_py._features.queue_list import list_queues
@@ -186,7 +187,7 @@ else:
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
             "glidemq_py._features.limits.options": ("GlobalLimits", "RateLimit", "TokenBucket", "TokenLimiter"),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
-            "glidemq_py._features.fair_keys.options": ("FairKeyInfo", "NameLimits"),
+            "glidemq_py._features.fair_keys.options": ("FairKeyInfo",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.retention": ("KeepJobs",),
             "glidemq_py._features.middleware.middleware": ("ContextHeaders", "Middleware", "NewJob"),
@@ -196,6 +197,11 @@ else:
             "glidemq_py._features.stalled_jobs.queue_api": ("StalledPolicy",),
             "glidemq_py._features.streams.queue_api": ("StreamChunk",),
             "glidemq_py._features.suspend.job_api": ("Signal", "SuspendInfo"),
+            "glidemq_py._features.metrics_by_name.queue_api": (
+                "DurationStats",
+                "MetricsByName",
+                "MetricsByNameSetting",
+            ),
             "glidemq_py._features.timeline.timeline": ("TimelineSetting", "TimelineEntry"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
             "glidemq_py._features.queue_list": ("list_queues",),
@@ -257,6 +263,7 @@ __all__ = [
     "DuplicateJobError",
     "Durability",
     "DurabilityError",
+    "DurationStats",
     "EmbeddedServerError",
     "EventLoopError",
     "EventsLostError",
@@ -317,10 +324,11 @@ __all__ = [
     "Maintenance",
     "Message",
     "Metrics",
+    "MetricsByName",
+    "MetricsByNameSetting",
     "MetricsPoint",
     "Middleware",
     "MissingAwaitError",
-    "NameLimits",
     "NewJob",
     "NoHandlerError",
     "Ordering",

@@ -120,8 +120,7 @@ def _lua_calls() -> str:
         "  if not read then return callback end",
         "  if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end",
         "  if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end",
-        "  local function queue(keys) return G.queue(keys[1], keys.channels, keys.timeline, keys.features) end",
-        "  return function(keys, args) return callback(queue(keys), read(args)) end",
+        "  return function(keys, args) return callback(G.queue(keys[1], keys.channels, keys.timeline), read(args)) end",
         "end",
         "",
         "-- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.",
@@ -203,7 +202,7 @@ def _python_request(call: CallLayout) -> str:
 
 
 _OPTIONAL = {
-    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing", "channel"),
+    "exchange": ("limiter", "tokens", "idle", "charges", "held", "leasing", "channel", "by_name"),
     "broadcast_exchange": ("limiter", "idle", "tokens"),
     "page": ("name", "where"),
     "schedulers_read": ("name", "cursor", "count"),

@@ -99,6 +99,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "listed": "id position values",
         "condition": "field texts low high",
         # Stored in the record of a job, as JSON.
+        "name_metrics": "minute name completed failed retried wait run",
+        "name_metrics_report": "number rows",
         "failed_attempt": "number started ended worker reason error kind traceback",
         # Followed by the values of the requested fields.
         "numbered_result": "id state",
@@ -164,7 +166,7 @@ BUILT = (
     "write_report", "added_jobs", "added_in_queue", "subscription", "marks", "wrong_member", "lost_job",
     "unsure_job", "group_member", "group", "group_problem", "wrong_counter", "ended_child",
     "backed_up_job", "backed_up_key", "failed_attempt", "failure", "fair_key", "dependency_answer",
-    "batch_job",
+    "batch_job", "name_metrics",
 )  # fmt: skip
 """Rows that Lua builds from named fields."""
 
@@ -185,6 +187,8 @@ LUA_ROWS: dict[str, tuple[str, ...]] = {
         "time": "seconds microseconds",
         "scored": "member score",
         # Written and read by Lua only.
+        "stored_name_metrics": "completed failed retried wait run",
+        "durations": "count total",
         "ended_child": "id how text policy members",
         # Flat maps of XINFO GROUPS and XINFO CONSUMERS: names and values in turn.
         "stream_group": "_ name _ consumers _ pending _ last_delivered _ read _ lag",
@@ -209,7 +213,7 @@ CALLS: tuple[CallLayout, ...] = (
     # -- working
     _call(
         "exchange",
-        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel",
+        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel by_name",
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
@@ -222,6 +226,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("set_stalled_policy", "interval max_stalled grace"),
     _call("set_failure_setting", "field text"),
     _call("set_timeline", "text"),
+    _call("set_metrics_by_name", "text"),
     _call("run_failure_policy", "is_first", reply="retried deleted more wait"),
     _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),
@@ -254,6 +259,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("results_since", "at after count", reply="number done"),
     _call("failures_page", "reasons name low high cursor count", reply="rows cursor"),
     _call("failure_stats", reply="kept oldest newest retries counts"),
+    _call("metrics_by_name", "last minutes name cursor", reply="last rows cursor"),
     _call("gauges", reply="counts oldest workers outbox"),
     # -- managing
     _call("pause"),
@@ -279,8 +285,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),
-    _call("set_fair_limits", "key weight concurrency rate max_backlog paused named"),
-    _call("fair_keys", "key after count named"),
+    _call("set_fair_limits", "key weight concurrency rate max_backlog paused"),
+    _call("fair_keys", "key after count"),
     _call("rate_limit_group", "key ms replace"),
     _call(
         "group_info",

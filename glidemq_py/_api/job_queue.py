@@ -55,6 +55,7 @@ from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
 from glidemq_py._features.metrics import JobLogs, Metrics
+from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
 from glidemq_py._features.schedulers import queue_api as schedulers
@@ -705,8 +706,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     # -- fair keys ----------------------------------------------------------------------------------------
 
     set_fair_key_limits = fair_keys.set_fair_key_limits
-    set_name_limits = fair_keys.set_name_limits
-    get_name_limits = fair_keys.get_name_limits
     pause_fair_key = fair_keys.pause_fair_key
     resume_fair_key = fair_keys.resume_fair_key
     get_fair_key = fair_keys.get_fair_key
@@ -730,6 +729,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_failure_policy = failure_policy.set_failure_policy
     get_failure_policy = failure_policy.get_failure_policy
     remove_failure_policy = failure_policy.remove_failure_policy
+    set_metrics_by_name = metrics_by_name.set_metrics_by_name
+    get_metrics_by_name_setting = metrics_by_name.get_metrics_by_name_setting
+    get_metrics_by_name = metrics_by_name.get_metrics_by_name
     set_timeline = timelines.set_timeline
     get_timeline_setting = timelines.get_timeline_setting
     get_job_timeline = timelines.get_job_timeline

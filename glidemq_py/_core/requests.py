@@ -78,6 +78,7 @@ __all__ = [
     "limit_queue",
     "lock",
     "maintenance_due",
+    "metrics_by_name",
     "notify_remote_parents",
     "obliterate",
     "open_children",
@@ -124,6 +125,7 @@ __all__ = [
     "set_event_retention",
     "set_failure_setting",
     "set_fair_limits",
+    "set_metrics_by_name",
     "set_result_retention",
     "set_stalled_policy",
     "set_timeline",
@@ -222,6 +224,7 @@ def exchange(
     held: object = False,
     leasing: object = False,
     channel: object = False,
+    by_name: object = False,
 ) -> tuple[bytes]:
     """Return the arguments of ``exchange``."""
     return (
@@ -239,6 +242,7 @@ def exchange(
                 held,
                 leasing,
                 channel,
+                by_name,
             )
         ),
     )
@@ -289,6 +293,11 @@ def set_failure_setting(*, field: object, text: object) -> tuple[bytes]:
 
 def set_timeline(*, text: object) -> tuple[bytes]:
     """Return the arguments of ``set_timeline``."""
+    return (pack((text,)),)
+
+
+def set_metrics_by_name(*, text: object) -> tuple[bytes]:
+    """Return the arguments of ``set_metrics_by_name``."""
     return (pack((text,)),)
 
 
@@ -416,6 +425,11 @@ def failures_page(
     return (pack((reasons, name, low, high, cursor, count)),)
 
 
+def metrics_by_name(*, last: object, minutes: object, name: object, cursor: object) -> tuple[bytes]:
+    """Return the arguments of ``metrics_by_name``."""
+    return (pack((last, minutes, name, cursor)),)
+
+
 def set_event_retention(*, count: object) -> tuple[bytes]:
     """Return the arguments of ``set_event_retention``."""
     return (pack((count,)),)
@@ -534,15 +548,14 @@ def set_fair_limits(
     rate: object,
     max_backlog: object,
     paused: object,
-    named: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``set_fair_limits``."""
-    return (pack((key, weight, concurrency, rate, max_backlog, paused, named)),)
+    return (pack((key, weight, concurrency, rate, max_backlog, paused)),)
 
 
-def fair_keys(*, key: object, after: object, count: object, named: object) -> tuple[bytes]:
+def fair_keys(*, key: object, after: object, count: object) -> tuple[bytes]:
     """Return the arguments of ``fair_keys``."""
-    return (pack((key, after, count, named)),)
+    return (pack((key, after, count)),)
 
 
 def rate_limit_group(*, key: object, ms: object, replace: object) -> tuple[bytes]:

@@ -195,6 +195,7 @@ async def close_parts(parts: Closable, force: asyncio.Event) -> None:
     closing.server_replies = await wake.stop_accepting()
     await closing.run_out(force)
     closing.report_losses()
+    await closing.send_metrics()
     if parts.background is not None:
         background = parts.background.stop(closing.seconds_left(_JOIN_S))
         await asyncio.gather(wake.close(), fetching.close(), background)
@@ -365,6 +366,13 @@ class Closing:
         for future in waiting:
             future.cancel()
 
+    async def send_metrics(self) -> None:
+        """Send the figures per job name that are not sent yet. If this fails, they are lost."""
+        if self.server_replies and not self.is_cut_off and not self._fetching.by_name.is_empty:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.seconds_left(_FIGURES_S)):
+                    await self._fetching.send_metrics()
+
     async def _release(self, drained: asyncio.Future[None]) -> None:
         fetching, runner = self._fetching, self._runner
         while not drained.done():
@@ -433,3 +441,4 @@ _FETCH_S = 5.0
 """How long a close waits for the reply to a call that fetches and reports nothing. GLIDE keeps a call that is made
 while it reconnects until the request timeout."""
 _CHECK_S = 0.1
+_FIGURES_S = 2.0

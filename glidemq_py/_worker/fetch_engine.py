@@ -186,6 +186,10 @@ class FetchEngine:
         else:
             self.wake()
 
+    def request_call(self) -> None:
+        """Make a call even if there is nothing to report or fetch."""
+        self._promote = True
+
     def tick(self, now: float) -> None:
         """Process the times that have been reached."""
         if self._due_at is not None and self._due_at <= now:

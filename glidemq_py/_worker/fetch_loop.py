@@ -22,6 +22,7 @@ from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.listeners import Listeners
+from glidemq_py._worker.metrics_sender import MetricsSender
 from glidemq_py._worker.options import WorkerOptions
 from glidemq_py._worker.results import FinishedAttempt, OutcomeReporting
 from glidemq_py._worker.runner import AttemptRunner
@@ -95,6 +96,8 @@ class FetchLoop:
             source=source.label, queue=self._name, worker_id=consumer, options=options.log_failures
         )
         self._report = OutcomeReporting(self._name, listeners, self.failure_log).report
+        self.by_name = MetricsSender(self._loop, self._request_call)
+        """Figures per job name that the calls carry."""
         self.jobs_ended = 0
         """Number of results that this worker has reported."""
         self.due_in: Callable[[int], None] = self._due_in
@@ -189,6 +192,16 @@ class FetchLoop:
         """Seconds since the last reply to a call that fetches or reports."""
         return self._loop.time() - self.engine.answered_at
 
+    def _request_call(self) -> None:
+        self.engine.request_call()
+        self.schedule_pump()
+
+    async def send_metrics(self) -> None:
+        """Send the figures per job name that are not sent yet, while the calls succeed."""
+        if not self.by_name.is_empty:
+            self.by_name.flush()
+            await self.until(lambda: self.by_name.is_empty or self.engine.step is not None or self.engine.disconnected)
+
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached`` returns True; it is called after every change."""
         self.schedule_pump()
@@ -225,18 +238,24 @@ class FetchLoop:
         batch, budgets = call.batch, self._budgets
         if batch:
             self._reporting.add(call)
+        report = self.by_name.take() if self.by_name.is_due else None
         try:
             request = self._exchange_call(
                 call.want, list(map(_row, batch)), limiter=self._limiter, tokens=call.tokens,
                 charges=budgets.charges(batch) if budgets.met else None, held=call.held,
+                by_name=report,
             )  # fmt: skip
             reply = await self._link.transport.call(request)
             runs = self._runs(reply.jobs, reply.now) if reply.jobs else ()
         except Exception as error:
             self._reporting.discard(call)
+            if report is not None:
+                self.by_name.failed()
             self._failed(call, error)
         else:
             self._reporting.discard(call)
+            if report is not None:
+                self.by_name.replied()
             self._replied(call, reply, runs)
 
     async def _make_step(self, call: Invalidate | Reattach) -> None:
@@ -276,12 +295,16 @@ class FetchLoop:
         flags, engine, batch = reply.flags, self.engine, call.batch
         if flags >= ExchangeFlags.OUTBOX_PENDING:
             flags = self._forward(flags)
+        elif self.by_name.is_on:
+            self.by_name.switch(is_on=False)
         drained = engine.replied(call, runs, flags, bool(flags & ExchangeFlags.EXHAUSTED), self._loop.time())
         if runs:
             self._start(runs, reply.budgets, batch)
         elif reply.budgets is not None:
             self._start((), reply.budgets, batch)
         self.jobs_ended += len(batch)
+        if batch and self.by_name.is_on:
+            self.by_name.record(batch, reply.statuses, reply.now)
         report = self._report
         for finished, status in zip(batch, reply.statuses, strict=True):
             report(finished, status)
@@ -310,7 +333,10 @@ class FetchLoop:
             flags -= ExchangeFlags.OUTBOX_PENDING
             if self.outbox_pending is not None:
                 self.outbox_pending()
-        return flags
+        by_name = self.by_name
+        if by_name.is_on != bool(flags & ExchangeFlags.BY_NAME):
+            by_name.switch(is_on=not by_name.is_on)
+        return flags & ExchangeFlags.FEWER
 
     def _start(self, runs: list[Run] | tuple[()], budgets: list[Any] | None, batch: list[FinishedAttempt]) -> None:
         """Start the fetched jobs that their budgets allow."""
@@ -472,6 +498,7 @@ class FetchLoop:
         """Stop the timer and cancel calls in flight."""
         if self._timer is not None:
             self._timer.cancel()
+        self.by_name.close()
         calls = list(self._calls)
         for task in calls:
             task.cancel()

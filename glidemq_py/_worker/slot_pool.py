@@ -21,6 +21,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from glidemq_py._core.calls.working import ExchangeFlags
 from glidemq_py._worker.fetch_calls import Call, Exchange, Failure
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.fetch_loop import FetchLoop
@@ -336,7 +337,7 @@ class PooledFetchLoop(FetchLoop):
         self.pool.pump(self.engine)
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
-        if call.want and reply.flags:
+        if call.want and reply.flags & ExchangeFlags.FEWER:
             self.server_now = reply.now
         if runs and self.started is not None:
             self.started()

@@ -40,6 +40,7 @@ class ExchangeBuilder(Protocol):
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,
         held: working.Held | None = None,
+        by_name: working.NameMetricsReport | None = None,
     ) -> Call[ExchangeReply]:
         """Return the call."""
         ...

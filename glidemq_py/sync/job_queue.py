@@ -37,13 +37,15 @@ from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyInfo, NameLimits
+from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.job_batches.batch_ref import BatchRef
 from glidemq_py._features.job_batches.queue_api import CallbackInput
 from glidemq_py._features.leases.exchanging import LeaseOutcome
 from glidemq_py._features.leases.queue_api import LeaseHandle, LeaseReport
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit, TokenBucket
 from glidemq_py._features.metrics import JobLogs, Metrics
+from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
+from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.revoke import RevokeOutcome
@@ -987,37 +989,6 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             )
         )
 
-    def set_name_limits(
-        self,
-        name: str,
-        *,
-        concurrency: int | Literal[False] | None = None,
-        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
-    ) -> None:
-        """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
-
-        Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
-
-        Args:
-            name: name of the jobs.
-            concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
-                the name had a limit are not counted. None = unchanged, False = remove the limit.
-            rate_limit: number of jobs with this name that may start per window: `RateLimit` or
-                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
-
-        Raises:
-            GlideMQValidationError: an argument is invalid, or none was given.
-        """
-        run_immediately(self._core.set_name_limits(name, concurrency=concurrency, rate_limit=rate_limit))
-
-    def get_name_limits(self, name: str) -> NameLimits:
-        """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
-
-        Raises:
-            GlideMQValidationError: ``name`` is invalid.
-        """
-        return run_immediately(self._core.get_name_limits(name))
-
     def pause_fair_key(self, key: str) -> None:
         """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.
 
@@ -1241,6 +1212,49 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def remove_failure_policy(self) -> None:
         """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
         run_immediately(self._core.remove_failure_policy())
+
+    def set_metrics_by_name(self, minutes: int = 1440, *, max_names: int = 100) -> None:
+        """Keep counts and percentiles per job name and minute, or stop keeping them.
+
+        Off by default. Workers add up their figures, and send them every five seconds with a call that they make
+        anyway.
+
+        Args:
+            minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. What is stored expires as it would have.
+            max_names: number of names per minute that are kept apart, 1..1_000; the others are added up under ''.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        run_immediately(self._core.set_metrics_by_name(minutes, max_names=max_names))
+
+    def get_metrics_by_name_setting(self) -> MetricsByNameSetting:
+        """Return whether and how long the queue keeps figures per job name."""
+        return run_immediately(self._core.get_metrics_by_name_setting())
+
+    def get_metrics_by_name(
+        self,
+        window: Milliseconds = 3600000,
+        *,
+        end: datetime | None = None,
+        name: str | None = None,
+        interval: Milliseconds | None = MINUTE_MS,
+    ) -> list[MetricsByName]:
+        """Return counts, and percentiles of the waiting and running times, per job name and interval.
+
+        Ordered by time, then name. Intervals and names without jobs are left out. `set_metrics_by_name` turns the
+        figures on.
+
+        Args:
+            window: length of the time range, up to 30 days; whole minutes, the last one included.
+            end: end of the time range. Default: now.
+            name: return the figures of this job name only.
+            interval: length of the intervals, whole minutes; None = one for the whole range.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid.
+        """
+        return run_immediately(self._core.get_metrics_by_name(window, end=end, name=name, interval=interval))
 
     def set_timeline(self, sample: float = 1.0, *, max_entries: int = 50) -> None:
         """Record every change of the jobs' states, with time and worker, or stop recording.

@@ -56,6 +56,8 @@ G.rows = {
   record = { id = 1, values = 2 },
   listed = { id = 1, position = 2, values = 3 },
   condition = { field = 1, texts = 2, low = 3, high = 4 },
+  name_metrics = { minute = 1, name = 2, completed = 3, failed = 4, retried = 5, wait = 6, run = 7 },
+  name_metrics_report = { number = 1, rows = 2 },
   failed_attempt = { number = 1, started = 2, ended = 3, worker = 4, reason = 5, error = 6, kind = 7, traceback = 8 },
   numbered_result = { id = 1, state = 2 },
   event = { id = 1, fields = 2 },
@@ -113,6 +115,8 @@ G.rows = {
   scan = { cursor = 1, found = 2 },
   time = { seconds = 1, microseconds = 2 },
   scored = { member = 1, score = 2 },
+  stored_name_metrics = { completed = 1, failed = 2, retried = 3, wait = 4, run = 5 },
+  durations = { count = 1, total = 2 },
   ended_child = { id = 1, how = 2, text = 3, policy = 4, members = 5 },
   stream_group = { name = 2, consumers = 4, pending = 6, last_delivered = 8, read = 10, lag = 12 },
   stream_consumer = { name = 2, pending = 4, idle = 6 },
@@ -163,6 +167,7 @@ G.new = {
   } end,
   dependency_answer = function(r) return { r.how, r.text } end,
   batch_job = function(r) return { r.member, r.state } end,
+  name_metrics = function(r) return { r.minute, r.name, r.completed, r.failed, r.retried, r.wait, r.run } end,
 }
 
 -- Make the row of a fetched job. Hot: the arguments are in the order of the fields.

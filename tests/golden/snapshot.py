@@ -26,7 +26,8 @@ OUR_KEYS = re.compile(
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
                         "resultsKept", "lease", "features", "failedAttempts", "failureReason", "rank", "rankedAs",
-                        "rankClock", "fairKey", "temporaryLimits", "timeline", "jobBatch"})  # fmt: skip
+                        "rankClock", "fairKey", "temporaryLimits", "timeline", "jobBatch",
+                        "metricsByName"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

@@ -195,6 +195,8 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         ),
         "failure_stats": none,
         "run_failure_policy": packed(lambda s: [s.random.choice([0, 1])]),
+        "set_metrics_by_name": packed(lambda s: [s.random.choice([False, "60|5", "x"])]),
+        "metrics_by_name": packed(lambda s: [0, s.random.choice([1, 2_000]), s.random.choice([False, "a"]), 0]),
         "set_timeline": packed(lambda s: [s.random.choice([False, "1000000|5", "x"])]),
         "set_failure_setting": packed(
             lambda s: [s.random.choice(["failurePolicy", "attemptHistory"]), s.random.choice([False, "1|1|1|1", "x"])]

@@ -24,6 +24,7 @@ EXCEPTIONS = {
     ("features/failures/functions/failure_stats.lua", "'HGETALL', q.failure_counts"): "after HLEN",
     ("features/flows/parents.lua", "'SMEMBERS', deps"): "after SCARD",
     ("features/metrics/metrics.lua", "'HKEYS', key"): "after HLEN",
+    ("features/metrics_by_name/functions/metrics_by_name.lua", "'HGETALL', key"): "after HLEN",
     ("features/staged_writes/functions/_stage.lua", "'HGETALL', w.manifest"): "after HLEN",
     ("features/streams/functions/stream_chunk.lua", "'XADD', key, 'MAXLEN', '=', keep, '*', unpack(r.fields)"): (
         "deletes one chunk; of a stream that others have filled, whole nodes of 100 entries"

@@ -211,6 +211,7 @@ DECODERS = dict(
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
         ),
         one("_features.iteration.job_api:read_cursor", TEXT | as_json(["cursor", "done"])),
+        one("_features.metrics_by_name.queue_api:read_metrics_by_name_setting", st.none() | st.binary(max_size=60)),
         one("_features.timeline.timeline:read_timeline", STORED, st.integers()),
         one("_features.timeline.timeline:read_timeline_setting", st.none() | st.binary(max_size=60)),
         one("_features.failures.policy:read_failure_policy", st.none() | st.binary(max_size=60)),

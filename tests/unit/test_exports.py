@@ -19,7 +19,7 @@ EXPORTED = {
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary", "list_queues",
-    "GlobalLimits", "GroupInfo", "GroupLimits", "NameLimits", "CheckReport", "Finding", "FindingKind",
+    "GlobalLimits", "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
     "TokenLimiter", "JobRef", "Dependency", "BatchJob", "BatchRef", "BatchStatus", "JobBatch", "JobBatchFinishedError",
@@ -45,7 +45,7 @@ EXPORTED = {
     # signals
     "JobSignal", "JobInterruptedError",
     "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",
-    "TimelineSetting", "TimelineEntry",
+    "TimelineSetting", "TimelineEntry", "MetricsByName", "MetricsByNameSetting", "DurationStats",
     "AttemptHistory", "FailedAttempt", "Failure", "FailurePolicy", "FailureReason", "FailureStats",
     "StalledPolicy", "StreamChunk", "VectorField", "VectorMatch", "SearchIndexError", "SearchUnavailableError",
     "WaitingChildrenError",

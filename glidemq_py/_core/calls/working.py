@@ -129,12 +129,40 @@ class ExchangeFlags(IntFlag):
     PAUSED = 1
     EXHAUSTED = 2
     LIMITED = 4
+    FEWER = 7
+    """Any of those above: the call found fewer jobs than requested."""
     OUTBOX_PENDING = 8
     """The outbox has entries, of this or another call."""
+    BY_NAME = 16
+    """The worker should send figures per job name."""
 
 
 SCHEDULER_REVISION = 65536
 """The bits from this one on are the revision of the queue's schedulers, if it has any."""
+
+
+@declared("name_metrics")
+class NameMetrics(NamedTuple):
+    """Figures of the jobs with one name that ended within one minute."""
+
+    minute: int
+    """Start of the minute, epoch ms."""
+    name: str | bool
+    """False: of all further names."""
+    completed: int
+    failed: int
+    retried: int
+    wait: list[int]
+    """Number of durations, sum in ms, then bucket and number by turns."""
+    run: list[int]
+
+
+@declared("name_metrics_report")
+class NameMetricsReport(NamedTuple):
+    """Field ``by_name`` of an exchange. The server counts a report with the same or a lower number only once."""
+
+    number: int
+    rows: list[NameMetrics]
 
 
 @declared("exchange_request")
@@ -153,6 +181,7 @@ class ExchangeRequest(NamedTuple):
     held: object = False
     leasing: object = False
     channel: object = False
+    by_name: object = False
 
 
 @declared("exchange_reply")
@@ -446,16 +475,18 @@ def exchange(
     held: Held | None = None,
     leasing: Leasing | None = None,
     channel: WakeChannel | None = None,
+    by_name: NameMetricsReport | None = None,
 ) -> Call[ExchangeReply]:
     """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
     by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases, ``channel`` if
-    the worker waits for wake-ups there.
+    the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs.
     """
     request = ExchangeRequest(
         consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
         charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
+        by_name=by_name or False,
     )  # fmt: skip
     return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
 

@@ -15,7 +15,8 @@ _KEYS: Final = frozenset({
     "rate", "ratelimited", "metrics:completed", "metrics:failed", "failure-counts", "fair-limits", "batches",
 })  # fmt: skip
 _FAMILIES: Final = re.compile(
-    r"(?:group|budget|usage|tpm|log|deps|depvals|parents|jstream|signals|orderdone:pending|batch|batch-jobs):.+",
+    r"(?:group|budget|usage|tpm|metrics-by-name|log|deps|depvals|parents|jstream|signals|orderdone:pending|batch"
+    r"|batch-jobs):.+",
     re.DOTALL,
 )
 _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", re.DOTALL)

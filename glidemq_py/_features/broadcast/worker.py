@@ -127,6 +127,7 @@ class SubscriptionSource(QueueSource):
         tokens: working.Tokens | None = None,
         charges: Sequence[working.BudgetCharge] | None = None,
         held: working.Held | None = None,
+        by_name: working.NameMetricsReport | None = None,
     ) -> Call[ExchangeReply]:
         return broadcasting.exchange(
             self._meta, self._consumer, want, finished, self._quiet, self._no_metrics, self._group, self._patterns,

@@ -38,7 +38,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], limiter = r[6], tokens = r[7],
-      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12],
+      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12], by_name = r[13],
     }
   end,
   reattach = function(args)
@@ -65,6 +65,10 @@ G.calls = {
     return { field = r[1], text = r[2] }
   end,
   set_timeline = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { text = r[1] }
+  end,
+  set_metrics_by_name = function(args)
     local r = cmsgpack.unpack(args[1])
     return { text = r[1] }
   end,
@@ -138,6 +142,10 @@ G.calls = {
     return { reasons = r[1], name = r[2], low = r[3], high = r[4], cursor = r[5], count = r[6] }
   end,
   failure_stats = function() end,
+  metrics_by_name = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { last = r[1], minutes = r[2], name = r[3], cursor = r[4] }
+  end,
   gauges = function() end,
   pause = function() end,
   resume = function() end,
@@ -197,12 +205,12 @@ G.calls = {
   set_fair_limits = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
-      key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6], named = r[7],
+      key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6],
     }
   end,
   fair_keys = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { key = r[1], after = r[2], count = r[3], named = r[4] }
+    return { key = r[1], after = r[2], count = r[3] }
   end,
   rate_limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -519,8 +527,7 @@ G.reading = function(name, callback, guards_itself)
   if not read then return callback end
   if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end
   if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end
-  local function queue(keys) return G.queue(keys[1], keys.channels, keys.timeline, keys.features) end
-  return function(keys, args) return callback(queue(keys), read(args)) end
+  return function(keys, args) return callback(G.queue(keys[1], keys.channels, keys.timeline), read(args)) end
 end
 
 -- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.
@@ -557,6 +564,7 @@ G.replies = {
   results_since = function(r) return cmsgpack.pack({ r.number, r.done }) end,
   failures_page = function(r) return cmsgpack.pack({ r.rows, r.cursor }) end,
   failure_stats = function(r) return cmsgpack.pack({ r.kept, r.oldest, r.newest, r.retries, r.counts }) end,
+  metrics_by_name = function(r) return cmsgpack.pack({ r.last, r.rows, r.cursor }) end,
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox }) end,
   count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
   promote_jobs = function(r) return cmsgpack.pack({ r.promoted, r.cursor }) end,

@@ -1,11 +1,12 @@
 -- exchange: report finished jobs, promote due jobs and fetch ready jobs. The main call of a worker.
 -- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held,
--- leasing, channel}
+-- leasing, channel, by_name}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: jobs to fetch, at most WANT_MAX per call
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
 --   flags: 1 = paused, 2 = no ready job is left, 4 = a limit of the queue allowed fewer jobs than requested, 8 = the
---   outbox has entries, of this call or of another; 65536 and above: the revision of the schedulers
+--   outbox has entries, of this call or of another; 16 = the worker
+--   should send figures per job name; 65536 and above: the revision of the schedulers
 --   (schedulers/schedulers.lua), if there is one
 --   tokens: absent, or {max, duration ms, tokens reported per finished job}, see features/limits/limit_tokens.lua
 --   idle: the token of a call queued behind a blocking read (docs/reference/functions.md, "Waking"); if invalidated, it
@@ -18,13 +19,15 @@
 --   see features/leases/leases.lua
 --   channel: false or absent, or {name, whether the server is a cluster}: registered to be woken up if fewer jobs than
 --   requested are ready, see features/many_queues/wake_channels.lua
+--   by_name: false or absent, or {number, rows}: figures per job name of the worker, see
+--   features/metrics_by_name/functions/_metrics_by_name.lua
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
 local TOKENS = G.rows.tokens
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING = 1, 2, 4, 8
+local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME = 1, 2, 4, 8, 16
 
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
@@ -82,6 +85,17 @@ local function scheduled_is_ready(q, fetching)
   return fetching.ranked and G.ranks.is_ready(q) or G.priority_is_due(q, fetching.now)
 end
 
+-- Figures that cannot be stored do not fail the call.
+local function record_by_name(q, fetching, request)
+  local text = G.by_name_setting(fetching.settings)
+  local settings = text and not request.no_metrics and G.metrics_by_name.settings(text)
+  if not settings then return 0 end
+  if request.by_name then
+    G.attempt(G.metrics_by_name.record, q, settings, request.consumer, request.by_name, fetching.now)
+  end
+  return BY_NAME
+end
+
 local function run(q, fetching, request, want)
   local finished, quiet = request.finished, request.quiet
   if fetching.lease then G.leases.end_timed_out(q, fetching, finished) end
@@ -104,7 +118,7 @@ local function run(q, fetching, request, want)
   G.promote_groups(q, fetching)
   if fetching.parked then next_due = earlier(next_due, G.groups.next_limited(q, fetching.now)) end
   if outbox_has_entries or G.outbox_pending(q) then flags = flags + OUTBOX_PENDING end
-  flags = flags + (rawget(q, 'schedulers_flag') or 0)
+  flags = flags + (rawget(q, 'schedulers_flag') or 0) + record_by_name(q, fetching, request)
   return G.replies.exchange({
     now = fetching.now, statuses = statuses, jobs = fetching.jobs, next_due = earlier(next_due, fetching.next_due),
     flags = flags, dropped = fetching.dropped, budgets = G.budgets.reply_part(fetching, passed),

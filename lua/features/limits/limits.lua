@@ -3,7 +3,7 @@
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
   'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits',
-  'timeline' }
+  'timeline', 'metricsByName' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
@@ -18,7 +18,6 @@ G.settings = function(q)
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
   G.fair.note(q, settings[AT.features])
   rawset(q, 'timeline', settings[AT.timeline] or false)
-  G.fair.note_names(q, settings[AT.features])
   local rejected = G.feature_error(q.meta, settings[AT.features])
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
   if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then
@@ -43,6 +42,9 @@ G.may_have_side_keys = function(settings) return settings.err or settings[SIDE_K
 
 -- Return whether finished jobs get numbers (features/results).
 G.numbers_results = function(settings) return settings[RESULTS_KEPT] and true or false end
+
+-- Return the text of the figures per job name; false or nil if the queue keeps none.
+G.by_name_setting = function(settings) return not settings.err and settings[AT.metricsByName] end
 
 G.has_concurrency = function(settings) return checked(settings)[CONCURRENCY] and true or false end
 

@@ -56,6 +56,8 @@ class GlideMQ:
     async def _set_queue(self) -> None:
         if self._kind.startswith("timeline"):
             await self._queue.set_timeline(0.01 if self._kind == "timeline-sampled" else 1.0)
+        elif self._kind == "by-name":
+            await self._queue.set_metrics_by_name()
         elif self._kind == "failing-unrecorded":
             await self._queue.set_attempt_history(max_attempts=0)
 

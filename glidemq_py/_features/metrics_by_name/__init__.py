@@ -1,0 +1,1 @@
+"""Figures per job name and minute: how many attempts ended how, and how long jobs waited and ran."""
