@@ -11,13 +11,17 @@ G.track_list_jobs = function(q, ids, now_text)
     add[2 * i - 1] = now_text
     add[2 * i] = ids[i]
   end
-  G.pcall('ZADD', q.list_active_ids, unpack(add))
+  G.add_members(G.pcall, q.list_active_ids, add)
 end
 
 -- The counter never goes below zero.
-G.untrack_list_job = function(q, id)
-  G.pcall('ZREM', q.list_active_ids, id)
+G.untrack_list_jobs = function(q, ids)
+  if #ids == 0 then return end
+  G.pcall('ZREM', q.list_active_ids, unpack(ids))
   local active = G.pcall('GET', q.list_active)
-  if type(active) == 'string' and G.count_of(active) > 0 then G.pcall('DECR', q.list_active) end
-  G.fair.leave_active(q, id)
+  local left = type(active) == 'string' and math.min(#ids, G.count_of(active)) or 0
+  if left > 0 then G.pcall('INCRBY', q.list_active, -left) end
+  G.fair.leave_active(q, ids)
 end
+
+G.untrack_list_job = function(q, id) G.untrack_list_jobs(q, { id }) end

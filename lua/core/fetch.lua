@@ -1,13 +1,13 @@
 -- Fetch jobs: check each record, reject jobs that must not run, activate the others with a new fencing token.
 
 -- Fields read of a job that may be fetched.
-local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'progress', 'stalledCount',
-  'expireAt', 'revoked', 'groupKey', 'processedOn', 'priority', 'stacktrace', 'budgetKey', 'fairKey' }
+local FIELDS = { 'state', 'fence', 'name', 'data', 'opts', 'timestamp', 'progress', 'stalledCount', 'expireAt', 'revoked',
+  'groupKey', 'processedOn', 'priority', 'budgetKey', 'fairKey' }
 local AT = G.positions(FIELDS)
 local STATE, FENCE, NAME, DATA, OPTS, TIMESTAMP = AT.state, AT.fence, AT.name, AT.data, AT.opts, AT.timestamp
-local ATTEMPTS, PROGRESS, STALLED, EXPIRE_AT = AT.attemptsMade, AT.progress, AT.stalledCount, AT.expireAt
+local PROGRESS, STALLED, EXPIRE_AT = AT.progress, AT.stalledCount, AT.expireAt
 local REVOKED, GROUP_KEY, PROCESSED_ON = AT.revoked, AT.groupKey, AT.processedOn
-local PRIORITY, STACKTRACE, BUDGET_KEY, FAIR_KEY = AT.priority, AT.stacktrace, AT.budgetKey, AT.fairKey
+local PRIORITY, BUDGET_KEY, FAIR_KEY = AT.priority, AT.budgetKey, AT.fairKey
 -- The same, in queues that have used ranks.
 local RANKED_FIELDS, ALL_FIELDS = {}, {}
 for at = 1, #FIELDS do RANKED_FIELDS[at], ALL_FIELDS[at] = FIELDS[at], FIELDS[at] end
@@ -145,14 +145,17 @@ local function write_active(q, fetching, id, entry, h)
     if h[FAIR_KEY] then G.fair.start(q, id, h[FAIR_KEY]) end
   end
   fetching.bytes = fetching.bytes + #h[DATA]
-  local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], h[ATTEMPTS], h[PROGRESS],
-    h[STALLED], h[PRIORITY], h[STACKTRACE])
-  fetching.jobs[#fetching.jobs + 1] = job
+  local attempts, trace, earlier = '0', false, nil
   -- Fields that only a job that has run before can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
-    G.add_earlier_run(job, unpack(redis.call('HMGET', key, 'signals', 'fallbackIndex', 'failedReason', 'failedType',
-      'suspectLimit')))
+    earlier = redis.call('HMGET', key, 'attemptsMade', 'stacktrace', 'signals', 'fallbackIndex', 'failedReason',
+      'failedType', 'suspectLimit')
+    attempts, trace = unpack(earlier, 1, 2)
   end
+  local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts, h[PROGRESS], h[STALLED],
+    h[PRIORITY], trace)
+  if earlier then G.add_earlier_run(job, unpack(earlier, 3)) end
+  fetching.jobs[#fetching.jobs + 1] = job
 end
 
 -- A peer that schedules without a function may leave a job in two places. It runs from one of them.

@@ -31,12 +31,13 @@ local NO_FIELDS = {}
 local DELETED = { true, true }
 local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of a revoked job
 
--- Writes collected for the end of the call: acknowledged entries, index members, metric sums, retention rules.
+-- Writes collected for the end of the call: acknowledged entries, jobs without one, index members, metric sums,
+-- retention rules.
 local function batch(q, fetching, quiet)
   local now = fetching.now
   return {
     q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
-    entries = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
+    entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
     timeline = fetching.timeline, results = G.results.settings(q, not G.numbers_results(fetching.settings)),
   }
@@ -44,7 +45,7 @@ end
 
 local function leave_source(b, row)
   if row[ENTRY] == '' then
-    G.untrack_list_job(b.q, row[ID])
+    b.list_jobs[#b.list_jobs + 1] = row[ID]
   else
     b.entries[#b.entries + 1] = row[ENTRY]
   end
@@ -229,6 +230,7 @@ F.current, F.leave_source, F.leave_group, F.fail_at_once = current, leave_source
 local function write(b, no_metrics)
   local q = b.q
   G.ack_entries(q, b.entries)
+  G.untrack_list_jobs(q, b.list_jobs)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   G.purge(q, b.removed)

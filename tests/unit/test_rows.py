@@ -142,7 +142,7 @@ def test_the_row_of_a_fetched_job_is_built_in_order() -> None:
         same = {"attempts": "attempts_made", "stalled": "stalled_count", "trace": "stacktrace"}
         assert tuple(same.get(word, word) for word in words) == FIELDS["fetched_job"], name
     (given,) = re.findall(
-        r"G\.add_earlier_run\(job, unpack\(redis\.call\('HMGET', key, ([^)]*)", lua_text("core/fetch.lua")
+        r"earlier = redis\.call\('HMGET', key, 'attemptsMade', 'stacktrace', ([^)]*)", lua_text("core/fetch.lua")
     )
     fields = tuple(re.sub(r"([A-Z])", r"_\1", word).lower() for word in re.findall(r"'(\w+)'", given))
     assert fields == FIELDS["earlier_run"]

@@ -183,14 +183,53 @@ end
 
 -- ------------------------------------------------------------------ active jobs
 
-F.start = function(q, id, key)
+-- Add to the numbers of active jobs. changes: key -> number; keys: its keys.
+local function change_running(q, keys, changes)
+  local numbers, set, gone = redis.call('HMGET', q.fair_running, unpack(keys)), {}, {}
+  for i = 1, #keys do
+    local n = G.count_of(numbers[i]) + changes[keys[i]]
+    if n > 0 then
+      set[#set + 1], set[#set + 2] = keys[i], G.int(n)
+    else
+      gone[#gone + 1] = keys[i]
+    end
+  end
+  if #set > 0 then G.set_fields(redis.call, q.fair_running, set) end
+  if #gone > 0 then redis.call('HDEL', q.fair_running, unpack(gone)) end
+end
+
+local function count(keys, changes, key, by)
+  if not changes[key] then
+    changes[key] = 0
+    keys[#keys + 1] = key
+  end
+  changes[key] = changes[key] + by
+end
+
+-- Write that jobs have become active. ids: jobs; keys: their keys.
+F.started = function(q, ids, keys)
+  if #ids == 0 then return end
   F.use(q)
-  if redis.call('HSET', q.fair_active, id, key) == 1 then G.bump(q.fair_running, key) end
+  local known, active, changed, changes = redis.call('HMGET', q.fair_active, unpack(ids)), {}, {}, {}
+  for i = 1, #ids do
+    active[2 * i - 1], active[2 * i] = ids[i], keys[i]
+    if not known[i] then count(changed, changes, keys[i], 1) end
+  end
+  G.set_fields(redis.call, q.fair_active, active)
+  if #changed > 0 then change_running(q, changed, changes) end
+end
+
+-- A job becomes active. While keys are served, this is written once for all of them (fetch_fair.lua).
+F.start = function(q, id, key)
+  local serving = rawget(q, 'fair_serving')
+  if not serving then return F.started(q, { id }, { key }) end
+  serving.ids[#serving.ids + 1], serving.keys[#serving.keys + 1] = id, key
+  serving.started[key] = (serving.started[key] or 0) + 1
 end
 
 F.running = function(q, key)
-  local n = G.pcall('HGET', q.fair_running, key)
-  return G.count_of(type(n) == 'string' and n or nil)
+  local n, serving = G.pcall('HGET', q.fair_running, key), rawget(q, 'fair_serving')
+  return G.count_of(type(n) == 'string' and n or nil) + (serving and serving.started[key] or 0)
 end
 
 -- Count a slot that a key got which could not be served before (was_full), so that another worker is woken up if this
@@ -217,16 +256,29 @@ local function any_blocked(q)
   return known
 end
 
--- End the activity of a job; nothing happens for a job without a fair key, or one that has left before.
-F.leave_active = function(q, id)
-  if not F.used(q) then return end
-  local key = redis.call('HGET', q.fair_active, id)
-  if not key then return end
-  redis.call('HDEL', q.fair_active, id)
-  if G.bump(q.fair_running, key, -1) <= 0 then redis.call('HDEL', q.fair_running, key) end
+-- Let a key with a free slot be served again.
+local function free_slot(q, key)
   local full = any_blocked(q) and tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '') == F.FULL
   if full then F.unblock(q, key) end
   F.count_freed(q, key, full)
+end
+
+-- End the activity of jobs; nothing happens for jobs without a fair key, or that have left before.
+F.leave_active = function(q, ids)
+  if not F.used(q) then return end
+  local keys, left, changed, changes = redis.call('HMGET', q.fair_active, unpack(ids)), {}, {}, {}
+  for i = 1, #ids do
+    if keys[i] then
+      left[#left + 1] = ids[i]
+      count(changed, changes, keys[i], -1)
+    end
+  end
+  if #left == 0 then return end
+  redis.call('HDEL', q.fair_active, unpack(left))
+  change_running(q, changed, changes)
+  for i = 1, #ids do
+    if keys[i] then free_slot(q, keys[i]) end
+  end
 end
 
 -- ------------------------------------------------------------------ repair
@@ -249,6 +301,6 @@ F.repair_some = function(q)
   end
   local ids = G.pcall('HRANDFIELD', q.fair_active, SAMPLE)
   for i = 1, ids.err and 0 or #ids do
-    if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, ids[i]) end
+    if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, { ids[i] }) end
   end
 end

@@ -5,6 +5,7 @@ local SCORED = G.rows.scored
 local F = G.fair
 
 local UNBLOCKED_MAX = 100
+local PAGE_MAX = 200 -- keys of the ring that are read at a time
 
 -- Return the window of the key's rate limit: start and count.
 local function window_of(q, key, limits, now)
@@ -31,46 +32,105 @@ local function count_start(q, key, limits, now)
   redis.call('HSET', q.fair_rates, key, G.int(start) .. '|' .. G.int(count + 1))
 end
 
--- Serve the key whose turn is first. Return whether a job was fetched, how many jobs were removed from the key; nil =
--- no key is ready.
-local function serve_next(q, fetching, limited)
-  local head = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')
-  local key, turn = head[SCORED.member], G.num(head[SCORED.score])
-  if not key then return nil end
-  local limits = limited and F.limits(q, key) or nil
-  local till = limits and blocked_until(q, key, limits, fetching.now)
+-- ------------------------------------------------------------------ the ring, while keys are served
+-- The first keys of the ring are read once. New turns are kept here, and written when the keys have been served, or
+-- before more of the ring is read.
+
+local function read_ring(q, ring, count)
+  ring.read, ring.next, ring.again, ring.served, ring.turns = {}, 1, {}, {}, {}
+  local found = redis.call('ZRANGE', q.fair, 0, count - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do ring.read[#ring.read + 1] = { key = found[i], turn = G.num(found[i + 1]) } end
+  ring.whole = #ring.read < count
+end
+
+-- Return whether the turn of the key `a` is before that of `b`, in the order of the sorted set.
+local function is_before(a, b) return a.turn < b.turn or a.turn == b.turn and a.key < b.key end
+
+-- Remove the key whose turn is first. Return nil if more of the ring must be read.
+local function next_of(ring)
+  local read, again = ring.read[ring.next], G.first(ring.again)
+  if read and (not again or is_before(read, again)) then
+    ring.next = ring.next + 1
+    return read
+  end
+  if not read and not ring.whole then return nil end
+  return again and table.remove(ring.again, 1)
+end
+
+-- Give a served key its next turn.
+local function put_back(ring, item, step)
+  if not ring.turns[item.key] then ring.served[#ring.served + 1] = item.key end
+  local again = ring.again
+  item.turn = item.turn + step
+  ring.turns[item.key] = item.turn
+  local at = #again + 1
+  for _ = 1, #again do
+    if not is_before(item, again[at - 1]) then break end
+    at = at - 1
+  end
+  table.insert(again, at, item)
+end
+
+-- Write the turns of the served keys, and remove those that have no more jobs.
+local function write_ring(q, ring)
+  local served, queues, turns = ring.served, {}, {}
+  if #served == 0 then return end
+  for i = 1, #served do
+    queues[i] = F.queue_of(q, served[i])
+    turns[2 * i - 1], turns[2 * i] = G.int(ring.turns[served[i]]), served[i]
+  end
+  redis.call('ZADD', q.fair, 'XX', unpack(turns))
+  if redis.call('EXISTS', unpack(queues)) == #served then return end
+  for i = 1, #served do
+    if redis.call('EXISTS', queues[i]) == 0 then F.forget(q, served[i]) end
+  end
+end
+
+-- Serve a key. Return whether a job was fetched, and how many jobs were removed from the key.
+local function serve_key(q, fetching, ring, item, limited)
+  local limits = limited and F.limits(q, item.key) or nil
+  local till = limits and blocked_until(q, item.key, limits, fetching.now)
   if till then
-    F.block(q, key, till)
+    F.block(q, item.key, till)
     return false, 0
   end
-  local queue = F.queue_of(q, key)
-  local ids = redis.call('ZRANGE', queue, 0, 1)
-  if #ids > 1 then redis.call('ZADD', q.fair, 'XX', G.int(turn + F.step(limits)), key) else F.forget(q, key) end
-  local id = G.first(ids)
+  put_back(ring, item, F.step(limits))
+  local id = G.first(redis.call('ZPOPMIN', F.queue_of(q, item.key)))
   if not id then return false, 0 end
-  redis.call('ZREM', queue, id)
   local fetched = G.activate(q, fetching, id, '')
-  if fetched then count_start(q, key, limits, fetching.now) end
+  if fetched then count_start(q, item.key, limits, fetching.now) end
   return fetched, 1
 end
 
--- Fetch up to `most` jobs. Return whether no key is ready any more. Bound: `most` jobs and REJECTIONS_MAX others.
+-- Fetch up to `most` jobs. Return whether no key is ready any more. Bound: `most` jobs, REJECTIONS_MAX others, and each of
+-- their keys once more.
 local function serve(q, fetching, most)
   local limited, fetched, removed, empty = redis.call('EXISTS', q.fair_limits) == 1, 0, 0, false
+  local ring, page = {}, math.min(most, PAGE_MAX)
+  local serving = { ids = {}, keys = {}, started = {} }
   fetching.from_fair = true
+  rawset(q, 'fair_serving', serving)
+  read_ring(q, ring, page)
   local ok, failure = pcall(function()
-    for _ = 1, most + G.REJECTIONS_MAX do
-      if fetched >= most or fetching.bytes >= G.REPLY_BYTES then return end
-      local served, gone = serve_next(q, fetching, limited)
-      if served == nil then
-        empty = true
-        return
+    for _ = 1, 2 * (most + G.REJECTIONS_MAX) do
+      if fetched >= most or removed >= most + G.REJECTIONS_MAX or fetching.bytes >= G.REPLY_BYTES then return end
+      local item = next_of(ring)
+      if item then
+        local served, gone = serve_key(q, fetching, ring, item, limited)
+        removed = removed + gone
+        if served then fetched = fetched + 1 end
+      else
+        write_ring(q, ring)
+        read_ring(q, ring, page)
+        empty = #ring.read == 0
+        if empty then return end
       end
-      removed = removed + gone
-      if served then fetched = fetched + 1 end
     end
   end)
   fetching.from_fair = false
+  rawset(q, 'fair_serving', nil)
+  write_ring(q, ring)
+  F.started(q, serving.ids, serving.keys)
   fetching.fair_fetched = (fetching.fair_fetched or 0) + fetched
   if removed > 0 then G.bump(q.fair_state, 'waiting', -removed) end
   if not ok then error(failure, 0) end

@@ -242,19 +242,11 @@ L.start = function(fetching, id, entry, fence, opts)
   return lease, text
 end
 
--- A small sorted set is a list that each write searches from its start, which costs more than all other writes of a
--- lease. A member longer than the server's limit for such lists (64 bytes) turns the set into a tree for good.
-local LONG = '-----------------------------------------------------------------'
-local MANY = 16
-
 -- At the end of the call: one write for all its leases.
 L.store = function(q, fetching)
   local started = fetching.lease.started
   if #started == 0 then return end
-  local is_new = #started >= 2 * MANY and redis.call('EXISTS', q.leases) == 0
-  if is_new then redis.call('ZADD', q.leases, 0, LONG) end
-  redis.call('ZADD', q.leases, unpack(started))
-  if is_new then redis.call('ZREM', q.leases, LONG) end
+  G.add_members(redis.call, q.leases, started)
 end
 
 -- ------------------------------------------------------------------ extending
