@@ -64,11 +64,14 @@ local function join(q, key)
   redis.call('ZADD', q.fair, 'NX', G.int(turn), key)
 end
 
--- Remove a key without ready jobs.
-F.forget = function(q, key)
-  redis.call('ZREM', q.fair_keys, key)
-  if redis.call('ZREM', q.fair, key) == 0 then redis.call('ZREM', q.fair_blocked, key) end
+-- Remove keys without ready jobs.
+F.forget_all = function(q, keys)
+  if #keys == 0 then return end
+  redis.call('ZREM', q.fair_keys, unpack(keys))
+  if redis.call('ZREM', q.fair, unpack(keys)) < #keys then redis.call('ZREM', q.fair_blocked, unpack(keys)) end
 end
+
+F.forget = function(q, key) F.forget_all(q, { key }) end
 
 -- Keys that are blocked keep their jobs and leave the ring.
 F.block = function(q, key, till)

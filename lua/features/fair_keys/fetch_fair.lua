@@ -81,9 +81,11 @@ local function write_ring(q, ring)
   end
   redis.call('ZADD', q.fair, 'XX', unpack(turns))
   if redis.call('EXISTS', unpack(queues)) == #served then return end
+  local empty = {}
   for i = 1, #served do
-    if redis.call('EXISTS', queues[i]) == 0 then F.forget(q, served[i]) end
+    if redis.call('EXISTS', queues[i]) == 0 then empty[#empty + 1] = served[i] end
   end
+  F.forget_all(q, empty)
 end
 
 -- Serve a key. Return whether a job was fetched, and how many jobs were removed from the key.

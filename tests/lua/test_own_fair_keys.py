@@ -1,0 +1,90 @@
+"""Fair keys in the calls of a worker: the turns within one call, limits that it reaches, and the number of commands."""
+
+import pytest
+
+from glidemq_py._core.calls.adding import row
+from tests.lua.own_support import Fetched, OwnQueue
+
+RUNNING = "fair-running"
+
+
+def add(q: OwnQueue, *keys: str) -> list[str]:
+    return [str(job_id) for job_id in q.add(*(row("task", "{}", "{}", fair_key=key) for key in keys))]
+
+
+def keys_of(q: OwnQueue, jobs: list[Fetched]) -> list[str]:
+    return [q.job(job.id)["fairKey"] for job in jobs]
+
+
+def commands(q: OwnQueue) -> int:
+    """The number of commands that the server has run for functions."""
+    stats = q.resp.info("commandstats")
+    own = {"fcall", "info", "ping", "hello", "set", "client|setinfo"}
+    return sum(
+        int(facts.split(",")[0].removeprefix("calls="))
+        for name, facts in stats.items()
+        if name.removeprefix("cmdstat_") not in own
+    )
+
+
+def test_keys_take_turns_within_a_call(q: OwnQueue) -> None:
+    add(q, *"aaaaaabbbc")
+    assert keys_of(q, q.fetch(10)) == list("abcababaaa")
+    assert q.resp.hash(q.key(RUNNING)) == {"a": "6", "b": "3", "c": "1"}
+
+
+def test_turns_continue_in_the_next_call(q: OwnQueue) -> None:
+    add(q, *"aaaabbbb")
+    assert [keys_of(q, q.fetch(3)) for _ in range(3)] == [list("aba"), list("bab"), list("ab")]
+
+
+def test_a_page_of_the_ring_is_followed_by_the_next(q: OwnQueue) -> None:
+    keys = [f"key-{number:03}" for number in range(250)]
+    add(q, *keys, *keys)
+    fetched = keys_of(q, q.fetch(500))
+    assert sorted(fetched[:250]) == keys
+    assert sorted(fetched[250:]) == keys
+    assert q.exchange(1).jobs == []
+    assert q.redis("EXISTS", "fair") == q.redis("EXISTS", "fair-keys") == 0
+
+
+def test_a_limit_is_reached_within_a_call(q: OwnQueue) -> None:
+    q.redis("HSET", "fair-limits", "a", "1|2|0|0|0|0")
+    add(q, *"aaaab")
+    jobs = q.fetch(5)
+    assert sorted(keys_of(q, jobs)) == ["a", "a", "b"]
+    first = next(job for job in jobs if q.job(job.id)["fairKey"] == "a")
+    reply = q.exchange(5, [first.completed()])
+    assert keys_of(q, [Fetched(job, reply.now) for job in reply.jobs]) == ["a"]
+    assert q.resp.hash(q.key(RUNNING)) == {"a": "2", "b": "1"}
+
+
+def test_all_ends_of_a_call_are_counted(q: OwnQueue) -> None:
+    add(q, *"aaabb")
+    jobs = q.fetch(5)
+    q.finish(jobs[0].completed(), jobs[1].released(), jobs[2].failed(), jobs[3].failed(limit=2))
+    assert q.resp.hash(q.key(RUNNING)) == {"a": "1"}
+    assert q.redis("HLEN", "fair-active") == 1
+    assert q.redis("GET", "list-active") == "1"
+    q.finish(jobs[4].completed())
+    assert {RUNNING, "fair-active", "list-active-ids"} & q.key_names() == set()
+
+
+@pytest.mark.parametrize(("waiting", "most"), [(1, 9.5), (6, 8.5)])
+def test_commands_per_job_do_not_grow_with_the_number_of_keys(q: OwnQueue, waiting: int, most: float) -> None:
+    """Of a job's fetch and end, with 100 jobs per call; waiting: jobs per key."""
+    counts: list[float] = []
+    for keys in (250, 2_000):
+        names = [f"key-{number:04}" for number in range(keys)]
+        for at in range(0, keys, 250):
+            add(q, *names[at : at + 250] * waiting)
+        jobs = q.fetch(100)
+        before = commands(q)
+        jobs = [Fetched(job, q.now) for job in q.exchange(100, [job.completed() for job in jobs]).jobs]
+        counts.append((commands(q) - before) / 100)
+        q.finish(*(job.completed() for job in jobs))
+        q.obliterate(force=True, batch=10_000)
+    if not any(counts):
+        pytest.skip("the commands were counted by another node, or not at all")
+    assert max(counts) < most, counts
+    assert max(counts) < 1.1 * min(counts), counts
