@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from glidemq_py._client.event_reader import QueueEvent
     from glidemq_py._core.job_options import JobOptions
     from glidemq_py._core.job_states import JobCounts, JobOutcome, JobState, WorkerInfo
+    from glidemq_py._core.log_lines import JobLogLine
     from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER
     from glidemq_py._core.queue_options import JobSpec, Serializer
     from glidemq_py._features.backup.manifest import BackupInfo
@@ -186,6 +187,7 @@ else:
             "glidemq_py._features.leases.lease": ("Lease",),
             "glidemq_py._features.leases.queue_api": ("LeaseReport",),
             "glidemq_py._features.limits.options": ("GlobalLimits", "RateLimit", "TokenBucket", "TokenLimiter"),
+            "glidemq_py._core.log_lines": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.fair_keys.options": ("FairKeyInfo",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
@@ -300,6 +302,7 @@ __all__ = [
     "JobDataError",
     "JobFailedError",
     "JobInterruptedError",
+    "JobLogLine",
     "JobLogs",
     "JobNode",
     "JobNotFoundError",

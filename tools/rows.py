@@ -97,7 +97,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         # -- reading
         "record": "id values",
         "listed": "id position values",
-        "condition": "field texts low high",
+        "condition": "field texts low high contains",
         # Stored in the record of a job, as JSON.
         "name_metrics": "minute name completed failed retried wait run",
         "name_metrics_report": "number rows",
@@ -235,7 +235,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("workers"),
     _call("extend_leases", "duration leases", reply="now statuses deadlines"),
     _call("release_leases", "owner cursor quiet", reply="released cursor"),
-    _call("update_job", "kind id text fence processed_on keep"),
+    _call("update_job", "kind id text fence processed_on keep message"),
     _call("stream_chunk", "id fence processed_on keep fields", reply="status entry"),
     _call("store_vector", "id field bytes fence processed_on"),
     # -- reading

@@ -23,6 +23,7 @@ from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.log_lines import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import serializer_of
@@ -64,6 +65,7 @@ from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
 from glidemq_py._features.streams import queue_api as streams
 from glidemq_py._features.suspend import queue_api as suspend
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
+from glidemq_py._features.tags import parse_tags_filter
 from glidemq_py._features.timeline import queue_api as timelines
 from glidemq_py._features.usage import queue_api as usage
 from glidemq_py._features.vectors import queue_api as vectors
@@ -501,7 +503,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return await reading.get_job(await self._connected(), parse_job_id(job_id), bare)
 
     def iter_jobs(
-        self, state: str, page: int = 500, *, exclude_data: bool = False
+        self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None
     ) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state.
 
@@ -513,18 +515,28 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
                 "waiting-children".
             page: Jobs per server call, 1 to 1000. A call never reads more than 200, to keep it short for the server.
             exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+            tags: A tag or several: only jobs with all of these. The server selects them.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return self._iterate(reading.listable(state), page, check_bool("exclude_data", exclude_data))
+        bare = check_bool("exclude_data", exclude_data)
+        return self._iterate(reading.listable(state), page, bare, parse_tags_filter(tags))
 
-    async def _iterate(self, state: Any, page: int, bare: bool) -> AsyncIterator[Job[DataT, ResultT]]:
-        async for job in reading.iterate(await self._connected(), state, page, bare=bare):
+    async def _iterate(
+        self, state: Any, page: int, bare: bool, tags: tuple[str, ...]
+    ) -> AsyncIterator[Job[DataT, ResultT]]:
+        async for job in reading.iterate(await self._connected(), state, page, bare=bare, tags=tags):
             yield job
 
     async def get_jobs(
-        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+        self,
+        state: str,
+        start: int = 0,
+        end: int = -1,
+        *,
+        exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> list[Job[DataT, ResultT]]:
         """Return the jobs in a state between two positions, oldest (or most urgent) first.
 
@@ -533,12 +545,14 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             start: First position, >= 0.
             end: Last position, inclusive; -1 is the last job.
             exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+            tags: A tag or several: only jobs with all of these. Positions count these jobs, so the jobs before the
+                first position are read too.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        bare = check_bool("exclude_data", exclude_data)
-        return await get_slice(await self._connected(), reading.listable(state), start, end, bare=bare)
+        bare, listed, only = check_bool("exclude_data", exclude_data), reading.listable(state), parse_tags_filter(tags)
+        return await get_slice(await self._connected(), listed, start, end, bare=bare, tags=only)
 
     async def get_job_counts(self) -> JobCounts:
         """Return the number of jobs per state.
@@ -568,6 +582,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         data: Mapping[str, Any] | None = None,
         *,
         exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> AsyncIterator[Job[DataT, ResultT]]:
         """Iterate over the jobs that match all given criteria.
 
@@ -580,13 +595,15 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             data: Keys and values that the job's data (a dict) must contain at its top level. Keys are literal strings,
                 not paths. Values match if they are equal in serialized form.
             exclude_data: If True, `Job.data` of the results is None. Without ``data`` it is not read at all.
+            tags: A tag or several: only jobs with all of these. The server selects them.
 
         Raises:
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
                 serialized.
         """
-        bare, listed = check_bool("exclude_data", exclude_data), None if state is None else reading.listable(state)
-        return self._found(Search(listed, name, data, bare, serializer_of(self.options.serializer)))
+        bare, only = check_bool("exclude_data", exclude_data), parse_tags_filter(tags)
+        listed = None if state is None else reading.listable(state)
+        return self._found(Search(listed, name, data, bare, serializer_of(self.options.serializer), only))
 
     async def _found(self, search: Search) -> AsyncIterator[Job[DataT, ResultT]]:
         async for job in search.run(await self._connected()):
@@ -600,6 +617,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         limit: int = 100,
         *,
         exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> list[Job[DataT, ResultT]]:
         """Return the first ``limit`` jobs that match all given criteria.
 
@@ -609,6 +627,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             data: Keys and values that the job's data must contain; see `Queue.iter_search_jobs`.
             limit: Maximum number of jobs, >= 1.
             exclude_data: If True, `Job.data` of the results is None.
+            tags: A tag or several: only jobs with all of these.
 
         Raises:
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
@@ -616,7 +635,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         most = check_int("limit", limit, 1, 2**31)
         found: list[Job[DataT, ResultT]] = []
-        async for job in self.iter_search_jobs(state, name, data, exclude_data=exclude_data):
+        async for job in self.iter_search_jobs(state, name, data, exclude_data=exclude_data, tags=tags):
             found.append(job)
             if len(found) == most:
                 break
@@ -635,15 +654,22 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         return await figures.get_metrics(await self._connected(), kind, start, end)
 
-    async def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
+    async def get_job_logs(
+        self, job_id: str, start: int = 0, end: int = -1, *, level: LogLevel | None = None
+    ) -> JobLogs:
         """Return log lines of a job, and how many it has.
 
         Args:
             job_id: Id of the job.
             start: First position, oldest line first; negative numbers count from the newest.
             end: Last position, inclusive.
+            level: Only lines with this level or a higher one: "debug", "info", "warning", "error" or "critical".
+                Positions and count are those of these lines; all lines of the job are read.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
-        return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end)
+        return await figures.get_job_logs(await self._connected(), parse_job_id(job_id), start, end, level)
 
     # -- administration -----------------------------------------------------------------------------------
 

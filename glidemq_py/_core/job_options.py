@@ -39,6 +39,7 @@ from glidemq_py._features.middleware.headers import Headers, parse_headers
 from glidemq_py._features.ordering_groups import Ordering, OrderingInput
 from glidemq_py._features.retention import KeepJobs, Retention, RetentionInput, parse_retention, retention_to_wire
 from glidemq_py._features.retries import Backoff
+from glidemq_py._features.tags import TagsInput, parse_tags, tags_to_wire
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
 MAX_ATTEMPTS: Final = 1_000_000
@@ -97,6 +98,7 @@ class JobOptionsDict(TypedDict, total=False):
     depends_on: DependenciesInput | None
     on_dependency_failure: DependencyPolicy | None
     headers: Mapping[str, str] | None
+    tags: TagsInput | None
 
 
 def _job_id(_: str, value: object) -> str:
@@ -152,6 +154,8 @@ class JobOptions(CheckedOptions):
             continue without the result, "remove" removes the dependency. Requires `depends_on`.
         headers: texts beside the data, such as a tenant or a request id: a mapping of names to strings, at most 100 and
             16,384 characters in all. Handlers read `Job.headers`; a `Middleware` may add some.
+        tags: texts to find the job by, at most 20 of 64 characters. `Queue.search_jobs` and other methods that list
+            jobs take them.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -185,6 +189,7 @@ class JobOptions(CheckedOptions):
         partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), wire="onDependencyFailure"
     )
     headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
+    tags: tuple[str, ...] | None = option(parse_tags, wire="tags", encode=tags_to_wire)
     _batch: str | None = field(default=None, init=False, repr=False, compare=False)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -55,6 +55,7 @@ class JobRecord:
     stacktrace: tuple[str, ...] = ()
     stalled_count: int = 0
     progress: str | None = None
+    progress_message: str | None = None
     revoked: bool = False
     eid: str | None = None
     fence: int = 0
@@ -157,6 +158,7 @@ _TEXTS: Final = {
     "failedReason": "failed_reason",
     "failedType": "failed_type",
     "progress": "progress",
+    "progressMessage": "progress_message",
     "eid": "eid",
     "rankedAs": "ranked_as",
     "groupKey": "group_key",

@@ -339,9 +339,10 @@ def update_job(
     fence: object,
     processed_on: object,
     keep: object,
+    message: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``update_job``."""
-    return (pack((kind, id, text, fence, processed_on, keep)),)
+    return (pack((kind, id, text, fence, processed_on, keep, message)),)
 
 
 def stream_chunk(*, id: object, fence: object, processed_on: object, keep: object, fields: object) -> tuple[bytes]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.log_lines import JobLogLine, LogLevel, check_level, parse_log_line
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
@@ -52,12 +53,17 @@ class JobLogs:
     """Lines of a job's log.
 
     Attributes:
-        logs: the requested lines, oldest first.
-        count: total number of lines.
+        logs: the requested lines as they are stored, oldest first.
+        count: total number of lines; with a level, of the lines with that level or a higher one.
     """
 
     logs: list[str]
     count: int
+
+    @property
+    def lines(self) -> list[JobLogLine]:
+        """The requested lines with their levels."""
+        return [parse_log_line(line) for line in self.logs]
 
 
 _LINES_PER_CALL: Final = 200
@@ -97,13 +103,22 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
     return Metrics(count=int(count), data=tuple(points[first:stop]))
 
 
-async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int) -> JobLogs:
-    """Return lines of a job's log, and their total number."""
+async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int, level: LogLevel | None = None) -> JobLogs:
+    """Return lines of a job's log, and their total number; with ``level``, only lines of at least this level."""
     key = link.keys.log(job_id)
     count = int(await link.transport.command("LLEN", key))
-    first, stop = _bounds(start, end, count)
+    if level is None:
+        return JobLogs(logs=await _lines(link, key, *_bounds(start, end, count)), count=count)
+    _bounds(start, end, count)
+    least = check_level(level)
+    lines = [line for line in await _lines(link, key, 0, count) if parse_log_line(line).is_at_least(least)]
+    first, stop = _bounds(start, end, len(lines))
+    return JobLogs(logs=lines[first:stop], count=len(lines))
+
+
+async def _lines(link: QueueLink, key: str, first: int, stop: int) -> list[str]:
     lines: list[str] = []
     for at in range(first, stop, _LINES_PER_CALL):
         page = await link.transport.command("LRANGE", key, str(at), str(min(at + _LINES_PER_CALL, stop) - 1))
         lines += [line.decode("utf-8", "replace") for line in page]
-    return JobLogs(logs=lines, count=count)
+    return lines

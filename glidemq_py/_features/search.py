@@ -29,6 +29,7 @@ class Search:
             server cannot decode data.
         bare: return the jobs without their data.
         serializer: serializer of the queue; values are compared in their stored form.
+        tags: tags that the jobs must have. The server selects candidates.
 
     Raises:
         GlideMQValidationError: an argument is invalid.
@@ -41,12 +42,14 @@ class Search:
         data: Mapping[str, Any] | None,
         bare: bool,
         serializer: Serializer,
+        tags: tuple[str, ...] = (),
     ) -> None:
         self._states = listed_states() if state is None else (state,)
         self._name = "" if name is None else validate_job_name(name)
         # An empty mapping matches every job.
         self._data = (None if data is None else _pairs(data, serializer)) or None
         self._bare = bare
+        self._tags = tags
 
     async def run(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
         """Yield the jobs found, page by page. A job that changes its state meanwhile is returned at most once."""
@@ -60,7 +63,9 @@ class Search:
 
     async def _candidates(self, link: QueueLink) -> AsyncIterator[Job[Any, Any]]:
         for state in self._states:
-            async for job in iterate(link, state, _PAGE_SIZE, self._name, self._bare and self._data is None):
+            async for job in iterate(
+                link, state, _PAGE_SIZE, self._name, self._bare and self._data is None, tags=self._tags
+            ):
                 yield job
 
     def _matches(self, job: Job[Any, Any]) -> bool:

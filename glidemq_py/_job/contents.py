@@ -16,6 +16,7 @@ from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.log_lines import LogLevel, with_level
 from glidemq_py._core.payload import check_line, decode_data, decode_progress, encode_json
 from glidemq_py._core.record import MAX_STACKTRACES, JobRecord
 from glidemq_py._features.middleware.headers import read_headers
@@ -26,6 +27,7 @@ from glidemq_py.errors import (
     GlideMQError,
     JobDataError,
     JobNotFoundError,
+    JobNotLoadedError,
     JobSignal,
     SerializationError,
     StaleAttemptError,
@@ -66,6 +68,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     _given: JobOptions | None = None
     """Options of the job, if it was returned by `Queue.add`."""
     _progress_text: str | None = None
+    _progress_message: tuple[()] | tuple[str | None] = ()
+    """The message that this object has written; empty = none yet."""
     _attempt: Attempt | None = None
     _record: JobRecord | None = None
     _budget_key: str | None = None
@@ -146,6 +150,15 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         return decode_progress(self._progress_text)
 
     @property
+    def progress_message(self) -> str | None:
+        """The message of the last progress; None without one. In a handler, `JobNotLoadedError` before `reload`."""
+        if self._progress_message:
+            return self._progress_message[0]
+        if self._record is None or "progressMessage" not in self._record.fields_read:
+            raise JobNotLoadedError("progress_message")
+        return self._record.progress_message
+
+    @property
     def usage(self) -> JobUsage | None:
         """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._usage
@@ -186,41 +199,54 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         """True in a handler that has called `discard`."""
         return self._attempt is not None and self._attempt.discarded
 
-    async def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
+    async def log(self, line: str, *, level: LogLevel | None = None, keep: int = LOG_LINES_KEPT) -> None:
         """Append a line to the job's log.
 
         Args:
             line: Text of at most 1 MiB.
+            level: "debug", "info", "warning", "error" or "critical". The line is stored with it, such as
+                ``[WARNING] disk almost full``. A line without a level counts as info.
             keep: Number of newest lines to keep; 0 keeps all.
 
         Raises:
-            GlideMQValidationError: If the line is not a string.
+            GlideMQValidationError: If the line is not a string, or the level does not exist.
             PayloadTooLargeError: If the line exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
         check_line("log line", line)
+        if level is not None:
+            line = with_level(line, level)
+            check_line("log line", line)
         check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
         await self._write(administration.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
 
-    async def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
+    async def update_progress(
+        self, progress: float | str | Mapping[str, Any] | list[Any], message: str | None = None
+    ) -> None:
         """Store the job's progress and publish a `progress` event.
 
         Args:
             progress: A number or any other JSON value.
+            message: Text for people, such as "12 of 30 pages"; stored beside the progress and part of the event. None
+                removes the last one.
 
         Raises:
+            GlideMQValidationError: If the message is not a string.
             SerializationError: If the value cannot be serialized as JSON.
-            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
+            PayloadTooLargeError: If the serialized value or the message exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
         text = encode_json("progress", progress)
-        await self._write(administration.update_job_progress(self._link.keys.meta, self.id, text, self._token))
-        self._progress_text = text
+        if message is not None:
+            check_line("progress message", message)
+        call = administration.update_job_progress(self._link.keys.meta, self.id, text, self._token, message)
+        await self._write(call)
+        self._progress_text, self._progress_message = text, (message,)
 
     async def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """Return log lines of the job, oldest first.
+        """Return log lines of the job, oldest first, with their levels if they have any.
 
         Args:
             start: First position; negative numbers count from the newest.

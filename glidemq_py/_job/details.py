@@ -24,7 +24,7 @@ LISTED_FIELDS: Final = (
 )  # fmt: skip
 _ORIGIN: Final = (
     "parentId", "parentQueue", "parentIds", "parentQueues", "groupKey", "orderingSeq", "cost", "expireAt",
-    "schedulerName", "scheduledFor", "tpmTokens",
+    "schedulerName", "scheduledFor", "tpmTokens", "progressMessage",
 )  # fmt: skip
 """Read for single jobs only: most jobs have none of these fields, and each costs a search through the record."""
 RECORD_FIELDS: Final = (*LISTED_FIELDS, *_ORIGIN, *(f"usage:{name}" for name in USAGE_FIELDS))

@@ -25,6 +25,7 @@ from glidemq_py._features.job_batches import job_api as job_batches
 from glidemq_py._features.streams import job_api as streams
 from glidemq_py._features.suspend import job_api as suspension
 from glidemq_py._features.suspend.job_api import Signal
+from glidemq_py._features.tags import read_tags
 from glidemq_py._features.timeline import timeline as timelines
 from glidemq_py._features.usage import job_api as usage_reports
 from glidemq_py._features.usage.calls import read_usage
@@ -110,7 +111,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         self._data_text = record.data
         self._given, self._opts_text = None, record.opts
         self._result_text = record.returnvalue
-        self._progress_text = record.progress
+        self._progress_text, self._progress_message = record.progress, ()
         self._signals_text = record.signals
         self.fallback_index = record.fallback_index
         self._budget_key = record.budget_key
@@ -268,6 +269,11 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         """Fair key of the job; None for a job without one."""
         key = self.opts.get("fairKey")
         return key if isinstance(key, str) else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the job, from the option ``tags``."""
+        return read_tags(self.opts.get("tags"))
 
     @property
     def ordering_key(self) -> str | None:

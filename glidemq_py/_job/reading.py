@@ -12,6 +12,7 @@ from glidemq_py._core.calls import reading
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, JobState, WorkerInfo
 from glidemq_py._core.record import JobRecord
+from glidemq_py._features.tags import encoded_tags
 from glidemq_py._features.usage.calls import JobUsage
 from glidemq_py._features.usage.summaries import usages_of
 from glidemq_py._job.details import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
@@ -104,7 +105,7 @@ async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_Row
 
 async def iterate(
     link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
-    cursor: str = "",
+    cursor: str = "", tags: tuple[str, ...] = (),
 ) -> AsyncIterator[Job[Any, Any]]:  # fmt: skip
     """Iterate over the jobs in a state; a job that stays in the state is returned exactly once.
 
@@ -116,12 +117,13 @@ async def iterate(
         bare: If True, omit the jobs' data.
         also: Further fields of `RECORD_FIELDS` to read.
         cursor: Where to start; '' is the beginning.
+        tags: If not empty, only jobs with all of these.
     """
     size = min(check_int("page", page, 1, MAX_PAGE), ROWS_A_CALL)
     seen_at = ""
     seen: set[str] = set()
     while True:
-        rows, cursor = await _rows(link, state, cursor, size, name, bare, also)
+        rows, cursor = await _rows(link, state, cursor, size, name, bare, also, tags=tags)
         for job, position in rows:
             if position != seen_at and state not in _IN_ANY_ORDER:
                 # Only neighbors with the same score (or in a list, which has no scores) can be repeated.
@@ -149,10 +151,12 @@ async def read_page(
 
 async def _rows(
     link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...],
-    where: Sequence[reading.Condition] = (),
+    where: Sequence[reading.Condition] = (), tags: tuple[str, ...] = (),
 ) -> tuple[list[tuple[Job[Any, Any], str]], str]:  # fmt: skip
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
+    if tags:
+        where = [*where, reading.Condition("opts", False, False, False, encoded_tags(tags))]
     found = await link.transport.call(reading.page(link.keys.meta, state, cursor, count, wanted, name, where))
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
@@ -161,6 +165,8 @@ async def _rows(
         job = _listed(link, job_id, wanted, values, usages.get(job_id))
         if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
             job._state = state  # it is due; its record changes when a worker fetches it
+        if tags and not set(tags) <= set(job.tags):
+            continue
         rows.append((job, position))
     return rows, found.cursor
 
@@ -228,13 +234,18 @@ _SKIPPED_PER_CALL: Final = 500
 
 
 async def get_slice(
-    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = ()
-) -> list[Job[Any, Any]]:
+    link: QueueLink, state: JobState, start: int, end: int, *, bare: bool, also: tuple[str, ...] = (),
+    tags: tuple[str, ...] = (),
+) -> list[Job[Any, Any]]:  # fmt: skip
     """Return the jobs from ``start`` to ``end`` (inclusive; -1 is the last); see `iterate` for the other arguments.
+
+    With ``tags``, positions count the jobs with these tags.
 
     Raises:
         GlideMQValidationError: If a position is invalid.
     """
+    if tags:
+        return await between(iterate(link, state, MAX_PAGE, bare=bare, also=also, tags=tags), start, end)
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
     found: list[Job[Any, Any]] = []

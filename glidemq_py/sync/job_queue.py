@@ -16,6 +16,7 @@ from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
+from glidemq_py._core.log_lines import LogLevel
 from glidemq_py._core.misuse import BlockingOnly, known_arguments
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
@@ -262,7 +263,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return twin_if_any(run_immediately(self._core.get_job(job_id, exclude_data=exclude_data)))
 
-    def iter_jobs(self, state: str, page: int = 500, *, exclude_data: bool = False) -> Iterator[Job[DataT, ResultT]]:
+    def iter_jobs(
+        self, state: str, page: int = 500, *, exclude_data: bool = False, tags: str | Iterable[str] | None = None
+    ) -> Iterator[Job[DataT, ResultT]]:
         """Iterate over the jobs in a state.
 
         A job that stays in the state during the iteration is returned exactly once. A job that enters or leaves the
@@ -273,14 +276,21 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 "waiting-children".
             page: Jobs per server call, 1 to 1000. A call never reads more than 200, to keep it short for the server.
             exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+            tags: A tag or several: only jobs with all of these. The server selects them.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return iterate_now(self._core.iter_jobs(state, page, exclude_data=exclude_data), twin_of)
+        return iterate_now(self._core.iter_jobs(state, page, exclude_data=exclude_data, tags=tags), twin_of)
 
     def get_jobs(
-        self, state: str, start: int = 0, end: int = -1, *, exclude_data: bool = False
+        self,
+        state: str,
+        start: int = 0,
+        end: int = -1,
+        *,
+        exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> list[Job[DataT, ResultT]]:
         """Return the jobs in a state between two positions, oldest (or most urgent) first.
 
@@ -289,11 +299,13 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             start: First position, >= 0.
             end: Last position, inclusive; -1 is the last job.
             exclude_data: If True, the jobs' data is not read; `Job.data` is None.
+            tags: A tag or several: only jobs with all of these. Positions count these jobs, so the jobs before the
+                first position are read too.
 
         Raises:
             GlideMQValidationError: If an argument is invalid.
         """
-        return twins_of(run_immediately(self._core.get_jobs(state, start, end, exclude_data=exclude_data)))
+        return twins_of(run_immediately(self._core.get_jobs(state, start, end, exclude_data=exclude_data, tags=tags)))
 
     def get_job_counts(self) -> JobCounts:
         """Return the number of jobs per state.
@@ -322,6 +334,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         data: Mapping[str, Any] | None = None,
         *,
         exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> Iterator[Job[DataT, ResultT]]:
         """Iterate over the jobs that match all given criteria.
 
@@ -334,12 +347,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             data: Keys and values that the job's data (a dict) must contain at its top level. Keys are literal strings,
                 not paths. Values match if they are equal in serialized form.
             exclude_data: If True, `Job.data` of the results is None. Without ``data`` it is not read at all.
+            tags: A tag or several: only jobs with all of these. The server selects them.
 
         Raises:
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
                 serialized.
         """
-        return iterate_now(self._core.iter_search_jobs(state, name, data, exclude_data=exclude_data), twin_of)
+        return iterate_now(
+            self._core.iter_search_jobs(state, name, data, exclude_data=exclude_data, tags=tags), twin_of
+        )
 
     def search_jobs(
         self,
@@ -349,6 +365,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         limit: int = 100,
         *,
         exclude_data: bool = False,
+        tags: str | Iterable[str] | None = None,
     ) -> list[Job[DataT, ResultT]]:
         """Return the first ``limit`` jobs that match all given criteria.
 
@@ -358,12 +375,15 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             data: Keys and values that the job's data must contain; see `Queue.iter_search_jobs`.
             limit: Maximum number of jobs, >= 1.
             exclude_data: If True, `Job.data` of the results is None.
+            tags: A tag or several: only jobs with all of these.
 
         Raises:
             GlideMQValidationError: If the state cannot be listed, a key is not a string, or a value cannot be
                 serialized.
         """
-        return twins_of(run_immediately(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data)))
+        return twins_of(
+            run_immediately(self._core.search_jobs(state, name, data, limit, exclude_data=exclude_data, tags=tags))
+        )
 
     def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
         """Return how many jobs ended per minute, for the last 24 hours.
@@ -378,15 +398,20 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.get_metrics(kind, start, end))
 
-    def get_job_logs(self, job_id: str, start: int = 0, end: int = -1) -> JobLogs:
+    def get_job_logs(self, job_id: str, start: int = 0, end: int = -1, *, level: LogLevel | None = None) -> JobLogs:
         """Return log lines of a job, and how many it has.
 
         Args:
             job_id: Id of the job.
             start: First position, oldest line first; negative numbers count from the newest.
             end: Last position, inclusive.
+            level: Only lines with this level or a higher one: "debug", "info", "warning", "error" or "critical".
+                Positions and count are those of these lines; all lines of the job are read.
+
+        Raises:
+            GlideMQValidationError: If an argument is invalid.
         """
-        return run_immediately(self._core.get_job_logs(job_id, start, end))
+        return run_immediately(self._core.get_job_logs(job_id, start, end, level=level))
 
     def pause(self) -> None:
         """Pause the queue for all workers, immediately. Active jobs keep running. Idempotent."""

@@ -55,7 +55,7 @@ G.rows = {
   budget_verdicts = { verdicts = 1, exceeding = 2 },
   record = { id = 1, values = 2 },
   listed = { id = 1, position = 2, values = 3 },
-  condition = { field = 1, texts = 2, low = 3, high = 4 },
+  condition = { field = 1, texts = 2, low = 3, high = 4, contains = 5 },
   name_metrics = { minute = 1, name = 2, completed = 3, failed = 4, retried = 5, wait = 6, run = 7 },
   name_metrics_report = { number = 1, rows = 2 },
   failed_attempt = { number = 1, started = 2, ended = 3, worker = 4, reason = 5, error = 6, kind = 7, traceback = 8 },

@@ -206,6 +206,8 @@ DECODERS = dict(
         reply("_features.backup.calls:unpack_bytes"),
         one("_features.fallbacks:read_fallbacks", VALUES),
         one("_features.middleware.headers:read_headers", VALUES),
+        one("_features.tags:read_tags", VALUES),
+        one("_core.log_lines:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
         one(
             "_features.failures.attempts:read_failed_attempts",
             STORED | st.lists(JSON_VALUES, max_size=9).map(lambda items: "\n".join(map(json.dumps, items))),
@@ -377,6 +379,8 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.flows.definition:FlowJob.parse",
         "_features.many_queues.options:parse_queues",
         "_features.middleware.headers:parse_headers",
+        "_features.tags:parse_tags",
+        "_features.tags:parse_tags_filter",
         "_features.middleware.middleware:parse_middleware",
         "_features.flows.definition:DagNode.parse",
         "_features.dependencies.options:parse_dependencies",

@@ -126,15 +126,22 @@ def _obliterated(reply: bytes) -> Obliterated:
     return Obliterated(str(status), int(number), str(cursor), int(removed))
 
 
-def _update(meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int) -> Call[AttemptStatus]:
+def _update(
+    meta: str, kind: int, job_id: str, text: str, token: tuple[int, int], keep: int, message: str | None = None
+) -> Call[AttemptStatus]:
     fence, processed_on = token
-    arguments = requests.update_job(kind=kind, id=job_id, text=text, fence=fence, processed_on=processed_on, keep=keep)
+    arguments = requests.update_job(
+        kind=kind, id=job_id, text=text, fence=fence, processed_on=processed_on, keep=keep,
+        message=False if message is None else message,
+    )  # fmt: skip
     return Call("update_job", meta, arguments, AttemptStatus)
 
 
-def update_job_progress(meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN) -> Call[AttemptStatus]:
-    """Set a job's progress (number text or JSON) and emit its event."""
-    return _update(meta, 1, job_id, text, token, 0)
+def update_job_progress(
+    meta: str, job_id: str, text: str, token: tuple[int, int] = NO_TOKEN, message: str | None = None
+) -> Call[AttemptStatus]:
+    """Set a job's progress (number text or JSON) and its message, and emit its event."""
+    return _update(meta, 1, job_id, text, token, 0, message)
 
 
 def append_job_log(

@@ -75,6 +75,8 @@ class Condition(NamedTuple):
     """Least number, inclusive; False = any."""
     high: int | Literal[False]
     """Greatest number, inclusive; False = any."""
+    contains: list[str] | Literal[False] = False
+    """Texts that the value contains; False = any."""
 
 
 def page(

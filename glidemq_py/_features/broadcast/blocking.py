@@ -12,6 +12,7 @@ from typing import Any, Generic, NoReturn
 
 from typing_extensions import TypeVar
 
+from glidemq_py._core.log_lines import LogLevel
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.broadcast import message as messages
 from glidemq_py._features.streams.job_api import CHUNKS_KEPT
@@ -281,6 +282,11 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
         return self._message.progress
 
     @property
+    def progress_message(self) -> str | None:
+        """The message of the last progress; None without one. In a handler, `JobNotLoadedError` before `reload`."""
+        return self._message.progress_message
+
+    @property
     def usage(self) -> JobUsage | None:
         """The last usage report: of this attempt in a handler, otherwise as of when the job was read; or None."""
         return self._message.usage
@@ -308,37 +314,44 @@ class BlockingMessage(Generic[DataT, ResultT, ContextT]):
         """True in a handler that has called `discard`."""
         return self._message.discarded
 
-    def log(self, line: str, *, keep: int = LOG_LINES_KEPT) -> None:
+    def log(self, line: str, *, level: LogLevel | None = None, keep: int = LOG_LINES_KEPT) -> None:
         """Append a line to the job's log.
 
         Args:
             line: Text of at most 1 MiB.
+            level: "debug", "info", "warning", "error" or "critical". The line is stored with it, such as
+                ``[WARNING] disk almost full``. A line without a level counts as info.
             keep: Number of newest lines to keep; 0 keeps all.
 
         Raises:
-            GlideMQValidationError: If the line is not a string.
+            GlideMQValidationError: If the line is not a string, or the level does not exist.
             PayloadTooLargeError: If the line exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
-        wait_for(self._message, self._message.log(line, keep=keep))
+        wait_for(self._message, self._message.log(line, level=level, keep=keep))
 
-    def update_progress(self, progress: float | str | Mapping[str, Any] | list[Any]) -> None:
+    def update_progress(
+        self, progress: float | str | Mapping[str, Any] | list[Any], message: str | None = None
+    ) -> None:
         """Store the job's progress and publish a `progress` event.
 
         Args:
             progress: A number or any other JSON value.
+            message: Text for people, such as "12 of 30 pages"; stored beside the progress and part of the event. None
+                removes the last one.
 
         Raises:
+            GlideMQValidationError: If the message is not a string.
             SerializationError: If the value cannot be serialized as JSON.
-            PayloadTooLargeError: If the serialized value exceeds 1 MiB.
+            PayloadTooLargeError: If the serialized value or the message exceeds 1 MiB.
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
-        wait_for(self._message, self._message.update_progress(progress))
+        wait_for(self._message, self._message.update_progress(progress, message))
 
     def logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """Return log lines of the job, oldest first.
+        """Return log lines of the job, oldest first, with their levels if they have any.
 
         Args:
             start: First position; negative numbers count from the newest.

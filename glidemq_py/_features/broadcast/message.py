@@ -59,6 +59,7 @@ class Message(JobContents[DataT, ResultT, ContextT]):
         self.timestamp = record.timestamp or 0
         self._forget_data()
         self._data_text, self._opts_text, self._progress_text = record.data, record.opts, record.progress
+        self._progress_message = ()
 
     @property
     def blocking(self) -> blocking_message.BlockingMessage[DataT, ResultT, ContextT]:

@@ -141,6 +141,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "depends_on": "messages wait for no jobs",
     "on_dependency_failure": "messages wait for no jobs",
     "headers": "make them part of the data",
+    "tags": "subscriptions select messages by subject",
     "fallbacks": "the current fallback would differ between subscriptions",
     "remove_on_complete": _KEPT,
     "remove_on_fail": _KEPT,

@@ -46,7 +46,7 @@ RESERVED: Final = frozenset({
     "restored", "failedType", "stacktrace",
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq", "failedAttempts", "failureReason", "autoRetries", "timeline", "dependency", "stagedBehind",
-    "cursor", "discarded",
+    "cursor", "discarded", "progressMessage",
     "rank", "rankedAs", "fairKey", "jobBatch",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""

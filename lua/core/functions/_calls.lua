@@ -91,7 +91,9 @@ G.calls = {
   end,
   update_job = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { kind = r[1], id = r[2], text = r[3], fence = r[4], processed_on = r[5], keep = r[6] }
+    return {
+      kind = r[1], id = r[2], text = r[3], fence = r[4], processed_on = r[5], keep = r[6], message = r[7],
+    }
   end,
   stream_chunk = function(args)
     local r = cmsgpack.unpack(args[1])

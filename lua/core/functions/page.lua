@@ -4,9 +4,9 @@
 -- groups.
 -- fields empty: rows are only counted and no record is read, to skip jobs.
 -- name: only jobs with this name, so a page may have few or no rows before the end.
--- where: rows of `condition` {field, texts, low, high}: only jobs that may meet all of them. texts: the field is one of
--- them; low, high: it is a number within these bounds (false = no such bound). The client applies its conditions
--- again, so a number in an unusual form passes.
+-- where: rows of `condition` {field, texts, low, high, contains}: only jobs that may meet all of them. texts: the field is
+-- one of them; low, high: it is a number within these bounds (false = no such bound); contains: it contains all of these
+-- texts. The client applies its conditions again, so a number in an unusual form passes.
 -- Cursors name a position, not a rank: a job that keeps its state is returned once, however many others are added or
 -- removed.
 --   Sets: score and id of the last row. If that job has left the set, the jobs with its score are returned again; the
@@ -34,14 +34,23 @@ local function conditions(where)
   for n, row in ipairs(where) do
     local texts = row[CONDITION.texts] and {}
     for _, text in ipairs(row[CONDITION.texts] or {}) do texts[text] = true end
-    prepared[n] = { texts = texts, low = row[CONDITION.low], high = row[CONDITION.high] }
+    prepared[n] = { texts = texts, low = row[CONDITION.low], high = row[CONDITION.high],
+      contains = row[CONDITION.contains] }
     prepared.fields[n] = row[CONDITION.field]
   end
   return prepared
 end
 
+local function contains_all(value, texts)
+  for _, text in ipairs(texts) do
+    if not string.find(value, text, 1, true) then return false end
+  end
+  return true
+end
+
 local function meets(condition, value)
   if not value then return false end
+  if condition.contains then return contains_all(value, condition.contains) end
   if condition.texts then return condition.texts[value] end
   local number = #value <= DIGITS_MAX and string.find(value, '^%d+$') and tonumber(value)
   if not number then return value ~= '' end
