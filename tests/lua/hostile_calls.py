@@ -352,6 +352,6 @@ def command_of(queue: QueueWithScenes, name: str, wire: bool, rng: random.Random
         keys, arguments = wire_calls()[name](scene)
         whole = [queue.q.key(key) for key in keys]
         return ["FCALL", "glidemq_" + name, len(whole), *whole, *(str(argument) for argument in arguments)]
-    own_key = name in ("lock", "unlock", "renew") or name.startswith("registry_")
+    own_key = name in ("lock", "unlock", "renew") or name.startswith(("registry_", "register_"))
     key = queue.q.key(f"key:{name}") if own_key else queue.q.meta
     return ["FCALL", library().function(name), 2, *declared_keys(key), *own_calls().get(name, any_arguments)(scene)]
