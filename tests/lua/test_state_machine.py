@@ -523,6 +523,21 @@ class QueueMachine(
         if self.run(administration.promote(self.q.meta, job.id)) == "ok":
             job.due = 0
 
+    @precondition(lambda self: self.model.of("ready"))
+    @rule(batch=st.sampled_from((1, 3, 100)))
+    def promote_all(self, batch: int) -> None:
+        delayed = [job for job in self.model.of("ready") if self.q.state(job.id) == "delayed"]
+        cursor, promoted = "", 0
+        while True:
+            piece = self.run(administration.promote_jobs(self.q.meta, batch, 0, cursor, ""))
+            promoted, cursor = promoted + piece.promoted, piece.cursor
+            if not cursor:
+                break
+        assert promoted == len(delayed)
+        for job in delayed:
+            assert self.q.state(job.id) != "delayed"
+            job.untouched, job.due = "", 0
+
     @rule(delayed=st.booleans())
     def drain(self, delayed: bool) -> None:
         before = {job.id: self.q.state(job.id) for job in self.model.of("ready")}
