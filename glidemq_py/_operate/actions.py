@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.job_states import JobState
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.limits.options import RateLimit
@@ -333,6 +334,13 @@ class PromoteJobs(JobsAction):
     """Make delayed jobs ready to run now."""
 
     kind: ClassVar[str] = "promote_jobs"
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. All delayed jobs, or those with a name, are promoted by few calls."""
+        wanted = self.wanted
+        if self.ids or wanted is None or wanted != JobFilter(state=JobState.DELAYED, name=wanted.name):
+            return await JobsAction.run(self, operator, queue, progress)
+        return ActionResult(done=await queue.promote_jobs(name=wanted.name))
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""

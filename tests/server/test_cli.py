@@ -272,6 +272,19 @@ def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name:
     assert shell("job", "retry", queue_name).err.endswith(f"for many jobs: glidemq failures retry {queue_name}\n")
 
 
+def test_many_delayed_jobs_are_promoted(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        names = ("even", "odd") * 3
+        await queue.add_bulk([(name, {"n": n}, {"delay": 3_600_000}) for n, name in enumerate(names)])
+
+    filled(url, queue_name, add)
+    assert shell("job", "promote", queue_name, "--name", "odd", "--dry-run", "--json").json()["count"] == 3
+    assert shell("job", "promote", queue_name, "--name", "odd").out == f"promoted 3 jobs of queue '{queue_name}'\n"
+    assert shell("job", "promote", queue_name, "--data", "n=0", "--json").json()["done"] == 1
+    assert shell("job", "promote", queue_name, "--all", "--json").json()["done"] == 2
+    assert shell("queue", "ls", queue_name, "--json").json()[0]["delayed"] == 0
+
+
 def test_a_job_is_watched_until_it_ends(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     late = shell("job", "watch", queue_name, "1", "--timeout", "1ms")

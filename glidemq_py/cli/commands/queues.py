@@ -226,14 +226,14 @@ async def limits(
 ) -> None:
     """Show the limits of a queue, or set them."""
     await check_exists(shell, queue)
-    if concurrency is not None or rate is not None:
-        action = operate.actions.SetQueueLimits(
-            queue=queue, concurrency=concurrency_of(concurrency), rate_limit=None if rate is None else limit_of(rate),
-            ttl=None if ttl is None else span_of("--for", ttl),
-        )  # fmt: skip
-        await operate.actions.perform(shell.operator, action)
-    elif ttl is not None:
+    wide = concurrency_of(concurrency)
+    window = None if rate is None else limit_of(rate)
+    if ttl is not None and wide is None and window is None:
         raise GlideMQValidationError("--for", ttl, "requires --concurrency or --rate")
+    if wide is not None or window is not None:
+        span_ms = None if ttl is None else span_of("--for", ttl)
+        action = operate.actions.SetQueueLimits(queue=queue, concurrency=wide, rate_limit=window, ttl=span_ms)
+        await operate.actions.perform(shell.operator, action)
     found = await shell.operator.get_limits(queue)
     shell.print_json(found)
     shell.facts(_limits_facts(found))
