@@ -74,7 +74,10 @@ from glidemq_py.errors import (
     UnsupportedOptionError,
     WaitingChildrenError,
     WaitTimeoutError,
+    WorkerCommandError,
+    WorkerNotFoundError,
     WorkerTargetError,
+    WorkerTimeoutError,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +127,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
     from glidemq_py._features.queue_list import list_queues
+    from glidemq_py._features.remote_control.queue_api import RunningJob, WorkerActivity
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
     from glidemq_py._features.schedulers.entry import JobScheduler
@@ -191,6 +195,7 @@ else:
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.fair_keys.options": ("FairKeyInfo",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
+            "glidemq_py._features.remote_control.queue_api": ("RunningJob", "WorkerActivity"),
             "glidemq_py._features.retention": ("KeepJobs",),
             "glidemq_py._features.middleware.middleware": ("ContextHeaders", "Middleware", "NewJob"),
             "glidemq_py._features.retries": ("Backoff",),
@@ -347,6 +352,7 @@ __all__ = [
     "RateLimitError",
     "RestoreReport",
     "ResultsLostError",
+    "RunningJob",
     "SandboxCrashError",
     "SandboxOptions",
     "SandboxStartError",
@@ -388,8 +394,12 @@ __all__ = [
     "WaitTimeoutError",
     "WaitingChildrenError",
     "Worker",
+    "WorkerActivity",
+    "WorkerCommandError",
     "WorkerInfo",
+    "WorkerNotFoundError",
     "WorkerTargetError",
+    "WorkerTimeoutError",
     "__version__",
     "chain",
     "chord",

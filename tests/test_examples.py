@@ -178,6 +178,10 @@ EXPECTED = {
         r"batch of 50, 50 stored",
         r"249 rows, mean 12\.48",
     ],
+    "remote_control": [
+        r"3 of 3 slots are busy",
+        r"left for other workers: 1",
+    ],
     "job_batches": [
         r"report 6",
         r"8 of 8 completed, 0 failed",

@@ -102,6 +102,12 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "add_and_wait",
             "add_bulk",
             "create_batch",
+            "cancel_on_worker",
+            "inspect_workers",
+            "ping_workers",
+            "quiet_workers",
+            "resize_workers",
+            "resume_workers",
             "get_dead_letter_job",
             "get_dead_letter_jobs",
             "pause",
@@ -235,7 +241,7 @@ NEEDS_SEARCH_MODULE: Final = frozenset({"Queue.create_job_index", "Queue.drop_jo
 LOCAL: Final = frozenset(
     [
         *(f"{kind}.{method}" for kind in ("Worker", "BroadcastWorker")
-          for method in ("cancel_job", "off", "on", "override", "pause", "rate_limit", "resume")),
+          for method in ("cancel_job", "set_concurrency", "off", "on", "override", "pause", "rate_limit", "resume")),
         "BackupSchedule.close", "BackupSchedule.run", "BackupSchedule.start", "Queue.get_backups",
         "Queue.verify_backup", "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait",
         "QueueEvents.off",

@@ -217,7 +217,7 @@ CALLS: tuple[CallLayout, ...] = (
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
-    _call("heartbeat", "consumer info ttl jobs", reply="now statuses"),
+    _call("heartbeat", "consumer info ttl jobs", reply="now statuses commands"),
     _call(
         "recover_stalled",
         "holder hold lock_duration max_stalled quiet cursor foreign_prefix grace",
@@ -231,6 +231,9 @@ CALLS: tuple[CallLayout, ...] = (
     _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
+    _call("control_workers", "command workers", reply="sent elsewhere unknown"),
+    _call("control_reply", "request worker text"),
+    _call("control_replies", "request workers"),
     _call("pass_wake_up"),
     _call("workers"),
     _call("extend_leases", "duration leases", reply="now statuses deadlines"),

@@ -59,6 +59,7 @@ from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
+from glidemq_py._features.remote_control import queue_api as remote_control
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
 from glidemq_py._features.stalled_jobs import queue_api as stalled_jobs
@@ -717,6 +718,15 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- remote control -----------------------------------------------------------------------------------
+
+    ping_workers = remote_control.ping_workers
+    inspect_workers = remote_control.inspect_workers
+    quiet_workers = remote_control.quiet_workers
+    resume_workers = remote_control.resume_workers
+    resize_workers = remote_control.resize_workers
+    cancel_on_worker = remote_control.cancel_on_worker
 
     # -- batches ------------------------------------------------------------------------------------------
 

@@ -49,6 +49,9 @@ __all__ = [
     "clean",
     "clean_jobs",
     "confirm_durable",
+    "control_replies",
+    "control_reply",
+    "control_workers",
     "count_delayed",
     "count_parked",
     "count_ranks",
@@ -319,6 +322,21 @@ def invalidate(*, token: str | bytes) -> tuple[str | bytes]:
 def leave(*, consumer: str | bytes) -> tuple[str | bytes]:
     """Return the arguments of ``leave``."""
     return (consumer,)
+
+
+def control_workers(*, command: object, workers: object) -> tuple[bytes]:
+    """Return the arguments of ``control_workers``."""
+    return (pack((command, workers)),)
+
+
+def control_reply(*, request: object, worker: object, text: object) -> tuple[bytes]:
+    """Return the arguments of ``control_reply``."""
+    return (pack((request, worker, text)),)
+
+
+def control_replies(*, request: object, workers: object) -> tuple[bytes]:
+    """Return the arguments of ``control_replies``."""
+    return (pack((request, workers)),)
 
 
 def extend_leases(*, duration: object, leases: object) -> tuple[bytes]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._features.queue_list import QueueListTask
+from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
@@ -41,11 +43,13 @@ class Background:
         runner: Runs them.
         outcomes: Builds the rows that report results.
         expects_outbox: True if the queue has a dead letter queue.
+        control: Runs commands for the worker.
     """
 
     def __init__(
         self, *, link: QueueLink, source: QueueSource, consumer: str, options: WorkerOptions, listeners: Listeners,
         fetching: FetchLoop, runner: AttemptRunner, outcomes: Outcomes, expects_outbox: bool,
+        control: CommandRunner | None = None,
     ) -> None:  # fmt: skip
         self._link = link
         self._listeners = listeners
@@ -54,6 +58,7 @@ class Background:
             connect=link.transport.for_thread, source=source, consumer=consumer, lock_duration=options.lock_duration,
             stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
             unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
+            commands=None if control is None else partial(control.run, link),
         )  # fmt: skip
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)

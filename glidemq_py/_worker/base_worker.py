@@ -12,13 +12,16 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._core.checks import check_int
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.many_queues.options import parse_queues
+from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
 from glidemq_py._worker.components import ServedQueue, WorkerComponents, is_drained
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
@@ -26,7 +29,7 @@ from glidemq_py._worker.lanes import Lanes
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.opening import check_lifespan, consumer_name
-from glidemq_py._worker.options import SandboxDict, SandboxOptions, WorkerOptions
+from glidemq_py._worker.options import MAX_CONCURRENCY, SandboxDict, SandboxOptions, WorkerOptions
 from glidemq_py._worker.sandbox import sandboxed
 from glidemq_py._worker.shutdown import closing_on_signals
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
@@ -83,6 +86,8 @@ class BaseWorker(AsyncOnly):
         self._listeners = Listeners()
         self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None
+        self._control = CommandRunner(self)
+        self._concurrency: int | None = None
         self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
 
     _job_type: type[Any] = Job
@@ -172,6 +177,16 @@ class BaseWorker(AsyncOnly):
         return 0 if self._life.parts is None else len(self._life.parts.runner.running)
 
     @property
+    def concurrency(self) -> int:
+        """Maximum number of jobs (of a batch handler: of batches) that run at the same time."""
+        return self.options.concurrency if self._concurrency is None else self._concurrency
+
+    @property
+    def _runs(self) -> Sequence[Run]:
+        """The running jobs."""
+        return () if self._life.parts is None else list(self._life.parts.runner.running)
+
+    @property
     def jobs_ended(self) -> int:
         """Number of attempts whose result this worker has reported."""
         return 0 if self._fetching is None else self._fetching.jobs_ended
@@ -197,7 +212,7 @@ class BaseWorker(AsyncOnly):
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
             routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
             lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
-            several=self._served_queues(), weighted=self._selection.weighted,
+            control=self._control, several=self._served_queues(), weighted=self._selection.weighted,
         )  # fmt: skip
 
     def _served_queues(self) -> tuple[ServedQueue, ...]:
@@ -271,6 +286,26 @@ class BaseWorker(AsyncOnly):
     def resume(self) -> None:
         """Fetch jobs again."""
         self._life.resume()
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change how many jobs run at the same time. Running jobs continue. `Queue.resize_workers` does it remotely.
+
+        Args:
+            concurrency: Maximum number of jobs, 1..10_000.
+
+        Raises:
+            GlideMQValidationError: If ``concurrency`` is invalid.
+            GlideMQError: If the worker was not started, or has a batch handler or a sandbox.
+        """
+        wanted = check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
+        parts = self._life.parts
+        if parts is None:
+            raise GlideMQError(f"{self!r} was not started")
+        if self.options.batch is not None or self._sandbox is not None:
+            raise GlideMQError(f"{self!r} has a batch handler or a sandbox; restart it with another concurrency")
+        self._concurrency = wanted
+        parts.runner.resize(wanted)
+        parts.fetching.resize(wanted)
 
     def cancel_job(self, job_id: str, queue: str | None = None) -> bool:
         """Cancel a job that this worker runs. `Queue.revoke` cancels a job of any worker.

@@ -17,6 +17,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.current import label_log_records
@@ -87,6 +88,8 @@ class WorkerComponents:
     """Source of its jobs; None = the queue."""
     in_background: bool = True
     """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
+    control: CommandRunner | None = None
+    """Runs commands for the worker; None = it gets none."""
     several: tuple[ServedQueue, ...] = ()
     """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
     weighted: bool = False
@@ -252,7 +255,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     fetching.attach(runner)
     background = Background(
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, fetching=fetching,
-        runner=runner, outcomes=outcomes, expects_outbox=has_dead_letters,
+        runner=runner, outcomes=outcomes, expects_outbox=has_dead_letters, control=opening.control,
     )  # fmt: skip
     stack.push_async_callback(background.close)
     wake = WakeReader(link, fetching, source)

@@ -63,10 +63,12 @@ class FetchEngine:
         self._random = random
         self._may_pipeline = may_pipeline
         self.throttle = Throttle(tokens)
-        self.max_calls = 1 if one_call or slots < TWO_CALLS_FROM else 2
-        self.max_want = max(1, min(MAX_ROWS, -(-slots // self.max_calls)))
+        self._one_call = one_call
+        self.max_calls = 1
+        self.max_want = 1
         """Maximum number of jobs requested by one call."""
-        self._second_at = max(2, slots // 3)
+        self._second_at = 2
+        self.limit_calls(slots)
         self.accepting = False
         """False before the start, while the worker is paused, and when it closes. (Any thread may write it.)"""
         self.running: set[Run] = set()
@@ -215,6 +217,18 @@ class FetchEngine:
         if run in self.running:
             self.running.remove(run)
             self.free += 1
+
+    def limit_calls(self, slots: int) -> None:
+        """Set how many calls a worker with so many slots makes at the same time, and for how many jobs."""
+        self.slots = slots
+        self.max_calls = 1 if self._one_call or slots < TWO_CALLS_FROM else 2
+        self.max_want = max(1, min(MAX_ROWS, -(-slots // self.max_calls)))
+        self._second_at = max(2, slots // 3)
+
+    def resize(self, slots: int) -> None:
+        """Change the maximum number of running jobs. Running jobs, and those of calls in flight, may exceed it."""
+        self.free += slots - self.slots
+        self.limit_calls(slots)
 
     def withhold(self, slots: int) -> None:
         """Take ``slots`` out of use; a negative number returns them."""

@@ -152,6 +152,11 @@ class FetchLoop:
         self.engine.withhold(slots)
         self.schedule_pump()
 
+    def resize(self, slots: int) -> None:
+        """See `FetchEngine.resize`."""
+        self.engine.resize(slots)
+        self.schedule_pump()
+
     async def caught_up(self, patient: bool) -> None:
         """See `ResultSink`."""
         engine = self.engine

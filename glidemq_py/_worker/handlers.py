@@ -128,6 +128,10 @@ class HandlerThreads(Generic[WorkT]):
         self._growing = False
         self._threads = 0
 
+    def resize(self, size: int) -> None:
+        """Change the maximum number of threads. Threads that exist are kept."""
+        self._size = size
+
     def submit(self, work: WorkT) -> None:
         """Run ``work`` in a thread as soon as one is free."""
         self._waiting.put(work)

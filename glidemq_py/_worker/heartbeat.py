@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -35,8 +35,10 @@ _PAUSE_AFTER_FAILURE_S = 1.0
 _JOBS_A_CALL = 200
 
 
-def registration(started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str) -> str:
-    """Return the registration of a worker: the fields that Node peers write too, and three of our own.
+def registration(
+    started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, home: str = ""
+) -> str:
+    """Return the registration of a worker: the fields that Node peers write too, and four of our own.
 
     Args:
         started_at: Epoch ms.
@@ -44,6 +46,7 @@ def registration(started_at: int, active: int, silence: int, lock_duration: int,
         silence: `Worker.unresponsive_seconds`, in ms.
         lock_duration: How long other workers wait after the last heartbeat before they recover this worker's jobs, ms.
         stalled_policy: `WorkerOptions.stalled_policy`; "" is left out.
+        home: Name of the queue whose heartbeats get commands for the worker; "" = this one.
     """
     fields: dict[str, object] = {
         "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": started_at, "activeJobs": active,
@@ -51,6 +54,8 @@ def registration(started_at: int, active: int, silence: int, lock_duration: int,
     }  # fmt: skip
     if stalled_policy:
         fields["stalledPolicy"] = stalled_policy
+    if home:
+        fields["home"] = home
     return json.dumps(fields)
 
 
@@ -68,6 +73,7 @@ class Heartbeat:
         running: The running jobs; read from the heartbeat thread.
         lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
+        commands: Called on the loop with commands for the worker.
         unsupported: Called on the loop, once, if the queue uses a feature that this version does not have.
     """
 
@@ -83,6 +89,7 @@ class Heartbeat:
         lost: Callable[[Run, int], None],
         unresponsive_seconds: Callable[[], float],
         unsupported: Callable[[UnsupportedFeatureError], None],
+        commands: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._connect = connect
         self._source = source
@@ -93,6 +100,7 @@ class Heartbeat:
         self._lost = lost
         self._unresponsive_seconds = unresponsive_seconds
         self._unsupported = unsupported
+        self._commands = commands
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: Transport | None = None
@@ -169,6 +177,8 @@ class Heartbeat:
             jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
             reply = await self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
+            if reply.commands and self._commands is not None:
+                self._call_in_loop(self._commands, reply.commands)
             for run, status in zip(part, reply.statuses, strict=True):
                 if status != AttemptStatus.OK and run in self._running:
                     self._call_in_loop(self._lost, run, status)

@@ -97,7 +97,8 @@ class Lane:
         self._quiet_since: float | None = None
         self._closing = False
         self._always = position == 0
-        """The first queue always has heartbeats: health checks read its registration."""
+        """The first queue always has heartbeats: health checks read its registration, and it gets commands."""
+        self._home = "" if self._always else opening.several[0].keys.name
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
@@ -152,7 +153,7 @@ class Lane:
         background = self.background = Background(
             link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
             listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
-            expects_outbox=self._expects_outbox,
+            expects_outbox=self._expects_outbox, control=opening.control,
         )  # fmt: skip
         self.fetching.started = None
         background.outbox.wake()
@@ -190,10 +191,12 @@ class Lane:
         if self.background is not None or self._closing:
             return
         options = self._opening.options
-        info = registration(self._started_at, 0, 0, options.lock_duration, options.stalled_policy)
+        info = registration(self._started_at, 0, 0, options.lock_duration, options.stalled_policy, self._home)
         call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
         try:
-            await self.link.transport.call(call)
+            reply = await self.link.transport.call(call)
+            if reply.commands and self._opening.control is not None:
+                self._opening.control.run(self.link, reply.commands)
         except UnsupportedFeatureError as error:
             self.fetching.refuse(error)
         except GlideMQError as error:
@@ -232,6 +235,11 @@ class _Running:
         """Every job whose handler has not ended."""
         return [run for lane in self._lanes for run in lane.runner.running]
 
+    def resize(self, concurrency: int) -> None:
+        """See `Runner.resize`."""
+        for lane in self._lanes:
+            lane.runner.resize(concurrency)
+
     def cancel(self, job_id: str, queue: str | None = None) -> bool:
         """Cancel a job; ids of different queues may be equal. See `BaseWorker.cancel_job`."""
         names = {run.job.queue_name for run in self.running if run.job.id == job_id and not run.attempt.ended}
@@ -269,6 +277,13 @@ class _Fetching:
         for lane in self._lanes:
             lane.fetching.engine.accepting = True
             lane.fetching.engine.wake()
+        self._pool.pump()
+
+    def resize(self, slots: int) -> None:
+        """See `FetchLoop.resize`."""
+        self._pool.resize(slots)
+        for lane in self._lanes:
+            lane.fetching.engine.limit_calls(slots)
         self._pool.pump()
 
     def rate_limit(self, milliseconds: int) -> None:

@@ -172,6 +172,10 @@ class AttemptRunner:
         """Stop the handler of an ended attempt, if possible."""
         raise NotImplementedError
 
+    def resize(self, concurrency: int) -> None:
+        """Change the maximum number of handlers at the same time."""
+        raise NotImplementedError
+
     def cancel(self, job_id: str, _: str | None = None) -> bool:
         """Cancel a running job (it fails as revoked); return False if this worker does not run it."""
         for run in self.running:
@@ -254,6 +258,10 @@ class Runner(AttemptRunner):
         self._middleware = middleware
         self._continuations = Continuations()
         self._threads = HandlerThreads(concurrency, _invoke, self._ended, f"glidemq-{name}")
+
+    def resize(self, concurrency: int) -> None:
+        """See `AttemptRunner`."""
+        self._threads.resize(concurrency)
 
     def start(self, run: Run) -> None:
         """Start the handler of a job."""

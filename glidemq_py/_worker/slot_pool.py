@@ -67,6 +67,11 @@ class SlotPool:
         self._ended = 0
         self._since: float | None = None
 
+    def resize(self, slots: int) -> None:
+        """Change the maximum number of running jobs."""
+        self.free += slots - self.slots
+        self.slots = slots
+
     def entered(self, engine: PooledEngine, pump: Callable[[], None]) -> None:
         """Register an engine whose queue may have ready jobs."""
         if engine not in self.ready:

@@ -63,6 +63,9 @@ from glidemq_py.errors.queues import (
     SchedulerBusyError,
     StagedWriteError,
     UnsupportedFeatureError,
+    WorkerCommandError,
+    WorkerNotFoundError,
+    WorkerTimeoutError,
 )
 from glidemq_py.errors.server import (
     AmbiguousResultError,
@@ -154,7 +157,10 @@ __all__ = [
     "UnsupportedOptionError",
     "WaitTimeoutError",
     "WaitingChildrenError",
+    "WorkerCommandError",
+    "WorkerNotFoundError",
     "WorkerTargetError",
+    "WorkerTimeoutError",
 ]
 
 _HOME: Final = __name__

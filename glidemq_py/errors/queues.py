@@ -20,6 +20,9 @@ __all__ = [
     "SchedulerBusyError",
     "StagedWriteError",
     "UnsupportedFeatureError",
+    "WorkerCommandError",
+    "WorkerNotFoundError",
+    "WorkerTimeoutError",
 ]
 
 
@@ -270,3 +273,61 @@ class ResultsLostError(GlideMQError):
         else:
             what = f"{self.count} results were deleted before they were read; keep finished jobs longer"
         return f"queue {self.queue!r}: {what}; set failOnDataLoss=false to continue without them"
+
+
+class WorkerNotFoundError(GlideMQError):
+    """No worker with this id is registered with the queue, or it is not one of this library.
+
+    Attributes:
+        worker: id of the worker.
+    """
+
+    worker: str
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(worker)
+        self.worker = worker
+
+    def __str__(self) -> str:
+        return f"worker {self.worker!r} not found"
+
+
+class WorkerTimeoutError(GlideMQError):
+    """Workers did not answer a command in time: they died, have lost their connection, or are of an older version.
+
+    Attributes:
+        workers: ids of these workers.
+        answered: ids of the workers that did answer.
+    """
+
+    workers: Sequence[str]
+    answered: Sequence[str]
+
+    def __init__(self, workers: Sequence[str], answered: Sequence[str] = ()) -> None:
+        super().__init__(workers, answered)
+        self.workers = workers
+        self.answered = answered
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.workers[:5]) + (", ..." if len(self.workers) > 5 else "")
+        return f"no answer in time from {len(self.workers)} workers ({shown}); {len(self.answered)} answered"
+
+
+class WorkerCommandError(GlideMQError):
+    """A worker could not run a command.
+
+    Attributes:
+        worker: id of the worker.
+        reason: why, as the worker reports it.
+    """
+
+    worker: str
+    reason: str
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(worker, reason)
+        self.worker = worker
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"worker {self.worker!r}: {self.reason}"

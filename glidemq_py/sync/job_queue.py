@@ -49,6 +49,7 @@ from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, Metric
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.remote_control.queue_api import _TIMEOUT_MS, WorkerActivity
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import JobScheduler
@@ -897,6 +898,116 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def ping_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Return the ids of the workers that answer.
+
+        A worker reads commands with its heartbeat: every ten seconds, or three times per lock duration if that is
+        shorter.
+
+        Args:
+            worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
+            timeout: How long to wait for answers, in ms or as a timedelta.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If ``worker`` is given and does not answer in time.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.ping_workers(worker, timeout=timeout))
+
+    def inspect_workers(
+        self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+    ) -> list[WorkerActivity]:
+        """Return what workers run: the jobs with their names and start times, and whether the worker fetches.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `ping_workers`.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.inspect_workers(worker, timeout=timeout))
+
+    def quiet_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
+
+        The workers stay quiet until `resume_workers`, or until they end. `Queue.pause` also affects new workers.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `ping_workers`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.quiet_workers(worker, timeout=timeout))
+
+    def resume_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
+        """Let quiet or paused workers fetch jobs again.
+
+        Args:
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `ping_workers`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.resume_workers(worker, timeout=timeout))
+
+    def resize_workers(
+        self, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+    ) -> list[str]:
+        """Change how many jobs workers run at the same time, until they end. Running jobs continue.
+
+        Args:
+            concurrency: Maximum number of jobs per worker, 1..10_000.
+            worker: Id of one worker; None means all workers of the queue.
+            timeout: See `ping_workers`.
+
+        Returns:
+            The ids of the workers.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+            WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.resize_workers(concurrency, worker, timeout=timeout))
+
+    def cancel_on_worker(self, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS) -> bool:
+        """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
+
+        `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for what is cancelled.
+
+        Args:
+            job_id: Id of the job.
+            worker: Id of the worker.
+            timeout: See `ping_workers`.
+
+        Returns:
+            False if the worker does not run the job.
+
+        Raises:
+            WorkerNotFoundError: If there is no such worker.
+            WorkerTimeoutError: If the worker does not answer in time. It may still obey.
+            GlideMQValidationError: If an argument is invalid.
+        """
+        return run_immediately(self._core.cancel_on_worker(job_id, worker, timeout=timeout))
 
     def create_batch(
         self,

@@ -21,7 +21,7 @@ OUR_KEYS = re.compile(
     r"|lock:[a-z:]+|dedup-expiry|w:.*"
     r"|outbox|waiting-children|children-watch|flows|temporary|results|leases"
     r"|ranked-above|ranked-below|delayed-own|depvals:.*|failure-counts|failure-retries|fair|fair-[a-z]+|fairq:.*"
-    r"|batches|batch:.*|batch-jobs:.*)$"
+    r"|batches|control:.*|batch:.*|batch-jobs:.*)$"
 )
 OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "priorityClock", "slot",
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",

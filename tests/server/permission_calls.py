@@ -277,6 +277,19 @@ def of_lease(use: Callable[[Queue[Any, Any], Any], Awaitable[Any]]) -> Call:
     return run
 
 
+def of_worker(use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
+    """Return the call of a command to a worker."""
+
+    async def run(place: Place) -> None:
+        async def handle(_: Job) -> None:
+            return None
+
+        async with Worker(place.name, handle, place.admin_url, lock_duration=1_000) as worker:
+            await use(place.queue, worker.consumer)
+
+    return run
+
+
 def of_batch(use: Callable[[Queue, JobBatch], Awaitable[Any]]) -> Call:
     """Return the call of a method of a batch with a job, or of its queue."""
 
@@ -803,6 +816,12 @@ CALLS: dict[str, Call] = {
     "Lease.fail": of_lease(lambda queue, lease: Lease.from_token(queue, lease.token).fail("no")),
     "Lease.extend": of_lease(lambda _, lease: lease.extend(5_000)),
     "Lease.release": of_lease(lambda _, lease: lease.release()),
+    "Queue.cancel_on_worker": of_worker(lambda queue, worker: queue.cancel_on_worker("1", worker)),
+    "Queue.inspect_workers": of_worker(lambda queue, worker: queue.inspect_workers(worker)),
+    "Queue.ping_workers": of_worker(lambda queue, worker: queue.ping_workers(worker)),
+    "Queue.quiet_workers": of_worker(lambda queue, worker: queue.quiet_workers(worker)),
+    "Queue.resize_workers": of_worker(lambda queue, worker: queue.resize_workers(2, worker)),
+    "Queue.resume_workers": of_worker(lambda queue, worker: queue.resume_workers(worker)),
     "Queue.create_batch": of_queue("create_batch", on_success=("callback",)),
     "Queue.get_batch": of_batch(lambda queue, batch: queue.get_batch(batch.id)),
     "Queue.iter_batches": of_batch(lambda queue, _: consume(queue.iter_batches())),

@@ -303,6 +303,7 @@ DECODERS = dict(
                 "_features.limits.queue_api:_group",
                 "_features.fair_keys.queue_api:_rows",
                 "_features.job_batches.calls:_numbers",
+                "_features.remote_control.calls:_texts",
                 "_features.outbox:_read",
                 "_features.schedulers.entry:_read",
                 "_features.schedulers.entry:_due",

@@ -22,7 +22,9 @@ EXPORTED = {
     "GlobalLimits", "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
-    "TokenLimiter", "JobRef", "Dependency", "BatchJob", "BatchRef", "BatchStatus", "JobBatch", "JobBatchFinishedError",
+    "TokenLimiter", "JobRef", "Dependency",
+    "RunningJob", "WorkerActivity", "WorkerCommandError", "WorkerNotFoundError", "WorkerTimeoutError",
+    "BatchJob", "BatchRef", "BatchStatus", "JobBatch", "JobBatchFinishedError",
     "JobBatchNotFoundError", "Durability", "DurabilityError",
     "Maintenance", "BackupError", "BackupInfo", "BackupSchedule", "QueueNotEmptyError", "RestoreReport",
     # errors

@@ -208,6 +208,8 @@ class HeartbeatReply(NamedTuple):
 
     now: int
     statuses: list[int]
+    commands: Sequence[str] = ()
+    """Commands for the worker (glidemq_py/_features/remote_control)."""
 
 
 @declared("recover_stalled_reply")

@@ -79,6 +79,18 @@ G.calls = {
   remove_deduplication = function(args) return { id = args[1] } end,
   invalidate = function(args) return { token = args[1] } end,
   leave = function(args) return { consumer = args[1] } end,
+  control_workers = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { command = r[1], workers = r[2] }
+  end,
+  control_reply = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { request = r[1], worker = r[2], text = r[3] }
+  end,
+  control_replies = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { request = r[1], workers = r[2] }
+  end,
   pass_wake_up = function() end,
   workers = function() end,
   extend_leases = function(args)
@@ -543,11 +555,12 @@ G.replies = {
     return cmsgpack.pack({ r.now, r.statuses, r.jobs, r.next_due, r.flags, r.dropped, r.budgets })
   end,
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
-  heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses }) end,
+  heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses, r.commands }) end,
   recover_stalled = function(r)
     return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
   end,
   run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait }) end,
+  control_workers = function(r) return cmsgpack.pack({ r.sent, r.elsewhere, r.unknown }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,

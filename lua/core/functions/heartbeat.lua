@@ -1,7 +1,7 @@
 -- heartbeat: register a worker and renew the locks of its jobs.
--- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses}
+-- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses, commands}
 -- job: {id, entry, fence, processed_on}   status: 0 locked by this worker, 2 gone, 3 stale, 7 locked but revoked
--- info '' = do not register (a heartbeat between two registrations).
+-- info '' = do not register (a heartbeat between two registrations). commands: texts of control_workers
 -- Both clocks are renewed: `lastActive` for Node peers, and the entry's idle time (XCLAIM to the same consumer, no
 -- delivery counted), so that neither our recovery nor XAUTOCLAIM of a Node peer recovers a job whose worker is alive.
 -- Bound: the jobs given.
@@ -30,9 +30,9 @@ end
 
 G.export('heartbeat', { 'allow-oom' }, function(q, request)
   local now = G.now(q)
-  local now_text, statuses = G.int(now), {}
+  local now_text, statuses, commands = G.int(now), {}, {}
   if request.info ~= '' then
-    redis.call('SET', q.P .. 'w:' .. request.consumer, request.info, 'PX', request.ttl)
+    commands = G.control.register(q, request.consumer, request.info, request.ttl)
     redis.call('ZADD', q.workers, now_text, request.consumer)
     G.stalled_policy.register(q, request.consumer, request.info, now_text)
     G.remove_older(q.workers, now - FORGET_WORKER_MS)
@@ -40,5 +40,5 @@ G.export('heartbeat', { 'allow-oom' }, function(q, request)
   for i, job in ipairs(request.jobs) do
     statuses[i] = renew_lock(q, now_text, request.consumer, job)
   end
-  return G.replies.heartbeat({ now = now, statuses = statuses })
+  return G.replies.heartbeat({ now = now, statuses = statuses, commands = commands })
 end)

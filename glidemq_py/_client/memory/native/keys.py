@@ -66,8 +66,10 @@ class Keys(KeyType):
         value: bytes | None = self._find(key, bytes)
         return value
 
-    def _set(self, key: bytes, value: Any, *options: Any) -> Status | None:
-        text, life, new = as_argument(value), None, False
+    def _set(self, key: bytes, value: Any, *options: Any) -> Status | bytes | None:
+        text, life, new, before = as_argument(value), None, False, None
+        if has_get := options[-1:] == (b"GET",):
+            before, options = self._get(key), options[:-1]
         if options[:1] == (b"NX",):
             new, options = True, options[1:]
         if options[:1] == (b"PX",):
@@ -80,7 +82,7 @@ class Keys(KeyType):
         if life is not None:
             item.expireat = self._database.time + life / 1000.0
             self._database.schedule_expiry(key, item.expireat)
-        return OK
+        return before if has_get else OK
 
     def _incrby(self, key: bytes, by: Any) -> int:
         amount = integer(by)

@@ -1,0 +1,1 @@
+"""Remote control: commands to running workers, which read them with their heartbeats."""

@@ -1,0 +1,272 @@
+"""Commands to the workers of a queue, as methods of `Queue`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from glidemq_py._core import json_text as json
+from glidemq_py._core.checks import check_int, check_text
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.remote_control import calls
+from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py.errors import SerializationError, WorkerCommandError, WorkerNotFoundError, WorkerTimeoutError
+
+__all__ = [
+    "RunningJob",
+    "WorkerActivity",
+    "cancel_on_worker",
+    "inspect_workers",
+    "ping_workers",
+    "quiet_workers",
+    "resize_workers",
+    "resume_workers",
+]
+
+_TIMEOUT_MS: Final = 15_000
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.25
+_MAX_CONCURRENCY: Final = 10_000
+_NAME_LENGTH: Final = 512
+Action = Literal["ping", "inspect", "quiet", "resume", "resize", "cancel"]
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker runs.
+
+    Attributes:
+        queue: name of its queue.
+        id: its id.
+        name: its name.
+        started_at: when this attempt began, in epoch ms by the server's clock.
+    """
+
+    queue: str
+    id: str
+    name: str
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerActivity:
+    """What a worker does.
+
+    Attributes:
+        id: consumer name of the worker, as in `WorkerInfo`.
+        is_paused: True if it fetches no jobs: it was paused, or is quiet.
+        concurrency: maximum number of jobs that it runs at the same time.
+        active: number of running jobs.
+        jobs: the running jobs, at most 1,000.
+    """
+
+    id: str
+    is_paused: bool
+    concurrency: int
+    active: int
+    jobs: tuple[RunningJob, ...]
+
+
+async def ping_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Return the ids of the workers that answer.
+
+    A worker reads commands with its heartbeat: every ten seconds, or three times per lock duration if that is
+    shorter.
+
+    Args:
+        worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
+        timeout: How long to wait for answers, in ms or as a timedelta.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If ``worker`` is given and does not answer in time.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    try:
+        return sorted(await _command(self, worker, timeout, "ping"))
+    except WorkerTimeoutError as error:
+        if worker is not None:
+            raise
+        return sorted(error.answered)
+
+
+async def inspect_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[WorkerActivity]:
+    """Return what workers run: the jobs with their names and start times, and whether the worker fetches.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. Its ``answered`` names those that did.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    answers = await _command(self, worker, timeout, "inspect")
+    return [_activity(name, answers[name]) for name in sorted(answers)]
+
+
+async def quiet_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Let workers fetch no further jobs, for example before a deploy. Their running jobs continue.
+
+    The workers stay quiet until `resume_workers`, or until they end. `Queue.pause` also affects new workers.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    return sorted(await _command(self, worker, timeout, "quiet"))
+
+
+async def resume_workers(
+    self: ConnectedQueue, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Let quiet or paused workers fetch jobs again.
+
+    Args:
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    return sorted(await _command(self, worker, timeout, "resume"))
+
+
+async def resize_workers(
+    self: ConnectedQueue, concurrency: int, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> list[str]:
+    """Change how many jobs workers run at the same time, until they end. Running jobs continue.
+
+    Args:
+        concurrency: Maximum number of jobs per worker, 1..10_000.
+        worker: Id of one worker; None means all workers of the queue.
+        timeout: See `ping_workers`.
+
+    Returns:
+        The ids of the workers.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time. It may still obey.
+        WorkerCommandError: If a worker cannot change its concurrency: it has a batch handler or a sandbox.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    check_int("concurrency", concurrency, 1, _MAX_CONCURRENCY)
+    return sorted(await _command(self, worker, timeout, "resize", concurrency))
+
+
+async def cancel_on_worker(
+    self: ConnectedQueue, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS
+) -> bool:
+    """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
+
+    `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for what is cancelled.
+
+    Args:
+        job_id: Id of the job.
+        worker: Id of the worker.
+        timeout: See `ping_workers`.
+
+    Returns:
+        False if the worker does not run the job.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If the worker does not answer in time. It may still obey.
+        GlideMQValidationError: If an argument is invalid.
+    """
+    argument = [parse_job_id(job_id), self.name]
+    check_text("worker", worker, maximum=_NAME_LENGTH)
+    (answer,) = (await _command(self, worker, timeout, "cancel", argument)).values()
+    return answer is True
+
+
+async def _command(
+    queue: ConnectedQueue, worker: str | None, timeout: Milliseconds, action: Action, argument: Any = None
+) -> dict[str, Any]:
+    """Send a command and return the answers, by worker."""
+    wait_ms = to_ms("timeout", timeout, minimum=1)
+    if worker is not None:
+        check_text("worker", worker, maximum=_NAME_LENGTH)
+    link = await queue._connected()
+    deadline = time.monotonic() + wait_ms / 1000
+    request = secrets.token_hex(12)
+    text = json.dumps({"request": request, "action": action, "argument": argument})
+    places = await _send(link, text, [] if worker is None else [worker])
+    if worker is not None and not any(places.values()):
+        raise WorkerNotFoundError(worker)
+    answers: dict[str, Any] = {}
+    pause = _FIRST_PAUSE_S
+    while True:
+        for meta, names in places.items():
+            missing = [name for name in names if name not in answers]
+            if missing:
+                found = await link.transport.call(calls.control_replies(meta, request, missing))
+                answers |= {name: each for name, each in zip(missing, found, strict=True) if each is not None}
+        missing = sorted({name for names in places.values() for name in names} - answers.keys())
+        left = deadline - time.monotonic()
+        if not missing or left <= 0:
+            break
+        await link.runtime.sleep(min(pause, left))
+        pause = min(2 * pause, _LAST_PAUSE_S)
+    results = {name: _result(name, each) for name, each in answers.items()}
+    if missing:
+        raise WorkerTimeoutError(missing, sorted(results))
+    return results
+
+
+async def _send(link: QueueLink, text: str, workers: list[str]) -> dict[str, list[str]]:
+    """Send a command, and return the workers that get it by the meta key of the queue that was used."""
+    reply = await link.transport.call(calls.control_workers(link.keys.meta, text, workers))
+    places = {link.keys.meta: reply.sent}
+    for name, home in zip(reply.elsewhere[::2], reply.elsewhere[1::2], strict=True):
+        meta = QueueKeys(link.keys.prefix, home).meta
+        there = await link.transport.call(calls.control_workers(meta, text, [name]))
+        if there.sent:
+            places.setdefault(meta, []).append(name)
+    return places
+
+
+def _result(worker: str, text: str) -> Any:
+    try:
+        answer: Any = json.loads(text)
+        if "error" in answer:
+            raise WorkerCommandError(worker, str(answer["error"]))
+        return answer["result"]
+    except (SerializationError, KeyError, TypeError):
+        raise WorkerCommandError(worker, "malformed answer") from None
+
+
+def _activity(worker: str, answer: Any) -> WorkerActivity:
+    try:
+        jobs = tuple(
+            RunningJob(str(queue), str(job), str(name), int(at)) for queue, job, name, at in answer["jobs"]
+        )  # fmt: skip
+        return WorkerActivity(
+            id=worker, is_paused=bool(answer["paused"]), concurrency=int(answer["concurrency"]),
+            active=int(answer["active"]), jobs=jobs,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        raise WorkerCommandError(worker, "malformed answer") from None
