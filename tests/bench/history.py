@@ -28,7 +28,7 @@ class Variant(NamedTuple):
 
 VARIANTS = (
     Variant("timeline", "timeline of every job", PLAIN, 0.8),
-    Variant("timeline-sampled", "timeline of one job of a hundred", PLAIN, 0.95),
+    Variant("timeline-sampled", "timeline of one job of a hundred", PLAIN, 0.8),
     Variant("by-name", "figures per job name and minute", PLAIN, 0.95),
     Variant("failing", "jobs that fail once, with attempt history", "failing-unrecorded", 0.8),
 )
