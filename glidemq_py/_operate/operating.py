@@ -73,6 +73,7 @@ class JobFilter:
         data: Keys and values that the job's data must contain at its top level.
         group: Its ordering key.
         fair_key: Its fair key.
+        tags: Tags that it must have, all of them.
     """
 
     state: str | None = None
@@ -82,11 +83,16 @@ class JobFilter:
     data: Mapping[str, Any] | None = None
     group: str | None = None
     fair_key: str | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """True if the filter has a state at most: every job of a page matches."""
-        return not (self.name or self.data or self.group or self.fair_key) and self.since is None and self.until is None
+        return (
+            not (self.name or self.data or self.group or self.fair_key or self.tags)
+            and self.since is None
+            and self.until is None
+        )
 
     def conditions(self) -> list[calls.Condition]:
         """Return the conditions that the server applies."""
@@ -107,6 +113,8 @@ class JobFilter:
         if (self.group is not None and job.ordering_key != self.group) or (
             self.fair_key is not None and job.fair_key != self.fair_key
         ):
+            return False
+        if self.tags and not set(self.tags) <= set(job.tags):
             return False
         if not self.data:
             return True
@@ -423,7 +431,8 @@ def summary_of(job: Job[Any, Any]) -> JobSummary:
         id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
         due_at=job.timestamp + job._delay if first and job._delay else None, started_at=job.processed_on,
         finished_at=job.finished_on, attempts_made=job.attempts_made, priority=job.priority, group=job.ordering_key,
-        fair_key=job.fair_key, error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
+        fair_key=job.fair_key, tags=job.tags,
+        error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
     )  # fmt: skip
 
 

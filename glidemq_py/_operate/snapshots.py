@@ -118,6 +118,7 @@ class JobSummary:
         priority: Its priority; 0 without one.
         group: Its ordering key; None without one.
         fair_key: Its fair key; None without one.
+        tags: Its tags.
         error: Message of its last failure; None without one.
         error_type: Exception type of its last failure; None without one.
         progress: Its progress; None without one.
@@ -135,6 +136,7 @@ class JobSummary:
     priority: int
     group: str | None
     fair_key: str | None
+    tags: tuple[str, ...]
     error: str | None
     error_type: str | None
     progress: Any

@@ -212,6 +212,19 @@ def test_jobs_are_filtered(shell: Shell, url: str, queue_name: str) -> None:
     assert shell("job", "ls", queue_name, "--state", "sleeping").code == 2
 
 
+def test_jobs_are_filtered_by_tags(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        await queue.add("a", {}, tags=["mail", "urgent"])
+        await queue.add("b", {}, tags=["mail"])
+        await queue.add("c", {})
+
+    filled(url, queue_name, add)
+    found = shell("job", "ls", queue_name, "--tag", "mail", "--json").json()["jobs"]
+    assert [(job["id"], job["tags"]) for job in found] == [("1", ["mail", "urgent"]), ("2", ["mail"])]
+    assert len(shell("job", "ls", queue_name, "--tag", "mail", "--tag", "urgent").lines) == 2
+    assert shell("job", "rm", queue_name, "--tag", "urgent", "--yes", "--json").json()["ids"] == ["1"]
+
+
 def test_text_of_jobs_cannot_control_the_terminal(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     worked(url, queue_name, _fail_odd)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Data", "FairKey", "Group", "JobId", "JobIds", "JobName", "Limit", "Queue", "Queues", "Reason", "Since", "State",
+    "Tag",
     "Until", "filter_of",
 ]  # fmt: skip
 
@@ -43,6 +44,7 @@ Data = Annotated[
 ]
 Group = Annotated[str | None, typer.Option("--group", metavar="KEY", help="Ordering key of the jobs.")]
 FairKey = Annotated[str | None, typer.Option("--fair-key", metavar="KEY", help="Fair key of the jobs.")]
+Tag = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag of the jobs; repeated: all of them.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="Maximum number to list.")]
 Reason = Annotated[
     list[str] | None,
@@ -57,9 +59,10 @@ Reason = Annotated[
 def filter_of(
     state: str | None, name: str | None, since: str | None, until: str | None, data: list[str] | None,
     group: str | None, fair_key: str | None,
+    tags: list[str] | None = None,
 ) -> JobFilter:  # fmt: skip
     """Return the filter of these options. Raises GlideMQValidationError."""
     return operate.operating.JobFilter(
         state=state, name=name, since=time_of("--since", since), until=time_of("--until", until),
-        data=pairs_of("--data", data) if data else None, group=group, fair_key=fair_key,
+        data=pairs_of("--data", data) if data else None, group=group, fair_key=fair_key, tags=tuple(tags or ()),
     )  # fmt: skip

@@ -22,6 +22,7 @@ from glidemq_py.cli.commands.arguments import (
     Queue,
     Since,
     State,
+    Tag,
     Until,
     filter_of,
 )
@@ -71,10 +72,11 @@ async def ls(
     data: Data = None,
     group: Group = None,
     fair_key: FairKey = None,
+    tag: Tag = None,
     limit: Limit = 50,
 ) -> None:
     """List the jobs of a queue that match all given criteria."""
-    wanted = filter_of(state, name, since, until, data, group, fair_key)
+    wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
     await check_exists(shell, queue)
     found: list[JobSummary] = []
     more = False
@@ -112,6 +114,7 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("priority", job.priority or None),
         ("group", job.group),
         ("fair key", job.fair_key),
+        ("tags", ", ".join(job.tags)),
         ("progress", _json(job.progress) if job.progress is not None else None),
         ("error", (f"{job.error_type}: {job.error}" if job.error_type else job.error, "red")),
         ("options", _json(found.options) if found.options else None),
@@ -247,11 +250,12 @@ async def cancel(
     data: Data = None,
     group: Group = None,
     fair_key: FairKey = None,
+    tag: Tag = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key))
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag))
     action = operate.actions.CancelJobs(queue=queue, ids=chosen, wanted=wanted)
     done = f"cancelled {{}} of queue {queue!r}"
     await shell.change(action, f"cancel {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
@@ -269,11 +273,12 @@ async def rm(
     data: Data = None,
     group: Group = None,
     fair_key: FairKey = None,
+    tag: Tag = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Delete jobs with their logs and results."""
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key))
+    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag))
     action = operate.actions.RemoveJobs(queue=queue, ids=chosen, wanted=wanted)
     done = f"deleted {{}} from queue {queue!r}"
     await shell.change(action, f"delete {{}} from queue {queue!r}", done, yes=yes, dry_run=dry_run)
