@@ -1,0 +1,62 @@
+"""Queue names of the protocol and of this package.
+
+Clients may use a colon in queue names, which is syntax of our keys. It is stored as ``%3A``: the queue ``mail:out`` of
+a client is the queue ``mail%3Aout`` of Python and Node workers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["MAX_NAME", "QueueNameError", "check_wire_name", "engine_name", "wire_name"]
+
+MAX_NAME: Final = 256
+
+_ALLOWED: Final = re.compile(r"[A-Za-z0-9_\-.:]+", re.ASCII)
+_TO_ESCAPE: Final = re.compile(r":|%(?=3A|25)")
+_ESCAPED: Final = re.compile(r"%(3A|25)")
+
+
+class QueueNameError(ValueError):
+    """A queue name that no queue can have."""
+
+
+def check_wire_name(name: object) -> str:
+    """Check a name by the rules of the protocol for commands that add or fetch jobs.
+
+    Raises:
+        QueueNameError: If the name is invalid.
+    """
+    if not isinstance(name, str) or not name:
+        raise QueueNameError("Queue name is required")
+    if len(name) > MAX_NAME:
+        raise QueueNameError(f"Queue name too long (max {MAX_NAME} characters)")
+    if _ALLOWED.fullmatch(name) is None:
+        raise QueueNameError("Queue name contains invalid characters")
+    return name
+
+
+def engine_name(name: str) -> str:
+    """Return the name of a client's queue in this package.
+
+    Raises:
+        QueueNameError: If no queue can have this name.
+    """
+    if not name:
+        raise QueueNameError("Queue name is required")
+    escaped = _TO_ESCAPE.sub(lambda found: "%3A" if found[0] == ":" else "%25", name)
+    if len(name) > MAX_NAME or len(escaped) > MAX_NAME:
+        raise QueueNameError(f"Queue name too long (max {MAX_NAME} characters, a colon counts 3)")
+    try:
+        return validate_queue_name(escaped)
+    except GlideMQValidationError:
+        raise QueueNameError("Queue name contains invalid characters") from None
+
+
+def wire_name(name: str) -> str:
+    """Return the name of a queue of this package for clients."""
+    return _ESCAPED.sub(lambda found: ":" if found[1] == "3A" else "%", name)

@@ -1,0 +1,68 @@
+"""Options of a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from glidemq_py._core.checked_options import Converted, OptionValue, option
+from glidemq_py._core.checks import check_bool, check_int, check_text
+from glidemq_py._core.names import validate_prefix
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
+
+__all__ = ["GatewayOptions"]
+
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def _prefix(_: str, value: str) -> str:
+    return validate_prefix(value)
+
+
+def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
+    tokens = tuple(given)
+    if not tokens:
+        raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    if not all(type(token) is str and token for token in tokens):
+        raise GlideMQValidationError(option, SECRET, "must be strings that are not empty")
+    return tokens
+
+
+class GatewayOptions(OptionValue, kw_only=True):
+    """Options of a `Gateway`.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 = any free port.
+        prefix: first part of every key.
+        tokens: clients must authenticate with one of these; None disables authentication.
+        allow_anonymous: allow a ``host`` other than those of this machine without ``tokens``: every client that
+            reaches the gateway may then use the queues.
+        max_connections: maximum number of connections; others are closed at once.
+        frame_timeout: maximum time between two reads of an incomplete frame, ms or timedelta.
+        max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
+        shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
+
+    Raises:
+        GlideMQValidationError: if an option is invalid. The message never contains a token.
+    """
+
+    host: str = option(partial(check_text, maximum=255), default="127.0.0.1")
+    port: int = option(partial(check_int, minimum=0, maximum=65_535), default=6_789)
+    prefix: str = option(_prefix, default=DEFAULT_PREFIX)
+    tokens: Converted[tuple[str, ...] | None, Iterable[str] | None] = option(_tokens, default=None, repr=False)
+    allow_anonymous: bool = option(check_bool, default=False)
+    max_connections: int = option(partial(check_int, minimum=1, maximum=1_000_000), default=20_000)
+    frame_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=DAY_MS), default=60_000)
+    max_unsent: int = option(partial(check_int, minimum=65_536, maximum=2**31), default=67_108_864)
+    shutdown_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=0, maximum=DAY_MS), default=30_000)
+
+    def _check_given(self) -> None:
+        if self.host not in _LOCAL and self.tokens is None and not self.allow_anonymous:
+            problem = f"is required with the host {self.host!r}; allow_anonymous=True disables authentication"
+            raise GlideMQValidationError("tokens", None, problem)

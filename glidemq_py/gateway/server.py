@@ -1,0 +1,133 @@
+"""`Gateway`: the listening socket, the sessions, and the queues that they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any, Final, Self
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.async_transport import SharedClient
+from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError
+from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.session import Session, token_digests
+
+__all__ = ["Gateway"]
+
+_log = get_logger(__name__)
+
+_QUEUES_KEPT: Final = 10_000
+
+
+class Gateway:
+    """Serve clients of bunqueue's protocol: ``async with Gateway(url, port=6789) as gateway``.
+
+    A gateway keeps only connections, so any number of them may serve the same queues.
+
+    Args:
+        connection: As for `Queue`: a URL, `ConnectionOptions`, an existing GLIDE client, or None.
+        **options: Fields of `GatewayOptions`.
+
+    Attributes:
+        port: The port it listens on, once it is started.
+
+    Raises:
+        GlideMQValidationError: If an option is invalid.
+    """
+
+    def __init__(self, connection: Connection = None, **options: Any) -> None:
+        self.options = GatewayOptions(**options)
+        if connection is not None:
+            check_connection(connection)
+        from glidemq_py import __version__
+
+        self.version = __version__
+        self.digests = token_digests(self.options.tokens)
+        self.port = self.options.port
+        self._connection = connection
+        self._client: ConnectionSource | None = None
+        self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._sessions: set[Session] = set()
+        self._server: asyncio.Server | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    async def start(self) -> None:
+        """Connect to the server of the queues, and listen.
+
+        Raises:
+            GlideMQConnectionError: If the server of the queues cannot be reached.
+            OSError: If the address cannot be used.
+            ClosedError: If the gateway was closed.
+        """
+        if self._is_closing:
+            raise ClosedError("the gateway is closed")
+        self._client = await SharedClient.open(self._connection)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Session(self), self.options.host, self.options.port)
+        except BaseException:
+            await self._close_client()
+            raise
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening, wait for running commands, and close all connections. Idempotent."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._server is not None:
+            self._server.close()
+        grace = self.options.shutdown_timeout / 1_000
+        await asyncio.gather(*(session.drain(grace) for session in tuple(self._sessions)))
+        await asyncio.gather(*(queue.close() for queue in self._queues.values()), return_exceptions=True)
+        self._queues.clear()
+        await self._close_client()
+
+    async def __aenter__(self) -> Self:
+        """Start the gateway."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the gateway."""
+        await self.close()
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections of clients."""
+        return len(self._sessions)
+
+    async def queue(self, name: str) -> Queue[Any, Any]:
+        """Return the queue of this name (that of this package, not the one of the protocol)."""
+        found = self._queues.get(name)
+        if found is not None:
+            self._queues.move_to_end(name)
+            return found
+        if self._client is None or self._is_closing:
+            raise ClosedError("the gateway is closing")
+        found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
+        if len(self._queues) > _QUEUES_KEPT:
+            task = asyncio.create_task(self._queues.popitem(last=False)[1].close())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        return found
+
+    def opened(self, session: Session) -> bool:
+        """Register a session; return False if there are too many."""
+        if self._is_closing or len(self._sessions) >= self.options.max_connections:
+            _log.warning("gateway: rejected a connection: %d are open", len(self._sessions))
+            return False
+        self._sessions.add(session)
+        return True
+
+    def closed(self, session: Session) -> None:
+        """Forget a session."""
+        self._sessions.discard(session)
+
+    async def _close_client(self) -> None:
+        if isinstance(self._client, SharedClient):
+            await self._client.close()

@@ -1,0 +1,246 @@
+"""One connection of a client: reads frames, runs their commands, and writes the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, TypeGuard, cast
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
+from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.table import Answer, CommandError, check_fields
+from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
+
+__all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
+
+_log = get_logger(__name__)
+
+MAX_RUNNING: Final = 50
+"""Commands of one connection that run at a time; the next ones wait."""
+_MAX_UNSTARTED: Final = 100
+"""Frames that wait before the connection is read no further."""
+
+
+class GatewayState(Protocol):
+    """What sessions use of their gateway."""
+
+    options: GatewayOptions
+    version: str
+
+    @property
+    def digests(self) -> Sequence[bytes]:
+        """Digests of the tokens; empty without authentication."""
+        ...
+
+    async def queue(self, name: str) -> Queue[Any, Any]:
+        """Return the open queue of this name."""
+        ...
+
+    def opened(self, session: Session) -> bool:
+        """Register a session; return False if there are too many."""
+        ...
+
+    def closed(self, session: Session) -> None:
+        """Forget a session."""
+        ...
+
+
+def token_digests(tokens: Sequence[str] | None) -> list[bytes]:
+    """Return digests of the tokens; they have equal lengths, so comparing them reveals no length."""
+    return [_digest(token) for token in tokens or ()]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class Session(asyncio.Protocol):
+    """The protocol of one connection.
+
+    Commands start in the order of their frames and may end in any order. While `MAX_RUNNING` run, or the client does
+    not read its answers, the connection is not read.
+
+    Args:
+        state: The gateway.
+    """
+
+    def __init__(self, state: GatewayState) -> None:
+        self.state = state
+        self._is_authenticated = not state.digests
+        self._reader = FrameReader(MAX_FRAME if self._is_authenticated else MAX_UNAUTHENTICATED_FRAME)
+        self._transport: asyncio.Transport | None = None
+        self._unstarted: deque[bytes] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_write_paused = False
+        self._is_ending = False
+
+    # -- connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection unless there are too many."""
+        # Of uvloop it is no subclass.
+        self._transport = cast("asyncio.Transport", transport)
+        if not self.state.opened(self):
+            self._abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the session; running commands are cancelled."""
+        self._is_ending = True
+        self._stop_timer()
+        self._unstarted.clear()
+        for task in self._running:
+            task.cancel()
+        self._transport = None
+        self.state.closed(self)
+
+    def pause_writing(self) -> None:
+        """Stop reading: the client does not read its answers."""
+        self._is_write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """Read again."""
+        self._is_write_paused = False
+        self._start()
+        self._update_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Run the commands of the frames that are complete."""
+        if self._is_ending:
+            return
+        self._unstarted.extend(self._reader.feed(data))
+        self._stop_timer()
+        self._start()
+        if self._reader.oversized:
+            limit, size = self._reader.limit, self._reader.oversized
+            self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
+            self._end()  # once the commands before it are answered
+        elif self._reader.has_partial:
+            seconds = self.state.options.frame_timeout / 1_000
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._abort)
+        self._update_reading()
+
+    async def drain(self, seconds: float) -> None:
+        """Accept no more commands, wait for the running ones, and close the connection."""
+        self._is_ending = True
+        self._unstarted.clear()
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+        if self._running:
+            self._abort()  # connection_lost cancels them
+        self._end()
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def authenticate(self, token: str) -> bool:
+        """Accept a token; return False if it is invalid."""
+        given = _digest(token)
+        # All digests are compared, so that the time does not reveal which one matches.
+        fits = [hmac.compare_digest(given, each) for each in self.state.digests]
+        if not any(fits):
+            return False
+        self._is_authenticated = True
+        self._reader.limit = MAX_FRAME
+        return True
+
+    def _start(self) -> None:
+        while self._unstarted and len(self._running) < MAX_RUNNING and not self._is_write_paused:
+            self._start_one(self._unstarted.popleft())
+
+    def _start_one(self, payload: bytes) -> None:
+        try:
+            value = value_of(payload)
+        except InvalidValueError:
+            self._answer(None, _failure("Invalid command format"))
+            return
+        if not _is_map(value):
+            self._answer(None, _failure("Invalid command format" if value is None else "Invalid command"))
+            return
+        given, name = value, value.get("cmd")
+        if not isinstance(name, str) or not name:
+            self._answer(given, _failure("Invalid command"))
+            return
+        task = asyncio.get_running_loop().create_task(self._run(name, given))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
+        try:
+            answer = await self._execute(name, given)
+        except (CommandError, GlideMQError) as error:
+            answer = _failure(str(error))
+        except Exception:
+            _log.exception("gateway: command %s failed", name)
+            answer = _failure("Internal error")
+        self._answer(given, answer)
+
+    async def _execute(self, name: str, given: Mapping[Any, Any]) -> Answer:
+        command = COMMANDS.get(name)
+        # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
+        if not self._is_authenticated and (command is None or not command.is_public):
+            raise CommandError("Not authenticated")
+        if command is None:
+            raise CommandError(f"Unknown command: {name}")
+        return {"ok": True, **await command.handler(self, check_fields(command, given))}
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._start()
+        if self._is_ending:
+            self._end()
+        else:
+            self._update_reading()
+
+    def _answer(self, given: Mapping[Any, Any] | None, answer: Answer) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if given is not None and "reqId" in given:
+            answer["reqId"] = given["reqId"]
+        transport.write(frame_of(answer))
+        if transport.get_write_buffer_size() > self.state.options.max_unsent:
+            _log.warning("gateway: closed a connection that did not read its answers")
+            self._abort()
+
+    # -- flow control ----------------------------------------------------------------------------------------
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._is_write_paused or self._is_ending or len(self._unstarted) > _MAX_UNSTARTED:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._is_ending = True
+        self._stop_timer()
+        if self._transport is not None and not self._running and not self._unstarted:
+            self._transport.close()
+
+    def _abort(self) -> None:
+        self._is_ending = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _is_map(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _failure(error: str) -> Answer:
+    return {"ok": False, "error": error}

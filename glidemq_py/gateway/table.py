@@ -1,0 +1,176 @@
+"""Declarations of commands: name, group, fields with types and limits, and handler.
+
+Dispatch, validation, the table in the documentation and the fuzzer of the tests are derived from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_fields"]
+
+Answer = dict[str, Any]
+"""Fields of an answer besides ``ok`` and ``reqId``."""
+Handler = Callable[["Session", Mapping[str, Any]], Awaitable[Answer]]
+
+
+class CommandError(Exception):
+    """A command that is rejected; the message is the ``error`` of the answer."""
+
+
+class Kind(StrEnum):
+    """Types of fields."""
+
+    TEXT = "string"
+    QUEUE = "queue name"
+    STRICT_QUEUE = "queue name of the protocol"
+    NUMBER = "number"
+    INTEGER = "integer"
+    FLAG = "boolean"
+    TEXTS = "list of strings"
+    LIST = "list"
+    MAP = "map"
+    ANY = "any value"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a command.
+
+    Attributes:
+        name: Name on the wire.
+        kind: Type of the value.
+        required: If False, the field may be absent or null.
+        minimum: Smallest number, or None.
+        maximum: Largest number, or longest text, or None.
+        default: Value if the field is absent.
+    """
+
+    name: str
+    kind: Kind = Kind.TEXT
+    required: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of the protocol.
+
+    Attributes:
+        name: Value of ``cmd``.
+        group: Section of the documentation.
+        handler: Returns the answer, or raises `CommandError`.
+        summary: What the command does, for the documentation.
+        fields: Fields besides ``cmd`` and ``reqId``.
+        is_public: True if the command is accepted before `Auth`.
+    """
+
+    name: str
+    group: str
+    handler: Handler
+    summary: str
+    fields: tuple[Field, ...] = ()
+    is_public: bool = False
+
+
+def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the values of a command's fields, with defaults for the absent ones.
+
+    Raises:
+        CommandError: If a field is missing or invalid; the message names it.
+    """
+    return {field.name: check_field(field, given.get(field.name)) for field in command.fields}
+
+
+def check_field(field: Field, value: Any) -> Any:
+    """Return the value of one field.
+
+    Raises:
+        CommandError: If the value is missing or invalid.
+    """
+    if field.kind is Kind.STRICT_QUEUE or field.kind is Kind.QUEUE:
+        return _queue(field, value)
+    if value is None:
+        if field.required:
+            raise CommandError(f"{field.name} is required")
+        return field.default
+    check = _CHECKS.get(field.kind)
+    return value if check is None else check(field, value)
+
+
+def _queue(field: Field, value: Any) -> str:
+    try:
+        if field.kind is Kind.STRICT_QUEUE or not isinstance(value, str):
+            value = check_wire_name(value)
+        return engine_name(value)
+    except QueueNameError as error:
+        raise CommandError(str(error)) from None
+
+
+def _text(field: Field, value: Any) -> str:
+    if not isinstance(value, str):
+        raise CommandError(f"{field.name} must be a string")
+    if field.maximum is not None and len(value) > field.maximum:
+        raise CommandError(f"{field.name} must be at most {field.maximum:.0f} characters")
+    return value
+
+
+def _number(field: Field, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(f"{field.name} must be a number")
+    if not math.isfinite(value):
+        raise CommandError(f"{field.name} must be a finite number")
+    if field.minimum is not None and value < field.minimum:
+        raise CommandError(f"{field.name} must be at least {field.minimum:.0f}")
+    if field.maximum is not None and value > field.maximum:
+        raise CommandError(f"{field.name} must be at most {field.maximum:.0f}")
+    return value
+
+
+def _integer(field: Field, value: Any) -> int:
+    number = _number(field, value)
+    if int(number) != number:
+        raise CommandError(f"{field.name} must be an integer")
+    return int(number)
+
+
+def _flag(field: Field, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CommandError(f"{field.name} must be a boolean")
+    return value
+
+
+def _list(field: Field, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise CommandError(f"{field.name} must be a list")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _texts(field: Field, value: Any) -> list[str]:
+    for number, each in enumerate(_list(field, value)):
+        if not isinstance(each, str):
+            raise CommandError(f"{field.name}[{number}] must be a string")
+    return cast("list[str]", value)
+
+
+def _map(field: Field, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise CommandError(f"{field.name} must be a map")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+_CHECKS: Mapping[Kind, Callable[[Field, Any], Any]] = {
+    Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.FLAG: _flag, Kind.LIST: _list,
+    Kind.TEXTS: _texts, Kind.MAP: _map,
+}  # fmt: skip

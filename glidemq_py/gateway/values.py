@@ -1,0 +1,123 @@
+"""Values of the protocol: MessagePack as JavaScript clients write and read it.
+
+Numbers outside 32 bits are sent as float64, because the clients' codec decodes 64-bit integers to BigInt, which they
+reject. `undefined` is the extension type 0: absent in a map, null in a list. Dates are timestamps (type -1).
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgpack
+
+__all__ = ["MAX_DEPTH", "MAX_ELEMENTS", "UNDEFINED", "InvalidValueError", "frame_of", "value_of"]
+
+MAX_DEPTH: Final = 200
+"""Deepest nesting of lists and maps in a received value."""
+MAX_ELEMENTS: Final = 2_000_000
+"""Largest number of elements of all lists and maps in a received value."""
+
+_msgpack: Any = msgpack  # it has no type annotations
+_LONGEST: Final = 1_000_000
+_INT_MIN, _INT_MAX = -(2**31), 2**32
+_UNDEFINED_CODE: Final = 0
+
+
+class InvalidValueError(ValueError):
+    """The bytes are not one MessagePack value within the limits."""
+
+
+UNDEFINED: Final[Any] = _msgpack.ExtType(_UNDEFINED_CODE, b"\0")
+"""JavaScript's `undefined`, in an answer."""
+
+
+class _Counter:
+    """Counts elements while a value is decoded, and replaces `undefined`."""
+
+    __slots__ = ("containers", "elements")
+
+    def __init__(self) -> None:
+        self.containers = 0
+        self.elements = 0
+
+    def map(self, found: dict[Any, Any]) -> dict[Any, Any]:
+        self._add(len(found))
+        if any(each is UNDEFINED for each in found.values()):
+            return {key: each for key, each in found.items() if each is not UNDEFINED}
+        return found
+
+    def list(self, found: list[Any]) -> list[Any]:
+        self._add(len(found))
+        return [None if each is UNDEFINED else each for each in found]
+
+    def _add(self, elements: int) -> None:
+        self.containers += 1
+        self.elements += elements + 1
+        if self.elements > MAX_ELEMENTS:
+            raise InvalidValueError(f"more than {MAX_ELEMENTS:,} elements")
+
+
+def _extension(code: int, data: bytes) -> Any:
+    return UNDEFINED if code == _UNDEFINED_CODE else _msgpack.ExtType(code, data)
+
+
+def value_of(payload: bytes) -> Any:
+    """Return the value of a frame.
+
+    Raises:
+        InvalidValueError: If the bytes are not one MessagePack value, or exceed `MAX_DEPTH` or `MAX_ELEMENTS`.
+    """
+    counter = _Counter()
+    try:
+        value: Any = _msgpack.unpackb(
+            payload, raw=False, strict_map_key=False, timestamp=3, ext_hook=_extension, object_hook=counter.map,
+            list_hook=counter.list, max_array_len=_LONGEST, max_map_len=_LONGEST,
+        )  # fmt: skip
+    except (ValueError, TypeError, OverflowError, _msgpack.UnpackException) as error:
+        raise InvalidValueError(str(error)) from None
+    # A value cannot be deeper than it has lists and maps, so most need no walk.
+    if counter.containers > MAX_DEPTH and _is_too_deep(value):
+        raise InvalidValueError(f"nested deeper than {MAX_DEPTH}")
+    return None if value is UNDEFINED else value
+
+
+def _elements(value: Any) -> Any:
+    return value.values() if value.__class__ is dict else value
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for each in level for child in _elements(each) if child.__class__ in (dict, list)]
+        if not level:
+            return False
+    return True
+
+
+def frame_of(value: Any) -> bytes:
+    """Return the frame of an answer."""
+    packed: bytes = _msgpack.packb(_portable(value), datetime=True, unicode_errors="replace")
+    return len(packed).to_bytes(4, "big") + packed
+
+
+def _portable(value: Any) -> Any:
+    """Return the value with every integer outside 32 bits as a float."""
+    kind: Any = value.__class__
+    if kind is int:
+        return value if _INT_MIN <= value < _INT_MAX else _float(value)
+    if kind is dict:
+        return {_portable(key): _portable(each) for key, each in cast("dict[Any, Any]", value).items()}
+    if kind is list or kind is tuple:
+        return [_portable(each) for each in value]
+    if isinstance(value, datetime) or value is None or kind in (str, bytes, float, bool):
+        return value
+    return value if kind is _msgpack.ExtType or kind is _msgpack.Timestamp else str(value)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -1,0 +1,254 @@
+"""Connections to a gateway, with raw frames."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgpack
+import pytest
+
+from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py.gateway import Gateway
+from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
+from tests.server.gateway.wire import Wire, framed, packed
+from tests.server.worker_support import until
+
+TOKENS = ["first-token", "second-token"]
+
+
+@pytest.fixture
+async def gateway(url: str) -> AsyncIterator[Gateway]:
+    async with Gateway(url, port=0) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
+    async with Wire(gateway) as wire:
+        yield wire
+
+
+async def test_hello_and_ping(wire: Wire) -> None:
+    hello = await wire.call("Hello", protocolVersion=2, capabilities=["pipelining"])
+    assert hello["ok"] is True
+    assert hello["protocolVersion"] == 3
+    assert hello["capabilities"] == ["pipelining", "separate-job-name"]
+    ping = await wire.call("Ping")
+    assert ping["data"]["pong"] is True
+    assert isinstance(ping["data"]["time"], float)  # clients decode a 64-bit integer to BigInt
+
+
+@pytest.mark.parametrize("request_id", ["a", 7, 2.5, [1], {"a": None}, None])
+async def test_request_id_of_any_type_is_returned(wire: Wire, request_id: Any) -> None:
+    assert (await wire.call("Ping", reqId=request_id))["reqId"] == request_id
+
+
+async def test_no_request_id_is_no_request_id(wire: Wire) -> None:
+    wire.send(packed({"cmd": "Ping"}))
+    assert "reqId" not in await wire.receive()
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b"", "Invalid command format"),
+        (b"\xc1", "Invalid command format"),
+        (b"\xc0", "Invalid command format"),
+        (b"\x82\xa1a\x01", "Invalid command format"),
+        (b"\x01\x02", "Invalid command format"),
+        (b"\xd9\x04abc", "Invalid command format"),
+        (b"\xa1\xff", "Invalid command format"),
+        (b"\xdd\xff\xff\xff\xff", "Invalid command format"),
+        (b"\x91" * 5_000 + b"\xc0", "Invalid command format"),
+        (b"\x91" * 300 + b"\xc0", "Invalid command format"),
+        (msgpack.packb([1]), "Invalid command"),
+        (msgpack.packb("Ping"), "Invalid command"),
+        (msgpack.packb(1), "Invalid command"),
+        (msgpack.packb({}), "Invalid command"),
+        (msgpack.packb({"cmd": 1}), "Invalid command"),
+        (msgpack.packb({"cmd": "ping"}), "Unknown command: ping"),
+        (msgpack.packb({"cmd": "Pause"}), "Queue name is required"),
+        (msgpack.packb({"cmd": "Pause", "queue": 1}), "Queue name is required"),
+        (msgpack.packb({"cmd": "Pause", "queue": "{a}"}), "Queue name contains invalid characters"),
+        (msgpack.packb({"cmd": "Pause", "queue": "q" * 257}), "Queue name too long"),
+    ],
+)
+async def test_bad_frame_is_answered_and_the_connection_stays_open(wire: Wire, payload: bytes, error: str) -> None:
+    wire.send(framed(payload))
+    answer = await wire.receive()
+    assert answer["ok"] is False
+    assert answer["error"].startswith(error)
+    assert (await wire.call("Ping"))["ok"] is True
+
+
+async def test_frames_arrive_in_pieces_and_together(wire: Wire) -> None:
+    frames = b"".join(packed({"cmd": "Ping", "reqId": number}) for number in range(20))
+    for start in range(0, len(frames), 7):
+        wire.send(frames[start : start + 7])
+        await wire.writer.drain()
+    assert sorted([(await wire.receive())["reqId"] for _ in range(20)]) == list(range(20))
+
+
+async def test_oversized_frame_is_answered_and_ends_the_connection(wire: Wire) -> None:
+    wire.send(packed({"cmd": "Ping", "reqId": "before"}) + (67_108_865).to_bytes(4, "big") + b"rest")
+    answers = [await wire.receive(), await wire.receive()]
+    assert {"ok": False, "error": "Frame too large: 67108865 bytes exceeds maximum 67108864"} in answers
+    assert await wire.is_closed()
+
+
+async def test_incomplete_frame_ends_the_connection_but_idling_does_not(url: str) -> None:
+    async with Gateway(url, port=0, frame_timeout=100) as gateway, Wire(gateway) as idle, Wire(gateway) as partial:
+        assert (await idle.call("Ping"))["ok"] is True
+        partial.send(b"\x00\x00\x00\x05ab")
+        assert await partial.is_closed()
+        assert (await idle.call("Ping"))["ok"] is True
+
+
+async def test_tokens(url: str) -> None:
+    async with Gateway(url, port=0, tokens=TOKENS) as gateway, Wire(gateway) as wire:
+        for cmd in ("Ping", "Hello", "Nonsense"):
+            assert (await wire.call(cmd))["error"] == "Not authenticated"
+        for wrong in ("", "first", None, 5, "first-token ", b"first-token"):
+            assert (await wire.call("Auth", token=wrong))["error"] == "Invalid token"
+        wire.send(packed({"cmd": "Auth", "token": TOKENS[1]}))
+        assert (await wire.receive())["ok"] is True
+        assert (await wire.call("Ping"))["ok"] is True
+        assert (await wire.call("Ping", padding="x" * 100_000))["ok"] is True
+
+
+async def test_frames_before_authentication_are_small(url: str) -> None:
+    async with Gateway(url, port=0, tokens=TOKENS) as gateway, Wire(gateway) as wire:
+        wire.send(packed({"cmd": "Auth", "token": TOKENS[0], "padding": "x" * 65_536}))
+        assert "exceeds maximum 65536" in (await wire.receive())["error"]
+        assert await wire.is_closed()
+
+
+async def test_token_without_authentication_is_invalid(wire: Wire) -> None:
+    assert (await wire.call("Auth", token="any"))["error"] == "Invalid token"
+    assert (await wire.call("Ping"))["ok"] is True
+
+
+async def test_auth_and_a_command_may_be_sent_together(url: str) -> None:
+    async with Gateway(url, port=0, tokens=TOKENS) as gateway, Wire(gateway) as wire:
+        wire.send(packed({"cmd": "Auth", "token": TOKENS[0]}) + packed({"cmd": "Ping"}))
+        assert [(await wire.receive())["ok"] for _ in range(2)] == [True, True]
+
+
+async def test_commands_that_do_not_exist_yet_are_unknown(wire: Wire) -> None:
+    missing = [name for names in PROTOCOL.values() for name in names if name not in COMMANDS]
+    for name in missing:
+        assert (await wire.call(name))["error"] == f"Unknown command: {name}"
+
+
+def test_table_names_each_command_of_the_protocol_once() -> None:
+    names = [name for group in PROTOCOL.values() for name in group]
+    assert len(names) == len(set(names)) == 107
+    assert {command.name: command.group for command in COMMANDS.values()}.items() <= {
+        (name, group) for group, listed in PROTOCOL.items() for name in listed
+    }
+
+
+async def test_too_many_connections_are_closed(url: str) -> None:
+    async with Gateway(url, port=0, max_connections=1) as gateway, Wire(gateway) as first:
+        assert (await first.call("Ping"))["ok"] is True
+        async with Wire(gateway) as second:
+            assert await second.is_closed()
+        assert (await first.call("Ping"))["ok"] is True
+        assert gateway.connections == 1
+
+
+async def test_client_that_reads_no_answers_is_read_no_further(wire: Wire, gateway: Gateway) -> None:
+    """Frames wait in the client's own buffers, and all are answered once it reads."""
+    frame = packed({"cmd": "Ping", "reqId": "x" * 10_000})
+    count = 3_000
+    sending = asyncio.create_task(_send(wire, frame, count))
+    async with Wire(gateway) as other:
+        assert (await other.call("Ping"))["ok"] is True
+    for _ in range(count):
+        assert (await wire.receive())["ok"] is True
+    await sending
+
+
+async def _send(wire: Wire, frame: bytes, count: int) -> None:
+    for _ in range(count):
+        wire.send(frame)
+        await wire.writer.drain()
+
+
+async def test_queue_commands(wire: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("a", 1), ("b", 1, {"priority": 1}), ("c", 1, {"delay": 60_000})])
+        empty = {"active": 0, "completed": 0, "failed": 0, "waiting-children": 0}
+        counts = (await wire.call("GetJobCounts", queue=queue_name))["counts"]
+        assert counts == {**empty, "waiting": 1, "prioritized": 1, "delayed": 1, "paused": 0}
+        assert (await wire.call("Count", queue=queue_name))["count"] == 3
+        assert (await wire.call("Pause", queue=queue_name))["ok"] is True
+        assert (await wire.call("IsPaused", queue=queue_name))["paused"] is True
+        assert await queue.is_paused()
+        counts = (await wire.call("GetJobCounts", queue=queue_name))["counts"]
+        assert counts == {**empty, "waiting": 0, "prioritized": 0, "delayed": 1, "paused": 2}
+        assert (await wire.call("Resume", queue=queue_name))["ok"] is True
+        assert not await queue.is_paused()
+        assert (await wire.call("Drain", queue=queue_name))["count"] == 3
+        assert await queue.count() == 0
+
+
+async def test_queue_name_with_a_colon(wire: Wire, url: str, queue_name: str) -> None:
+    await wire.call("Pause", queue=f"{queue_name}:out")
+    async with Queue(f"{queue_name}%3Aout", url) as queue:
+        assert await queue.is_paused()
+
+
+async def test_closing_answers_running_commands(url: str, queue_name: str) -> None:
+    gateway = Gateway(url, port=0)
+    await gateway.start()
+    async with Wire(gateway) as wire, Wire(gateway) as idle:
+        await idle.call("Ping")
+        wire.send(packed({"cmd": "Pause", "queue": queue_name}))
+        assert (await wire.receive())["ok"] is True
+        await asyncio.gather(gateway.close(), gateway.close())
+        assert await wire.is_closed()
+        assert await idle.is_closed()
+    await until(lambda: gateway.connections == 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"port": -1}, {"port": "6789"}, {"host": ""}, {"prefix": "{a}"}, {"tokens": []}, {"tokens": "abc"},
+        {"tokens": [""]}, {"max_connections": 0}, {"frame_timeout": 1}, {"max_unsent": 1}, {"host": "0.0.0.0"},
+        {"unknown": 1},
+    ],
+)  # fmt: skip
+def test_invalid_options(options: dict[str, Any]) -> None:
+    with pytest.raises((GlideMQValidationError, TypeError)):
+        Gateway("valkey://127.0.0.1:1", **options)
+
+
+async def test_command_runs_until_sigterm(url: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "glidemq_py.gateway", "--url", url, "--port", "0",
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "AUTH_TOKENS": "a-token, other"},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        line = ""
+        while "listening on" not in line:  # after warnings about the server
+            line = (await process.stderr.readline()).decode()
+            assert line
+        port = int(line.rsplit(":", 1)[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(packed({"cmd": "Auth", "token": "other"}))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        assert msgpack.unpackb(await reader.readexactly(size))["ok"] is True
+        process.send_signal(signal.SIGTERM)
+        assert await reader.read() == b""
+        writer.close()
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

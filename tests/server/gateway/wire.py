@@ -1,0 +1,57 @@
+"""A client of the gateway that sends frames as they are given."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+
+from glidemq_py.gateway import Gateway
+
+
+def packed(value: Any) -> bytes:
+    payload: bytes = msgpack.packb(value)
+    return framed(payload)
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+class Wire:
+    """One connection: ``async with Wire(gateway) as wire``."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._port = gateway.port
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.close()
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next answer, within a minute."""
+        async with asyncio.timeout(60):
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            answer: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size))
+            return answer
+
+    async def is_closed(self) -> bool:
+        """Wait until the gateway closes the connection; return True if nothing else was received."""
+        async with asyncio.timeout(60):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    async def call(self, cmd: str, **fields: Any) -> dict[str, Any]:
+        """Send a command and return its answer."""
+        self.send(packed({"cmd": cmd, "reqId": "1", **fields}))
+        return await self.receive()
