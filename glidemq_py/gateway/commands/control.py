@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import Answer, Command, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 _QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
+_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53, default=0)
 
 
 async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -32,6 +34,16 @@ async def _is_paused(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _drain(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"count": await (await session.state.queue(given["queue"])).drain(delayed=True)}
+
+
+async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"count": await (await session.state.queue(given["queue"])).promote_jobs(given["count"])}
+
+
+async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    counts = await queue.get_rank_counts()
+    return {"queue": wire_name(queue.name), "counts": {str(rank): number for rank, number in counts.items()}}
 
 
 async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -66,6 +78,8 @@ COMMANDS: Final = (
     Command("Resume", "control", _resume, "Resume the queue.", _QUEUE),
     Command("IsPaused", "control", _is_paused, "Return whether the queue is paused.", _QUEUE),
     Command("Drain", "control", _drain, "Delete the waiting, prioritized and delayed jobs.", _QUEUE),
+    Command("PromoteJobs", "control", _promote, "Make delayed jobs ready; all without `count`.", (*_QUEUE, _COUNT)),
+    Command("GetCountsPerPriority", "query", _priorities, "Count the ready jobs by priority.", _QUEUE),
     Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),
     Command("Count", "query", _count, "Count the jobs that are not finished.", _QUEUE),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py import GlideMQValidationError, Queue, RateLimit
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
 from tests.server.gateway.wire import Wire, framed, packed
@@ -194,6 +194,37 @@ async def test_queue_commands(wire: Wire, url: str, queue_name: str) -> None:
         assert not await queue.is_paused()
         assert (await wire.call("Drain", queue=queue_name))["count"] == 3
         assert await queue.count() == 0
+
+
+async def test_priorities_and_promotion(wire: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add_bulk([("a", 1, {"rank": 5}), ("b", 1, {"rank": -2}), ("c", 1, {"rank": 5})])
+        await queue.add_bulk([("d", 1, {"delay": 60_000}), ("e", 1, {"delay": 60_000}), ("f", 1, {"delay": 60_000})])
+        answer = await wire.call("GetCountsPerPriority", queue=queue_name)
+        assert (answer["queue"], answer["counts"]) == (queue_name, {"5": 2, "-2": 1})
+        assert (await wire.call("PromoteJobs", queue=queue_name, count=1))["count"] == 1
+        assert (await wire.call("PromoteJobs", queue=queue_name))["count"] == 2
+        assert (await wire.call("PromoteJobs", queue=queue_name, count=-1))["error"] == "count must be at least 0"
+        assert (await queue.get_job_counts()).waiting == 3
+
+
+async def test_limits(wire: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        assert (await wire.call("RateLimit", queue=queue_name, limit=10))["ok"] is True
+        assert await queue.get_global_rate_limit() == RateLimit(10, 1_000)
+        assert (await wire.call("RateLimit", queue=queue_name, limit=5, duration=2_000.0, ttl=60_000))["ok"] is True
+        limits = await queue.get_global_limits()
+        assert limits.rate_limit == RateLimit(5, 2_000)
+        assert limits.rate_limit_ttl is not None
+        assert (await wire.call("RateLimitClear", queue=queue_name))["ok"] is True
+        assert await queue.get_global_rate_limit() is None
+        assert (await wire.call("SetConcurrency", queue=queue_name, limit=3))["ok"] is True
+        assert await queue.get_global_concurrency() == 3
+        assert (await wire.call("ClearConcurrency", queue=queue_name))["ok"] is True
+        assert await queue.get_global_concurrency() == 0
+        for cmd in ("RateLimit", "SetConcurrency"):
+            assert (await wire.call(cmd, queue=queue_name))["error"] == "limit is required"
+            assert (await wire.call(cmd, queue=queue_name, limit=0))["error"] == "limit must be at least 1"
 
 
 async def test_queue_name_with_a_colon(wire: Wire, url: str, queue_name: str) -> None:

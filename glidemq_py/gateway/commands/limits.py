@@ -1,0 +1,53 @@
+"""Commands that set the limits of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._features.limits.options import MAX_COUNT
+from glidemq_py.gateway.table import Answer, Command, Field, Kind
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_MAX_MS: Final = 31_536_000_000
+_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
+_LIMIT: Final = Field("limit", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)
+_DURATION: Final = Field("duration", Kind.INTEGER, minimum=1, maximum=_MAX_MS, default=1_000)
+_TTL: Final = Field("ttl", Kind.INTEGER, minimum=1, maximum=_MAX_MS)
+
+
+async def _rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    await queue.set_global_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
+    return {"id": UNDEFINED}
+
+
+async def _clear_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+    await (await session.state.queue(given["queue"])).remove_global_rate_limit()
+    return {"id": UNDEFINED}
+
+
+async def _concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+    await (await session.state.queue(given["queue"])).set_global_concurrency(given["limit"])
+    return {"id": UNDEFINED}
+
+
+async def _clear_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+    await (await session.state.queue(given["queue"])).set_global_concurrency(0)
+    return {"id": UNDEFINED}
+
+
+COMMANDS: Final = (
+    Command(
+        "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
+        (_QUEUE, _LIMIT, _DURATION, _TTL),
+    ),
+    Command("RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (_QUEUE,)),
+    Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (_QUEUE, _LIMIT)),
+    Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (_QUEUE,)),
+)  # fmt: skip
