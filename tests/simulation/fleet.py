@@ -290,7 +290,7 @@ class Fleet:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
         leaks._before = frozenset()
-        leaks.allow("*:group:*", "*:wake-channels", "glidemq_py:*")
+        leaks.allow("*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state")
         verdict.problems += [f"leaked key {key}" for key in leaks.found()]
 
     # -- faults ---------------------------------------------------------------------------------------------

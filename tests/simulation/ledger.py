@@ -109,6 +109,7 @@ class Ledger:
                 problems.append(f"job {job_id} must fail, but completed")
         self._judge_attempts(problems)
         self._judge_groups(problems)
+        self._judge_dependencies(problems)
         self._judge_schedulers(problems, ends)
 
     def _has_stalled_out(self, job_id: str) -> bool:
@@ -147,6 +148,19 @@ class Ledger:
             if started != expected:
                 at = next(n for n, (a, b) in enumerate(zip(started, expected, strict=True)) if a != b)
                 problems.append(f"group {group}: {started[at]} started before {expected[at]}, which was added earlier")
+
+    def _judge_dependencies(self, problems: list[str]) -> None:
+        """The last job of three must become active after the two others have ended."""
+        ended: set[str] = set()
+        for event in self.log:
+            job_id = event.get(b"jobId", b"").decode()
+            if self.attempted.get(job_id) != "dependent":
+                continue
+            if event[b"event"].decode() in ENDS:
+                ended.add(job_id)
+            others = {job_id[:-1] + n for n in "01"}
+            if event[b"event"] == b"activated" and job_id.endswith("-2") and not others <= ended:
+                problems.append(f"job {job_id} started before its dependencies {sorted(others - ended)} had ended")
 
     def _judge_schedulers(self, problems: list[str], ends: dict[str, list[str]]) -> None:
         counts: Counter[str] = Counter(

@@ -11,7 +11,7 @@ from glidemq_py import Broadcast, Durability, FlowJob, FlowProducer, Queue
 from glidemq_py.errors import BulkAddError, DuplicateJobError, DurabilityError, GlideMQConnectionError
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.scenario import Work
+from tests.simulation.scenario import SHARES, Work
 
 __all__ = ["QUEUE", "ExpectedError", "Producer"]
 
@@ -59,7 +59,7 @@ class Producer:
         """Do a step of the work."""
         pick = random.Random(work.chance)
         build = {"bulk": self._bulk, "flow": self._flow, "failing_flow": self._flow, "scheduler": self._scheduler,
-                 "message": self._message}  # fmt: skip
+                 "message": self._message, "dependent": self._dependent}  # fmt: skip
         for send in build.get(work.kind, self._one)(work, pick):
             await self._repeat(send)
 
@@ -100,6 +100,30 @@ class Producer:
                 else:
                     self._acknowledge(job_id)
                     missing.remove(job_id)
+            if failure is not None:
+                raise failure
+
+        return [send]
+
+    def _dependent(self, work: Work, pick: random.Random) -> list[Send]:
+        """A job that waits for two others: of the same bulk, in an order drawn from the seed."""
+        first, second, last = (self._attempt(f"j{work.number}-{n}", "dependent") for n in range(3))
+        rows: list[Any] = [("dependent", {"of": job_id}, {"job_id": job_id}) for job_id in (first, second)]
+        rows.append(("dependent", {"of": last}, {"job_id": last, "depends_on": [first, second],
+                                                         "on_dependency_failure": "ignore"}))  # fmt: skip
+        pick.shuffle(rows)
+
+        async def send() -> None:
+            try:
+                results: list[Any] = list(await self._queue.add_bulk(rows))
+            except BulkAddError as error:
+                results = list(error.results)
+            failure = None
+            for row, result in zip(tuple(rows), results, strict=True):
+                if isinstance(result, Exception) and not isinstance(result, DuplicateJobError):
+                    failure = result
+                else:
+                    self._acknowledge(row[2]["job_id"])
             if failure is not None:
                 raise failure
 
@@ -150,7 +174,7 @@ class Producer:
     def _one(self, work: Work, pick: random.Random) -> list[Send]:
         kind, ledger, tries = work.kind, self._ledger, 0
         job_id = self._attempt(f"j{work.number}", kind)
-        options = {**pick.choice(_KEEP), **_options(kind, pick)}
+        options = {**pick.choice(_KEEP), **(_share_options if kind in SHARES else _options)(kind, pick)}
         if kind == "durable":
             options["durable"] = Durability(disk=False, replicas="all", timeout=2_000)
         if "ordering" in options and kind != "debounce":  # delayed jobs join their group when they are due
@@ -159,6 +183,7 @@ class Producer:
         async def send() -> None:
             nonlocal tries
             tries += 1
+            await self._limit(kind, options)
             job = await self._queue.add(kind, {"of": job_id}, job_id=job_id, **options)
             if kind == "debounce" or (kind in ("simple", "throttle") and (tries > 1 or job.outcome != "added")):
                 ledger.unsure.add(job_id)
@@ -170,6 +195,22 @@ class Producer:
             await self._queue.signal(job_id, "go", work.number)
 
         return [send, signal] if kind == "suspended" and work.chance < 0.8 else [send]
+
+    async def _limit(self, kind: str, options: dict[str, Any]) -> None:
+        """Set the limits of the job's name or fair key, as a program does at each start."""
+        if kind == "named":
+            await self._queue.set_name_limits("named", concurrency=3)
+        elif options.get("fair_key") == "t1":
+            await self._queue.set_fair_key_limits("t1", concurrency=2)
+        elif options.get("fair_key") == "t2":
+            await self._queue.set_fair_key_limits("t2", rate_limit={"max": 20, "duration": 500})
+
+
+def _share_options(kind: str, pick: random.Random) -> dict[str, Any]:
+    if kind == "fair":
+        more = pick.choice(({}, {}, {"priority": 3}, {"delay": 50}, {"attempts": 3}))
+        return {"fair_key": f"t{pick.randint(1, 4)}", **more}
+    return dict(pick.choice(({}, {}, {"priority": 3}, {"lifo": True}, {"rank": 3_000}, {"delay": 50})))
 
 
 def _options(kind: str, pick: random.Random) -> dict[str, Any]:

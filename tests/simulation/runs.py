@@ -91,5 +91,6 @@ class Totals:
         words += [] if options.get("faults", True) else ["--quiet-world"]
         words += [] if options.get("extras", True) else ["--no-extras"]
         words += [] if options.get("backups", True) else ["--no-backups"]
+        words += [] if options.get("shares", True) else ["--no-shares"]
         words += [f"--mutation {options['mutation']}"] if options.get("mutation") else []
         return " ".join(words)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.simulation.network import MESSAGE_FAULTS, MessageFault
 
-__all__ = ["KINDS", "Act", "Scenario", "Work", "draw"]
+__all__ = ["KINDS", "SHARES", "Act", "Scenario", "Work", "draw"]
 
 KINDS: Final = (
     "plain", "plain", "plain", "bulk", "priority", "lifo", "delay", "ordered", "ordered", "wide", "limited", "bucket",
@@ -100,6 +100,7 @@ def draw(
     mutation: str | None = None,
     extras: bool = True,
     backups: bool = True,
+    shares: bool = True,
 ) -> Scenario:
     """Return the scenario of a seed.
 
@@ -111,12 +112,16 @@ def draw(
         mutation: see `Scenario`.
         extras: False: no leases, broadcast and durable adds, as in seeds that were found before there were any.
         backups: False: no backups either.
+        shares: False: no fair keys, limits per name and dependencies either.
     """
     drawn = _draw(seed, jobs, faults=faults, kinds=kinds, mutation=mutation)
     if not extras:
         return drawn
     drawn = _with_extras(drawn, faults=faults)
-    return _with_backups(drawn, faults=faults) if backups else drawn
+    if not backups:
+        return drawn
+    drawn = _with_backups(drawn, faults=faults)
+    return _with_shares(drawn) if shares else drawn
 
 
 def _draw(seed: int, jobs: int, *, faults: bool, kinds: Iterable[str], mutation: str | None) -> Scenario:
@@ -218,3 +223,18 @@ def _with_backups(drawn: Scenario, *, faults: bool) -> Scenario:
                  for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
         acts.sort(key=lambda act: act.at)
     return replace(drawn, acts=tuple(acts), savers=savers)
+
+
+SHARES: Final = ("fair", "fair", "named", "dependent")
+_SHARED: Final = ("plain", "priority", "lifo", "delay", "retried", "ttl")
+
+
+def _with_shares(drawn: Scenario) -> Scenario:
+    """Replace jobs by some with fair keys, limited names or dependencies, in half of the seeds; drawn apart."""
+    chance = random.Random(f"shares {drawn.seed}")
+    share = chance.choice((0.0, 0.0, 0.3, 0.9))
+    work = [
+        replace(each, kind=chance.choice(SHARES)) if chance.random() < share and each.kind in _SHARED else each
+        for each in drawn.work
+    ]
+    return replace(drawn, work=tuple(work))

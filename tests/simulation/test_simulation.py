@@ -180,7 +180,7 @@ def test_seed_that_found_a_fault_with_extras(seed: int, jobs: int, fault: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "jobs", "fault"), FOUND_WITH_BACKUPS)
 def test_seed_that_found_a_fault_with_backups(seed: int, jobs: int, fault: str) -> None:
-    verdict = run_seed(seed, {"jobs": jobs})
+    verdict = run_seed(seed, {"jobs": jobs, "shares": False})
     assert verdict.problems == [], fault
 
 
