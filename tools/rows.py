@@ -288,8 +288,8 @@ CALLS: tuple[CallLayout, ...] = (
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),
-    _call("set_fair_limits", "key weight concurrency rate max_backlog paused"),
-    _call("fair_keys", "key after count"),
+    _call("set_fair_limits", "key weight concurrency rate max_backlog paused named"),
+    _call("fair_keys", "key after count named"),
     _call("rate_limit_group", "key ms replace"),
     _call(
         "group_info",

@@ -567,14 +567,15 @@ def set_fair_limits(
     rate: object,
     max_backlog: object,
     paused: object,
+    named: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``set_fair_limits``."""
-    return (pack((key, weight, concurrency, rate, max_backlog, paused)),)
+    return (pack((key, weight, concurrency, rate, max_backlog, paused, named)),)
 
 
-def fair_keys(*, key: object, after: object, count: object) -> tuple[bytes]:
+def fair_keys(*, key: object, after: object, count: object, named: object) -> tuple[bytes]:
     """Return the arguments of ``fair_keys``."""
-    return (pack((key, after, count)),)
+    return (pack((key, after, count, named)),)
 
 
 def rate_limit_group(*, key: object, ms: object, replace: object) -> tuple[bytes]:

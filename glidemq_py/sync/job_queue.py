@@ -38,7 +38,7 @@ from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyInfo
+from glidemq_py._features.fair_keys.options import FairKeyInfo, NameLimits
 from glidemq_py._features.job_batches.batch_ref import BatchRef
 from glidemq_py._features.job_batches.queue_api import CallbackInput
 from glidemq_py._features.leases.exchanging import LeaseOutcome
@@ -1124,6 +1124,37 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 key, weight=weight, concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog
             )
         )
+
+    def set_name_limits(
+        self,
+        name: str,
+        *,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    ) -> None:
+        """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
+
+        Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
+
+        Args:
+            name: name of the jobs.
+            concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
+                the name had a limit are not counted. None = unchanged, False = remove the limit.
+            rate_limit: number of jobs with this name that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        run_immediately(self._core.set_name_limits(name, concurrency=concurrency, rate_limit=rate_limit))
+
+    def get_name_limits(self, name: str) -> NameLimits:
+        """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
+
+        Raises:
+            GlideMQValidationError: ``name`` is invalid.
+        """
+        return run_immediately(self._core.get_name_limits(name))
 
     def pause_fair_key(self, key: str) -> None:
         """Start no more jobs of a fair key. Active jobs keep running, other keys are not affected. Idempotent.

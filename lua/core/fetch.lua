@@ -171,6 +171,14 @@ local function return_to_key(q, fetching, id, entry, h)
   return true
 end
 
+-- The same for a job whose name has limits, if it has no key or group of its own.
+local function move_to_name(q, fetching, id, entry, h)
+  if h[FAIR_KEY] or h[GROUP_KEY] or fetching.from_suspects or h[STATE] == 'active' then return false end
+  if not G.fair.move_to_name(q, id, h[NAME], h[PRIORITY]) then return false end
+  if entry ~= '' then fetching.acked[#fetching.acked + 1] = entry end
+  return true
+end
+
 -- Activate the job found under `entry` (a stream entry id, or '' for a list). Return true if it was fetched.
 G.activate = function(q, fetching, id, entry)
   local key = q.J .. id
@@ -185,6 +193,7 @@ G.activate = function(q, fetching, id, entry)
   end
   if reject_unrunnable(q, fetching, id, entry, h) then return false end
   if return_to_key(q, fetching, id, entry, h) then return false end
+  if fetching.limits_names and move_to_name(q, fetching, id, entry, h) then return false end
   if h[GROUP_KEY] and not (fetching.reattach and h[STATE] == 'active') and not enter_group(q, fetching, id, entry, h) then
     return false
   end
@@ -203,6 +212,7 @@ end
 -- is empty; it rejects at most G.REJECTIONS_MAX jobs per call. Return true if no job is ready any more.
 G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
+  fetching.limits_names = rawget(q, 'limits_names')
   local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
   local order = fetching.stream_only and STREAM_ONLY or fetching.ranked and RANKED or ORDER
   for i = 1, blocked and 0 or #order do

@@ -4,7 +4,8 @@
 
 -- All features that this build knows, as { ['name:version'] = true }. CONTRIBUTING.md says when to add one.
 G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['ranks:0.2.0'] = true,
-  ['fair-keys:0.2.0'] = true, ['schedule-overlap:0.2.0'] = true, ['job-batches:0.2.0'] = true }
+  ['fair-keys:0.2.0'] = true, ['schedule-overlap:0.2.0'] = true, ['job-batches:0.2.0'] = true,
+  ['name-limits:0.2.0'] = true }
 
 local LISTED_MAX = 100
 -- wakeChannels: features/many_queues/wake_channels.lua
@@ -42,6 +43,7 @@ G.unknown_feature = function(keys)
       local rejected = G.feature_error(meta, settings[AT.features])
       if meta == G.first(keys) then
         keys.channels, keys.timeline = settings[AT.wakeChannels] or false, settings[AT.timeline] or false
+        keys.features = settings[AT.features] or false
       end
       if rejected or meta == keys[i] then return rejected end
       last = meta

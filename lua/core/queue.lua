@@ -35,10 +35,11 @@ local names = {
 }
 
 -- G.queue(meta_key): return a table whose fields are key names. `P` is the prefix with its trailing colon.
--- channels: of G.unknown_feature, if it has read them (features/many_queues/wake_channels.lua).
-G.queue = function(meta_key, channels, timeline)
+-- channels, timeline, features: of G.unknown_feature, if it has read them (features/many_queues/wake_channels.lua,
+-- features/fair_keys/limited_names.lua).
+G.queue = function(meta_key, channels, timeline, features)
   return setmetatable({
-    channels = channels, timeline = timeline,
+    channels = channels, timeline = timeline, features = features,
     P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
     -- State of this call about groups (features/ordering_groups/group.lua): their records, slots freed of groups not
     -- yet read, whether writes are deferred to the end of the call, whether any group is limited (0 = not read yet;

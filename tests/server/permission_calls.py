@@ -926,6 +926,8 @@ CALLS: dict[str, Call] = {
     "Queue.get_job_timeline": of_job_id("get_job_timeline"),
     "Queue.set_attempt_history": of_queue("set_attempt_history", max_attempts=3),
     "Queue.set_failure_policy": of_queue("set_failure_policy", max_entries=3),
+    "Queue.set_name_limits": of_queue("set_name_limits", "n", concurrency=2),
+    "Queue.get_name_limits": of_queue("get_name_limits", "n"),
     "Queue.set_fair_key_limits": of_queue("set_fair_key_limits", "k", concurrency=2),
     "Queue.set_stalled_policy": of_queue("set_stalled_policy", max_stalled_count=3),
     "Queue.signal": of_ended(suspend, lambda queue, job_id: queue.signal(job_id, "go")),

@@ -19,7 +19,7 @@ EXPORTED = {
     "JSON_SERIALIZER", "MSGPACK_SERIALIZER",
     "JobCounts", "JobLogLine", "JobLogs", "JobOutcome", "JobState", "Metrics", "MetricsPoint", "WorkerInfo",
     "FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary", "get_usage_summary", "list_queues",
-    "GlobalLimits", "GroupInfo", "GroupLimits", "CheckReport", "Finding", "FindingKind",
+    "GlobalLimits", "GroupInfo", "GroupLimits", "NameLimits", "CheckReport", "Finding", "FindingKind",
     "FailureLogOptions", "SandboxOptions", "SandboxCrashError", "SandboxStartError",
     "BatchOptions", "DeadLetterOptions", "Deduplication", "Fallback", "Ordering", "RateLimit", "TokenBucket",
     "TokenLimiter", "JobRef", "Dependency",

@@ -10,17 +10,23 @@ from typing import Final
 
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._features.limits.options import RateLimit
+from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["KEY_LENGTH", "MAX_WEIGHT", "FairKeyInfo", "check_weight", "validate_fair_key"]
+__all__ = ["KEY_LENGTH", "MAX_WEIGHT", "NAME_PREFIX", "FairKeyInfo", "NameLimits", "check_weight", "validate_fair_key"]
 
 KEY_LENGTH: Final = 256
 """Longest fair key, in UTF-16 code units."""
 MAX_WEIGHT: Final = 1_000
+NAME_PREFIX: Final = "\0name:"
+"""Beginning of the keys that jobs with limited names have (lua/features/fair_keys/limited_names.lua)."""
 
 
 def validate_fair_key(option: str, key: object) -> str:
-    """Return a valid fair key: 1..256 characters; otherwise raise GlideMQValidationError."""
-    return check_text(option, key, maximum=KEY_LENGTH)
+    """Return a valid fair key: 1..256 characters, the first not NUL; otherwise raise GlideMQValidationError."""
+    text = check_text(option, key, maximum=KEY_LENGTH)
+    if text.startswith("\0"):
+        raise GlideMQValidationError(option, key, "must not begin with a NUL character")
+    return text
 
 
 def check_weight(option: str, value: object) -> int:
@@ -52,4 +58,25 @@ class FairKeyInfo:
     rate_limit: RateLimit | None
     max_backlog: int | None
     paused: bool
+    limited_until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameLimits:
+    """Limits of the jobs with a name, and their state at one moment.
+
+    Attributes:
+        name: name of the jobs.
+        backlog: number of ready jobs that wait for the limits.
+        active: number of active jobs that started since the name has limits.
+        concurrency: number of jobs that may be active at a time; None = no limit.
+        rate_limit: number of jobs that may start per window; None = no limit.
+        limited_until: end of a rate limit in effect, epoch ms by the server's clock; None = not rate limited.
+    """
+
+    name: str
+    backlog: int
+    active: int
+    concurrency: int | None
+    rate_limit: RateLimit | None
     limited_until: int | None

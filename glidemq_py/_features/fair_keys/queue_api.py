@@ -9,7 +9,14 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.checked_options import parse_nested
 from glidemq_py._core.checks import check_int
-from glidemq_py._features.fair_keys.options import FairKeyInfo, check_weight, validate_fair_key
+from glidemq_py._core.names import validate_job_name
+from glidemq_py._features.fair_keys.options import (
+    NAME_PREFIX,
+    FairKeyInfo,
+    NameLimits,
+    check_weight,
+    validate_fair_key,
+)
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
@@ -18,11 +25,13 @@ __all__ = [
     "FairKeyRow",
     "fair_keys",
     "get_fair_key",
+    "get_name_limits",
     "iter_fair_keys",
     "pause_fair_key",
     "resume_fair_key",
     "set_fair_key_limits",
     "set_fair_limits",
+    "set_name_limits",
 ]
 
 _PAGE: Final = 500
@@ -53,17 +62,27 @@ def set_fair_limits(
     rate: tuple[int, int] | int = False,
     max_backlog: int | Literal[False] = False,
     paused: Literal["yes", "no", False] = False,
+    named: bool = False,
 ) -> Call[int]:
-    """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms)."""
+    """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms).
+
+    ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua).
+    """
     request = requests.set_fair_limits(
-        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused
+        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named
     )
     return Call("set_fair_limits", meta, request, int, repeatable=True)
 
 
-def fair_keys(meta: str, key: str | Literal[False], after: str = "", count: int = 1) -> Call[list[FairKeyRow]]:
-    """Return the state of ``key``, or of the keys with ready jobs after ``after``."""
-    return Call("fair_keys", meta, requests.fair_keys(key=key, after=after, count=count), _rows, repeatable=True)
+def fair_keys(
+    meta: str, key: str | Literal[False], after: str = "", count: int = 1, *, named: bool = False
+) -> Call[list[FairKeyRow]]:
+    """Return the state of ``key``, or of the keys with ready jobs after ``after``.
+
+    ``named``: ``key`` is the name of jobs.
+    """
+    request = requests.fair_keys(key=key, after=after, count=count, named=named)
+    return Call("fair_keys", meta, request, _rows, repeatable=True)
 
 
 def _rows(reply: bytes) -> list[FairKeyRow]:
@@ -113,16 +132,12 @@ async def set_fair_key_limits(
     if weight is None and concurrency is None and rate_limit is None and max_backlog is None:
         problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
         raise GlideMQValidationError("weight", None, problem)
-    rate: tuple[int, int] | int = False if rate_limit is None else 0
-    if rate_limit is not None and rate_limit is not False:
-        limit = parse_nested("rate_limit", rate_limit, RateLimit)
-        rate = limit.max, limit.duration
     call = set_fair_limits(
         (await self._connected()).keys.meta,
         name,
         weight=False if weight is None else check_weight("weight", weight),
         concurrency=_count("concurrency", concurrency),
-        rate=rate,
+        rate=_rate(rate_limit),
         max_backlog=_count("max_backlog", max_backlog),
     )
     await (await self._connected()).transport.call(call)
@@ -168,11 +183,69 @@ async def iter_fair_keys(self: ConnectedQueue) -> AsyncIterator[FairKeyInfo]:
     while True:
         rows = await link.transport.call(fair_keys(link.keys.meta, False, after, _PAGE))
         for row in rows:
-            yield _info(row)
+            if not row.key.startswith(NAME_PREFIX):
+                yield _info(row)
         if len(rows) < _PAGE:
             return
         *_, last = rows
         after = last.key
+
+
+async def set_name_limits(
+    self: ConnectedQueue,
+    name: str,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+) -> None:
+    """Limit the jobs with a name, on all workers of the queue. Takes effect immediately; active jobs keep running.
+
+    Jobs with a ``fair_key`` or ``ordering`` are not affected: they have the limits of their key or group.
+
+    Args:
+        name: name of the jobs.
+        concurrency: number of jobs with this name that may be active at a time, >= 1; jobs that were active before
+            the name had a limit are not counted. None = unchanged, False = remove the limit.
+        rate_limit: number of jobs with this name that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    validate_job_name(name)
+    if concurrency is None and rate_limit is None:
+        raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
+    number, rate = _count("concurrency", concurrency), _rate(rate_limit)
+    link = await self._connected()
+    await link.transport.call(set_fair_limits(link.keys.meta, name, concurrency=number, rate=rate, named=True))
+
+
+async def get_name_limits(self: ConnectedQueue, name: str) -> NameLimits:
+    """Return the limits of the jobs with a name, and how many of them are waiting for the limits and active.
+
+    Raises:
+        GlideMQValidationError: ``name`` is invalid.
+    """
+    validate_job_name(name)
+    link = await self._connected()
+    (row,) = await link.transport.call(fair_keys(link.keys.meta, name, named=True))
+    found = _info(row)
+    return NameLimits(
+        name=name,
+        backlog=found.backlog,
+        active=found.active,
+        concurrency=found.concurrency,
+        rate_limit=found.rate_limit,
+        limited_until=found.limited_until,
+    )
+
+
+def _rate(rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None) -> tuple[int, int] | int:
+    """Return None as False (unchanged), False as 0 (remove), and a limit as (jobs, ms)."""
+    if rate_limit is None or rate_limit is False:
+        return False if rate_limit is None else 0
+    limit = parse_nested("rate_limit", rate_limit, RateLimit)
+    return limit.max, limit.duration
 
 
 def _count(option: str, value: int | Literal[False] | None) -> int | Literal[False]:

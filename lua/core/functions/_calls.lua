@@ -219,12 +219,12 @@ G.calls = {
   set_fair_limits = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
-      key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6],
+      key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6], named = r[7],
     }
   end,
   fair_keys = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { key = r[1], after = r[2], count = r[3] }
+    return { key = r[1], after = r[2], count = r[3], named = r[4] }
   end,
   rate_limit_group = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -541,7 +541,8 @@ G.reading = function(name, callback, guards_itself)
   if not read then return callback end
   if PLAIN_KEY[name] then return function(keys, args) return callback(keys[1], read(args)) end end
   if guards_itself then return function(keys, args) return callback(G.queue(keys[1]), args) end end
-  return function(keys, args) return callback(G.queue(keys[1], keys.channels, keys.timeline), read(args)) end
+  local function queue(keys) return G.queue(keys[1], keys.channels, keys.timeline, keys.features) end
+  return function(keys, args) return callback(queue(keys), read(args)) end
 end
 
 -- Writers of replies: `return G.replies.drain({ deleted = n, cursor = '' })`.

@@ -170,6 +170,7 @@ G.add_rows = function(q, rows, quiet)
   local now = G.now(q)
   local now_text, results = G.int(now), {}
   if #rows > 1 then check_places(q) end
+  G.fair.add_names(q, rows)
   local ids, next_auto = issue_ids(q, rows), 0
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
   for i = 1, #rows do

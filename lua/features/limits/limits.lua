@@ -18,6 +18,7 @@ G.settings = function(q)
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
   G.fair.note(q, settings[AT.features])
   rawset(q, 'timeline', settings[AT.timeline] or false)
+  G.fair.note_names(q, settings[AT.features])
   local rejected = G.feature_error(q.meta, settings[AT.features])
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
   if temporary and G.limit_ttl.expire(q, temporary, G.now(q)) then

@@ -1,9 +1,10 @@
 -- set_fair_limits: set the limits of a fair key.   KEYS 1 meta
---   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused}   -> 1, or 0 if nothing changed
+--   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused, named}   -> 1, or 0 if nothing changed
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; paused: 'yes' or 'no'
+--   named: `key` is the name of jobs (limited_names.lua)
 --   A key whose limits are all removed has no entry any more.
 -- fair_keys: return the state of one key, or of a page of the keys with ready jobs in the order of their names.
---   KEYS 1 meta   ARGV 1 packed {key or false, after, count}   -> packed rows {key, backlog, active, weight, concurrency,
+--   KEYS 1 meta   ARGV 1 packed {key or false, after, count, named}   -> packed rows {key, backlog, active, weight, concurrency,
 --   rate max, rate ms, maximum backlog, paused 0|1, limited until or 0}
 --   after: the last key of the previous page, '' at first   count: at most 1,000 keys
 -- Bound: constant per key.
@@ -18,8 +19,10 @@ local function changed(value, before)
   return G.count_of(value)
 end
 
+local function key_of(r) return r.named and F.key_of_name(r.key) or r.key end
+
 G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
-  local key = r.key
+  local key = key_of(r)
   local before = F.limits(q, key) or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
   local rate_max, rate_ms = before.rate_max, before.rate_ms
   if r.rate == 0 then rate_max, rate_ms = 0, 0 elseif r.rate then rate_max, rate_ms = r.rate[RATE.max], r.rate[RATE.duration] end
@@ -33,7 +36,7 @@ G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
     redis.call('HDEL', q.fair_limits, key)
   else
     if stored == text then return 0 end
-    F.use(q)
+    (r.named and F.use_names or F.use)(q)
     redis.call('HSET', q.fair_limits, key, text)
   end
   if rate_max == 0 then redis.call('HDEL', q.fair_rates, key) end
@@ -56,7 +59,7 @@ local function state_of(q, key)
 end
 
 G.export('fair_keys', { 'no-writes' }, function(q, r)
-  if r.key then return cmsgpack.pack({ state_of(q, r.key) }) end
+  if r.key then return cmsgpack.pack({ state_of(q, key_of(r)) }) end
   local from = r.after == '' and '-' or '(' .. r.after
   local keys = redis.call('ZRANGE', q.fair_keys, from, '+', 'BYLEX', 'LIMIT', 0, math.min(r.count, PAGE_MAX))
   local rows = {}
