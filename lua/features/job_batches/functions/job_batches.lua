@@ -1,4 +1,4 @@
--- Batches: sets of jobs in any queues, with jobs that are added when all have ended (docs/learn/batches.md).
+-- Batches: sets of jobs in any queues, with jobs that are added when all have ended (docs/learn/job-batches.md).
 -- batch_create: KEYS 1 meta   ARGV 1 packed {id, stem, complete, success, failure, keep, quiet}   -> 1, or 0 if it exists
 --   stem: beginning of the ids of its jobs   complete, success, failure: the row of the callback (add), or false
 --   keep: ms after success
