@@ -110,4 +110,4 @@ async def test_error_of_the_handler_is_kept() -> None:
 def test_methods_stay_coroutine_functions() -> None:
     double = create_autospec(Job, instance=True)
     assert inspect.iscoroutinefunction(double.log)
-    assert list(inspect.signature(Job.log).parameters) == ["self", "line", "keep"]
+    assert list(inspect.signature(Job.log).parameters) == ["self", "line", "level", "keep"]

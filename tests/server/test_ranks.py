@@ -140,9 +140,9 @@ async def test_suspended_job_resumes_in_its_rank(queue: Queue[Any, Any], url: st
             job.suspend(reason="approval")
 
     jobs = [await queue.add("n", rank=rank) for rank in OWN]
-    async with Worker(queue.name, handle, url) as worker:
+    async with Worker(queue.name, handle, url):
         await with_timeout(until(lambda: len(ran) == len(OWN)))
-        worker.pause()
+        await queue.pause()  # not the worker, whose next fetch may be under way
         for job in jobs:
 
             async def is_suspended(job: Job[Any, Any] = job) -> bool:
@@ -154,7 +154,7 @@ async def test_suspended_job_resumes_in_its_rank(queue: Queue[Any, Any], url: st
         for job in reversed(jobs):
             assert await queue.signal(job.id, "go")
         assert await queue.get_rank_counts() == dict.fromkeys(OWN, 1)
-        worker.resume()
+        await queue.resume()
         for job in jobs:
             await job.wait_until_finished()
     assert ran == [(OWN[0], 0), (OWN[1], 0), (OWN[0], 1), (OWN[1], 1)]
