@@ -291,6 +291,26 @@ async def test_job_that_is_not_added_leaves_the_batch(queue: Queue) -> None:
     assert sorted(await run_all(queue)) == ["a", "d", "old", "success"]
 
 
+async def test_concurrent_adds_of_one_id_add_one_job_of_the_batch(queue: Queue, target: Queue) -> None:
+    """The job that one add has added stays in the batch, although the others found it."""
+    batch = await queue.create_batch(**CALLBACKS)
+    jobs = await asyncio.gather(*(batch.add("n", queue=target, job_id="same") for _ in range(8)))
+    assert sorted(job.outcome for job in jobs) == ["added", *["duplicate"] * 7]
+    await batch.close()
+    status = await batch.get_status()
+    assert (status.total, status.pending, status.removed, status.completed_at) == (1, 1, 0, None)
+
+
+async def test_callback_is_added_beyond_the_backlog_of_its_key(queue: Queue) -> None:
+    await queue.set_fair_key_limits("t", max_backlog=1)
+    await queue.add("fill", fair_key="t")
+    async with await queue.create_batch(on_complete=("done", 1, {"fair_key": "t"})) as batch:
+        pass
+    callback = await queue.get_job(f"{batch.id}-complete")
+    assert callback is not None
+    assert (callback.name, await callback.get_batch_ref()) == ("done", BatchRef(queue.name, batch.id))
+
+
 async def test_invalid_arguments_are_rejected(url: str, queue: Queue) -> None:
     invalid: list[dict[str, Any]] = [
         {"on_complete": "name"}, {"on_success": ("a", None, {"job_id": "x"})}, {"batch_id": "a:b"}, {"batch_id": "7"},

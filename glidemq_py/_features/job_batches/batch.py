@@ -258,15 +258,22 @@ class JobBatch:
         return ids, new
 
     async def _withdraw(self, stem: str, ids: Sequence[str], new: Sequence[bool], results: Sequence[Any]) -> None:
-        """Let the jobs that were certainly not added leave the batch."""
+        """Let the jobs that were certainly not added leave the batch, unless another add to it has added them."""
         ends = [
             ChildOutcome(calls.PARENT + self.id, stem + job_id, calls.REMOVED, "", "")
             for job_id, is_new, result in zip(ids, new, results, strict=True)
-            if is_new and _was_not_added(result)
+            if is_new and _was_not_added(result) and not await self._contains(result)
         ]
         link = await self._queue._connected()
         for i in range(0, len(ends), _IDS_PER_CALL):
             await link.transport.call(children_ended(link.keys.meta, ends[i : i + _IDS_PER_CALL]))
+
+    async def _contains(self, result: Any) -> bool:
+        """Return whether the existing job that an add has found is of this batch."""
+        if isinstance(result, BaseException):
+            return False
+        ref = await result.get_batch_ref()
+        return ref is not None and (ref.queue, ref.id) == (self._queue.name, self.id)
 
     # -- state --------------------------------------------------------------------------------------------
 

@@ -30,15 +30,19 @@ end
 
 B.is_finished = function(h) return h.closed ~= nil and h.pending <= 0 end
 
--- Add a callback of the batch, if it has it. Its id is derived from the batch: a repeated add is a duplicate.
+-- Add a callback of the batch, if it has it. Its id is derived from the batch: a repeated add is a duplicate. It is added
+-- beyond the maximum backlog of its fair key, since nobody would add it later.
 local function add_callback(q, id, event)
   local packed, quiet, stem = unpack(redis.call('HMGET', B.key(q, id), CALLBACKS[event], 'quiet', 'stem'))
   if not packed then return end
   local row = cmsgpack.unpack(packed)
   local job = (stem or id) .. '-' .. event
   row[G.rows.new_job.id] = job
+  local before = rawget(q, 'any_backlog')
+  rawset(q, 'any_backlog', true)
   G.add_rows(q, { row }, quiet == '1')
-  redis.call('HSET', q.J .. job, 'jobBatch', q.P .. id)
+  rawset(q, 'any_backlog', before)
+  if redis.call('EXISTS', q.J .. job) == 1 then redis.call('HSET', q.J .. job, 'jobBatch', q.P .. id) end
 end
 
 -- An unfinished batch is in `batches`, by the time of its last check. A finished one expires.
