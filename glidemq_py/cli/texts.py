@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from glidemq_py.errors import GlideMQValidationError
 
@@ -44,9 +44,13 @@ def time_of(option: str, text: str | None) -> int | None:
 def value_of(text: str) -> Any:
     """Return the value of JSON text, or the text itself if it is not JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return text
+
+
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")  # NaN and Infinity, which Python reads
 
 
 def pairs_of(option: str, texts: Sequence[str]) -> dict[str, Any]:

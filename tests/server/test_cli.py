@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -258,6 +260,20 @@ def test_a_job_is_shown_with_its_attempts_and_log(shell: Shell, url: str, queue_
     assert shell("job", "logs", queue_name, "1").out == "number 0\n"
     missing = shell("job", "show", queue_name, "99")
     assert (missing.code, missing.err) == (4, f"glidemq: queue '{queue_name}' has no job '99'\n")
+
+
+@pytest.mark.parametrize("name", ["self", "name", "data"])
+def test_arguments_of_the_command_are_no_options_of_the_job(shell: Shell, queue_name: str, name: str) -> None:
+    done = shell("job", "add", queue_name, "hello", "{}", "-o", f"{name}=x")
+    assert (done.code, done.lines) == (2, [])
+    assert f"'{name}': is an argument of the command" in done.err
+
+
+def test_data_that_is_not_text_is_rejected(shell: Shell, queue_name: str) -> None:
+    command = [sys.executable, "-m", "glidemq_py.cli", "job", "add", queue_name, "hello", "-"]
+    done = subprocess.run(command, input=b"\xff", capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().splitlines() == ["glidemq: stdin is not utf-8 text: invalid start byte"]
 
 
 def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name: str) -> None:

@@ -141,3 +141,7 @@ def test_the_reference_lists_every_command() -> None:
 
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(text), "run python -m tools.generate_commands"
+
+
+def test_constants_that_are_not_json_are_text() -> None:
+    assert [value_of(text) for text in ("NaN", "Infinity", "[-Infinity]")] == ["NaN", "Infinity", "[-Infinity]"]

@@ -178,8 +178,13 @@ async def add(
     priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="1 (most urgent) to 2047.")] = None,
 ) -> None:
     """Add a job, and print its id."""
-    text = typer.get_text_stream("stdin").read() if data == "-" else data
+    try:
+        text = typer.get_text_stream("stdin").read() if data == "-" else data
+    except UnicodeDecodeError as error:
+        raise GlideMQValidationError("DATA", None, f"stdin is not {error.encoding} text: {error.reason}") from None
     given = pairs_of("--option", options or ())
+    for own in {"self", "name", "data"} & given.keys():
+        raise GlideMQValidationError("--option", own, "is an argument of the command, not an option of the job")
     if delay is not None:
         given["delay"] = span_of("--delay", delay)
     if job_id is not None:
