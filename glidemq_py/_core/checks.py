@@ -93,8 +93,9 @@ def check_choice(option: str, value: object, choices: Collection[str]) -> str:
     """Return one of ``choices``; the error suggests the most similar one."""
     if isinstance(value, str) and value in choices:
         return str(value)
-    listed = ", ".join(repr(choice) for choice in choices)
-    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    texts = [str(choice) for choice in choices]  # the repr of a StrEnum is not what one writes
+    listed = ", ".join(map(repr, texts))
+    near = difflib.get_close_matches(value, texts, 1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise GlideMQValidationError(option, value, f"must be one of {listed}{hint}")
 
