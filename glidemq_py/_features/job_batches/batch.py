@@ -248,10 +248,11 @@ class JobBatch:
         for i in range(0, len(wanted), _IDS_PER_CALL):
             piece = wanted[i : i + _IDS_PER_CALL]
             joined = await link.transport.call(calls.batch_join(link.keys.meta, self.id, stem, piece))
-            if joined.status == "gone":
-                raise JobBatchNotFoundError(self.id)
             if joined.status != "ok":
-                raise JobBatchFinishedError(self.id, joined.status)
+                gone = joined.status == "gone"
+                error = JobBatchNotFoundError(self.id) if gone else JobBatchFinishedError(self.id, joined.status)
+                await self._withdraw(stem, ids, new, [error] * len(ids))  # those of earlier pieces
+                raise error
             known = set(joined.known)
             ids += joined.ids
             new += [position not in known for position in range(1, len(piece) + 1)]
