@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
-from glidemq_py.gateway.table import Field
+from glidemq_py.gateway.table import Field, Kind
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "learn" / "gateway.md"
 _TABLE: Final = re.compile(r"(<!-- gateway commands -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -29,7 +29,8 @@ def _row(group: str, name: str) -> str:
     command = COMMANDS.get(name)
     if command is None:
         return f"| {group} | `{name}` | | not yet |"
-    return f"| {group} | `{name}` | {', '.join(map(_shown, command.fields))} | {command.summary} |"
+    fields = ", ".join(_shown(field) for field in command.fields if field.kind is not Kind.UNSUPPORTED)
+    return f"| {group} | `{name}` | {fields} | {command.summary} |"
 
 
 def _shown(field: Field) -> str:

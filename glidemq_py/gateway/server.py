@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Self
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
-from glidemq_py._client.connect import Connection, check_connection
-from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._client.connect import Connection, check_connection, open_transport
+from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import ClosedError
+from glidemq_py._features.leases.lease import Lease
+from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.gateway.held import Held, HeldJobs
+from glidemq_py.gateway.numbers import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
 
@@ -20,6 +25,7 @@ __all__ = ["Gateway"]
 _log = get_logger(__name__)
 
 _QUEUES_KEPT: Final = 10_000
+_RELEASED_PER_CALL: Final = 100
 
 
 class Gateway:
@@ -48,12 +54,16 @@ class Gateway:
         self.digests = token_digests(self.options.tokens)
         self.port = self.options.port
         self._connection = connection
+        self.held = HeldJobs()
         self._client: ConnectionSource | None = None
+        self._transport: Transport | None = None
+        self._ids: JobIds | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._sessions: set[Session] = set()
         self._server: asyncio.Server | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._is_closed = False
 
     async def start(self) -> None:
         """Connect to the server of the queues, and listen.
@@ -68,6 +78,8 @@ class Gateway:
         self._client = await SharedClient.open(self._connection)
         loop = asyncio.get_running_loop()
         try:
+            self._transport = await open_transport(self._client)
+            self._ids = JobIds(self._transport, self.options.prefix)
             self._server = await loop.create_server(lambda: Session(self), self.options.host, self.options.port)
         except BaseException:
             await self._close_client()
@@ -82,7 +94,13 @@ class Gateway:
         if self._server is not None:
             self._server.close()
         grace = self.options.shutdown_timeout / 1_000
-        await asyncio.gather(*(session.drain(grace) for session in tuple(self._sessions)))
+        draining = tuple(self._sessions)
+        await asyncio.gather(*(session.drain(grace) for session in draining))
+        for session in draining:
+            self._start(self._release(session, ()))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._is_closed = True
         await asyncio.gather(*(queue.close() for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
         await self._close_client()
@@ -107,13 +125,11 @@ class Gateway:
         if found is not None:
             self._queues.move_to_end(name)
             return found
-        if self._client is None or self._is_closing:
-            raise ClosedError("the gateway is closing")
+        if self._client is None or self._is_closed:
+            raise ClosedError("the gateway is closed")
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         if len(self._queues) > _QUEUES_KEPT:
-            task = asyncio.create_task(self._queues.popitem(last=False)[1].close())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._start(self._queues.popitem(last=False)[1].close())
         return found
 
     def opened(self, session: Session) -> bool:
@@ -124,10 +140,54 @@ class Gateway:
         self._sessions.add(session)
         return True
 
-    def closed(self, session: Session) -> None:
-        """Forget a session."""
+    def closed(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+        """Forget a session, and release its jobs after its running commands have ended."""
         self._sessions.discard(session)
+        if not self._is_closed:
+            self._start(self._release(session, running))
+
+    @property
+    def ids(self) -> JobIds:
+        """Makes and reads the ids of jobs."""
+        assert self._ids is not None, "a gateway with sessions is started"
+        return self._ids
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _release(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+        """Release the jobs of a lost connection, except those whose locks were renewed."""
+        if running:
+            await asyncio.wait(running)
+        held = sorted(self.held.take(session), key=lambda each: each.queue)
+        for name, of_queue in itertools.groupby(held, lambda each: each.queue):
+            jobs = list(of_queue)
+            for start in range(0, len(jobs), _RELEASED_PER_CALL):
+                try:
+                    await self._release_some(await self.queue(name), jobs[start : start + _RELEASED_PER_CALL])
+                except GlideMQError as error:
+                    _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", name, error)
+
+    async def _release_some(self, queue: Queue[Any, Any], held: Sequence[Held]) -> None:
+        link = await queue._connected()
+        leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
+        keys = [link.keys.job(lease.id) for lease in leases]
+        found = await asyncio.gather(*(link.transport.command("HGET", key, "lease") for key in keys))
+        # Another gateway may have renewed the lock: then the deadline is not the one of the fetch.
+        await queue.release_leases(
+            [lease for lease, each, text in zip(leases, held, found, strict=True) if _deadline(text) == each.expires_at]
+        )
 
     async def _close_client(self) -> None:
+        if self._transport is not None:
+            await self._transport.close()
         if isinstance(self._client, SharedClient):
             await self._client.close()
+
+
+def _deadline(lease: bytes | None) -> int:
+    """Return the deadline in the field ``lease`` of a record (lua/features/leases/leases.lua); 0 without one."""
+    parts = (lease or b"").split(b"|", 3)
+    return int(parts[2]) if len(parts) > 3 and parts[2].isdigit() else 0

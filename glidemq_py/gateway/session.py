@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypeGuard, cast
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
+from glidemq_py.gateway.held import HeldJobs
+from glidemq_py.gateway.numbers import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
@@ -21,6 +24,8 @@ from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
 __all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
 
 _log = get_logger(__name__)
+
+T = TypeVar("T")
 
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
@@ -33,6 +38,12 @@ class GatewayState(Protocol):
 
     options: GatewayOptions
     version: str
+    held: HeldJobs
+
+    @property
+    def ids(self) -> JobIds:
+        """Makes and reads the ids of jobs."""
+        ...
 
     @property
     def digests(self) -> Sequence[bytes]:
@@ -47,8 +58,8 @@ class GatewayState(Protocol):
         """Register a session; return False if there are too many."""
         ...
 
-    def closed(self, session: Session) -> None:
-        """Forget a session."""
+    def closed(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
+        """Forget a session, and release its jobs after its running commands have ended."""
         ...
 
 
@@ -78,9 +89,14 @@ class Session(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unstarted: deque[bytes] = deque()
         self._running: set[asyncio.Task[None]] = set()
+        self._polls: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_write_paused = False
         self._is_ending = False
+        self.pushing = asyncio.Lock()
+        """Held while a PUSH gets its place, so that those of a connection keep their order."""
+        self.owner = secrets.token_hex(8)
+        """Owner of the leases of this connection."""
 
     # -- connection ------------------------------------------------------------------------------------------
 
@@ -99,7 +115,7 @@ class Session(asyncio.Protocol):
         for task in self._running:
             task.cancel()
         self._transport = None
-        self.state.closed(self)
+        self.state.closed(self, tuple(self._running))
 
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its answers."""
@@ -132,6 +148,8 @@ class Session(asyncio.Protocol):
         """Accept no more commands, wait for the running ones, and close the connection."""
         self._is_ending = True
         self._unstarted.clear()
+        for task in self._polls:
+            task.cancel()
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
         if self._running:
@@ -139,6 +157,20 @@ class Session(asyncio.Protocol):
         self._end()
 
     # -- commands --------------------------------------------------------------------------------------------
+
+    async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None, "commands run in tasks"
+        self._polls.add(task)
+        try:
+            return await fetching
+        except asyncio.CancelledError:
+            if self._transport is None or self._transport.is_closing():
+                raise
+            return None  # draining: the client is answered that there is no job
+        finally:
+            self._polls.discard(task)
 
     def authenticate(self, token: str) -> bool:
         """Accept a token; return False if it is invalid."""

@@ -6,7 +6,7 @@ Dispatch, validation, the table in the documentation and the fuzzer of the tests
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,7 @@ from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_nam
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_fields"]
+__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_all", "check_fields"]
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
@@ -40,6 +40,8 @@ class Kind(StrEnum):
     LIST = "list"
     MAP = "map"
     ANY = "any value"
+    UNSUPPORTED = "not supported"
+    """Absent, or a value without effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,17 @@ class Command:
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a command's fields, with defaults for the absent ones.
+    """Return the values of a command's fields; see `check_all`."""
+    return check_all(command.fields, given)
+
+
+def check_all(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the values of fields, with defaults for the absent ones.
 
     Raises:
         CommandError: If a field is missing or invalid; the message names it.
     """
-    return {field.name: check_field(field, given.get(field.name)) for field in command.fields}
+    return {field.name: check_field(field, given.get(field.name)) for field in fields}
 
 
 def check_field(field: Field, value: Any) -> Any:
@@ -151,6 +158,12 @@ def _flag(field: Field, value: Any) -> bool:
     return value
 
 
+def _unsupported(field: Field, value: Any) -> Any:
+    if value not in (False, 0, "", [], {}, field.default):
+        raise CommandError(f"{field.name} is not supported yet")
+    return field.default
+
+
 def _list(field: Field, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise CommandError(f"{field.name} must be a list")
@@ -172,5 +185,5 @@ def _map(field: Field, value: Any) -> dict[Any, Any]:
 
 _CHECKS: Mapping[Kind, Callable[[Field, Any], Any]] = {
     Kind.TEXT: _text, Kind.NUMBER: _number, Kind.INTEGER: _integer, Kind.FLAG: _flag, Kind.LIST: _list,
-    Kind.TEXTS: _texts, Kind.MAP: _map,
+    Kind.TEXTS: _texts, Kind.MAP: _map, Kind.UNSUPPORTED: _unsupported,
 }  # fmt: skip

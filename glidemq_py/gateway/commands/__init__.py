@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from glidemq_py.gateway.commands import connection, control, limits
+from glidemq_py.gateway.commands import connection, control, core, jobs, limits
 from glidemq_py.gateway.table import Command
 
 __all__ = ["COMMANDS", "PROTOCOL"]
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    command.name: command for group in (connection, control, limits) for command in group.COMMANDS
+    command.name: command for group in (connection, core, jobs, control, limits) for command in group.COMMANDS
 }
 """The commands that a gateway executes, by name."""
 

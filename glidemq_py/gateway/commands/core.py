@@ -1,0 +1,342 @@
+"""Commands that add, fetch and report jobs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.leases.exchanging import LeaseOutcome
+from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease
+from glidemq_py._features.leases.queue_api import LeaseReport
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    BulkAddError,
+    GlideMQValidationError,
+    JobDataError,
+    JobNotFoundError,
+    JobStateError,
+)
+from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
+
+DEFAULT_LOCK_MS: Final = 30_000
+_MOST_JOBS: Final = 250
+_MOST_CHARS: Final = 512 * 1_024
+_MOST_FETCHED: Final = 500
+_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
+
+_QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
+_ID: Final = Field("id", required=True)
+_TOKEN: Final = Field("token")
+_FETCH: Final = (
+    _QUEUE, Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
+    Field("lockTtl", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS, default=DEFAULT_LOCK_MS),
+    Field("detach", Kind.FLAG, default=False), Field("group", Kind.UNSUPPORTED),
+)  # fmt: skip
+
+
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
+    async with session.pushing:
+        queue = await session.state.queue(given["queue"])
+        await queue.connect()
+        name, data, options = await push_of(session.state.ids, queue.name, given)
+    durable = True if given["durable"] else None
+    try:
+        job = await queue.add(name, data, durable=durable, **options)
+    except AmbiguousResultError:
+        # The id makes it safe to add the job again.
+        job = await queue.add(name, data, durable=durable, **options)
+    except JobNotFoundError as error:
+        raise CommandError(f"Dependency job not found: {error.job_id}") from None
+    return {"id": await session.state.ids.on_wire(queue.name, job.id)}
+
+
+async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
+    if len(given["jobs"]) > _MOST_JOBS:
+        raise CommandError(f"jobs must have at most {_MOST_JOBS} items")
+    if not given["jobs"]:
+        return {"ids": []}
+    async with session.pushing:
+        queue = await session.state.queue(given["queue"])
+        await queue.connect()
+        jobs, is_durable = await _checked(session, queue.name, given["jobs"])
+    durable = True if is_durable else None
+    try:
+        added = await _add_all(queue, jobs, durable)
+    except BulkAddError as error:
+        raise CommandError(await _taken_back(queue, error)) from None
+    return {"ids": [await session.state.ids.on_wire(queue.name, job.id) for job in added]}
+
+
+async def _checked(session: Session, queue: str, given: Sequence[Any]) -> tuple[list[Push], bool]:
+    jobs: list[Push] = []
+    is_durable, chars = False, 0
+    for number, each in enumerate(given):
+        if not isinstance(each, dict):
+            raise CommandError(f"jobs[{number}]: must be a map")
+        try:
+            fields = check_all(JOB_FIELDS, cast("dict[Any, Any]", each))
+            jobs.append(await push_of(session.state.ids, queue, fields))
+        except CommandError as error:
+            raise CommandError(f"jobs[{number}]: {error}") from None
+        if chars > _MOST_CHARS:
+            raise CommandError(f"jobs[{number}]: the data of the jobs before it exceeds {_MOST_CHARS} characters")
+        if len(given) > 1:
+            chars += len(json.dumps(jobs[-1][1], ensure_ascii=False, separators=(",", ":")))
+        is_durable = is_durable or fields["durable"]
+    return jobs, is_durable
+
+
+async def _add_all(queue: Queue[Any, Any], jobs: list[Push], durable: bool | None) -> list[Any]:
+    try:
+        return await queue.add_bulk(jobs, durable=durable)
+    except BulkAddError as error:
+        if not any(isinstance(each, AmbiguousResultError) for each in error.results):
+            raise
+    return await queue.add_bulk(jobs, durable=durable)  # the ids make it safe to add the jobs again
+
+
+async def _taken_back(queue: Queue[Any, Any], error: BulkAddError) -> str:
+    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error."""
+    message = ""
+    for number, each in enumerate(error.results):
+        if isinstance(each, BaseException):
+            what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
+            message = message or f"jobs[{number}]: {what}"
+            continue
+        try:
+            await queue.remove(each.id, states=_UNSTARTED)
+        except JobStateError:
+            pass
+    return message
+
+
+# -- fetching --------------------------------------------------------------------------------------------------
+
+
+async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
+    jobs, tokens = await _fetch(session, given, 1)
+    answer: Answer = {"job": jobs[0] if jobs else None}
+    if given["owner"] is not None:
+        answer["token"] = tokens[0] if tokens else None
+    return answer
+
+
+async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
+    count = min(given["count"], _MOST_FETCHED)
+    jobs, tokens = await _fetch(session, given, count) if count else ([], [])
+    return {"jobs": jobs} if given["owner"] is None else {"jobs": jobs, "tokens": tokens}
+
+
+async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
+    queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
+    fetching = queue.fetch(
+        count, lock_duration=lock_ms, wait=round(given["timeout"]), owner=session.owner, count_expiry=True
+    )
+    leases = await session.polled(fetching) or []
+    # First all are remembered: if the connection is lost now, all are released.
+    ids: list[str] = []
+    for lease in leases:
+        ids.append(await session.state.ids.on_wire(queue.name, lease.id))
+        session.state.held.add(
+            ids[-1], lease, lease.token, session, queue=queue.name, lock_ms=lock_ms,
+            is_owned=given["owner"] is not None, is_kept=given["detach"],
+        )  # fmt: skip
+    jobs: list[Any] = []
+    tokens: list[str] = []
+    for lease, job_id in zip(leases, ids, strict=True):
+        try:
+            jobs.append(job_object(lease.job, job_id))
+        except JobDataError as error:
+            session.state.held.ended(job_id, lease.token)
+            await lease.fail(error, retry=False)  # as a worker does it
+            continue
+        tokens.append(lease.token)
+    return jobs, tokens
+
+
+# -- reporting -------------------------------------------------------------------------------------------------
+
+
+class LeasedJob:
+    """A job that a client reports or renews.
+
+    Attributes:
+        id: Its id on the wire.
+        queue: Its queue.
+        lease: Its lease.
+        lock_ms: Duration of its lock if this process knows it, else the default.
+    """
+
+    __slots__ = ("id", "lease", "lock_ms", "queue")
+
+    def __init__(self, job_id: str, queue: Queue[Any, Any], lease: Lease[Any, Any], lock_ms: int) -> None:
+        self.id = job_id
+        self.queue = queue
+        self.lease = lease
+        self.lock_ms = lock_ms
+
+    @property
+    def is_timed_out(self) -> bool:
+        """Whether the timeout of the job has passed."""
+        limit = self.lease._facts.limit
+        return 0 < limit <= time.time() * 1_000
+
+
+async def leased_job(session: Session, job_id: str, token: str | None) -> LeasedJob:
+    """Return the job that a command reports.
+
+    Raises:
+        CommandError: If there is no such job, or the token is missing or invalid.
+    """
+    found = await session.state.ids.find(job_id)
+    if found is None:
+        raise CommandError(f"Job not found or not in processing state: {job_id}")
+    queue, held = await session.state.queue(found[0]), session.state.held.find(job_id)
+    if held is not None and not held.is_owned:
+        token = held.token  # the client has none
+    if not token:
+        if await _state(queue, found[1]) is JobState.ACTIVE:
+            raise CommandError(f"Lock token required for job {job_id}")
+        raise CommandError(f"Job not found or not in processing state: {job_id}")
+    try:
+        lease: Lease[Any, Any] = Lease.from_token(queue, token)
+    except GlideMQValidationError:
+        raise CommandError(f"Invalid or expired lock token for job {job_id}") from None
+    if lease.id != found[1]:
+        raise CommandError(f"Invalid or expired lock token for job {job_id}")
+    return LeasedJob(job_id, queue, lease, DEFAULT_LOCK_MS if held is None else held.lock_ms)
+
+
+async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
+    job = await queue.get_job(job_id, exclude_data=True)
+    return None if job is None else job.state
+
+
+async def _why_lost(job: LeasedJob) -> str:
+    if await _state(job.queue, job.lease.id) is JobState.ACTIVE:
+        return f"Invalid or expired lock token for job {job.id}"
+    return f"Job not found or not in processing state: {job.id}"
+
+
+async def _reported(session: Session, jobs: Sequence[LeasedJob], report: Sequence[LeaseOutcome]) -> list[LeasedJob]:
+    """Forget jobs that were reported; return those whose leases are lost."""
+    lost: list[LeasedJob] = []
+    for job, outcome in zip(jobs, report, strict=True):
+        session.state.held.ended(job.id, job.lease.token)
+        if not outcome.applied:
+            lost.append(job)
+    return lost
+
+
+async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
+    if not lost:
+        return {"id": UNDEFINED}
+    if lost[0].is_timed_out:
+        return {"data": {"applied": False, "reason": "already-finalized"}}
+    raise CommandError(await _why_lost(lost[0]))
+
+
+async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
+    job = await leased_job(session, given["id"], given["token"])
+    _remove_on_complete(job, given["removeOnComplete"])
+    report = await job.queue.complete_leases([(job.lease, json_value("result", given["result"]))])
+    return await _answer_of(await _reported(session, [job], report.outcomes))
+
+
+def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
+    if remove:
+        job.lease._facts = job.lease._facts._replace(keep=1)
+
+
+async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
+    ids: list[str] = given["ids"]
+    for field in ("results", "tokens", "removeOnCompletes"):
+        if given[field] is not None and len(given[field]) != len(ids):
+            raise CommandError(f"ACKB {field} length must match ids length")
+    results, tokens, removals = (
+        given[field] or [None] * len(ids) for field in ("results", "tokens", "removeOnCompletes")
+    )
+    jobs: list[LeasedJob] = []
+    pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
+    for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):
+        if token is not None and not isinstance(token, str):
+            raise CommandError(f"tokens[{number}] must be a string")
+        job = await leased_job(session, job_id, token)
+        _remove_on_complete(job, remove is True)
+        jobs.append(job)
+        pairs.setdefault(job.queue, []).append((job, json_value(f"results[{number}]", result)))
+    lost: list[LeasedJob] = []
+    for queue, of_queue in pairs.items():
+        report: LeaseReport[Any] = await queue.complete_leases([(job.lease, result) for job, result in of_queue])
+        lost += await _reported(session, [job for job, _ in of_queue], report.outcomes)
+    ignored = [job for job in lost if job.is_timed_out]
+    for job in lost:
+        if job not in ignored:
+            raise CommandError(await _why_lost(job))
+    if not ignored:
+        return {"id": UNDEFINED}
+    indices = [number for number, job in enumerate(jobs) if job in ignored]
+    return {"data": {"ignoredIndices": indices, "ignoredIds": [ids[number] for number in indices]}}
+
+
+class ClientError(Exception):
+    """An error that a client has reported; its stack is stored as the traceback."""
+
+    def __init__(self, message: str, stack: Sequence[str]) -> None:
+        super().__init__(message)
+        self.sandbox_traceback = "\n".join(stack) or message
+
+
+async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
+    job = await leased_job(session, given["id"], given["token"])
+    error = ClientError(given["error"], given["stack"] or ())
+    report = await job.queue.fail_leases([(job.lease, error)], retry=not given["unrecoverable"])
+    return await _answer_of(await _reported(session, [job], report.outcomes))
+
+
+COMMANDS: Final = (
+    Command("PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS)),
+    Command(
+        "PUSHB", "core", _push_many, "Add up to 250 jobs, all or none; each has the fields of `PUSH`.",
+        (_QUEUE, Field("jobs", Kind.LIST, required=True)),
+    ),
+    Command("PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FETCH),
+    Command(
+        "PULLB", "core", _pull_many, "Fetch up to `count` jobs; wait for the first only.",
+        (*_FETCH, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)),
+    ),
+    Command(
+        "ACK", "core", _ack, "Complete a job with its result.",
+        (_ID, _TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
+    ),
+    Command(
+        "ACKB", "core", _ack_many, "Complete many jobs.",
+        (
+            Field("ids", Kind.TEXTS, required=True), Field("results", Kind.LIST), Field("tokens", Kind.LIST),
+            Field("removeOnCompletes", Kind.LIST),
+        ),
+    ),
+    Command(
+        "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
+        (
+            _ID, _TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
+            Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.UNSUPPORTED),
+        ),
+    ),
+)  # fmt: skip

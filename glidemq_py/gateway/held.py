@@ -1,0 +1,89 @@
+"""The jobs that the clients of this process have fetched and not reported."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_py._features.leases.lease import Lease
+
+__all__ = ["Held", "HeldJobs"]
+
+_MARGIN_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A fetched job.
+
+    Attributes:
+        connection: The session that fetched it.
+        queue: Name of its queue in this package.
+        token: Token of its lease.
+        lock_ms: Duration of its lock.
+        expires_at: When the lock expires if nobody renews it, epoch ms of the server's clock.
+        is_owned: Whether the client has the token, because it named an owner.
+        is_kept: Whether the job stays locked if the connection is lost.
+        forget_at: When this process forgets it, monotonic seconds.
+    """
+
+    connection: object
+    queue: str
+    token: str
+    lock_ms: int
+    expires_at: int
+    is_owned: bool
+    is_kept: bool
+    forget_at: float
+
+
+class HeldJobs:
+    """Fetched jobs by id. Those whose locks have expired are forgotten, so they cannot accumulate."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, Held] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(
+        self, job_id: str, lease: Lease[Any, Any], token: str, connection: object, *, queue: str, lock_ms: int,
+        is_owned: bool, is_kept: bool,
+    ) -> None:  # fmt: skip
+        """Remember a job."""
+        now = time.monotonic()
+        while self._jobs:
+            oldest = next(iter(self._jobs))
+            if self._jobs[oldest].forget_at > now:
+                break
+            del self._jobs[oldest]
+        self._jobs.pop(job_id, None)
+        self._jobs[job_id] = Held(
+            connection, queue, token, lock_ms, lease.expires_at, is_owned, is_kept, now + lock_ms / 1_000 + _MARGIN_S
+        )
+
+    def find(self, job_id: str) -> Held | None:
+        """Return the job with this id, or None."""
+        return self._jobs.get(job_id)
+
+    def renewed(self, job_id: str, token: str, duration: int) -> None:
+        """Note that the lock was extended: the job stays locked if the connection is lost."""
+        held = self._jobs.get(job_id)
+        if held is not None and held.token == token:
+            held.is_kept = True
+            held.forget_at = time.monotonic() + duration / 1_000 + _MARGIN_S
+            self._jobs.move_to_end(job_id)
+
+    def ended(self, job_id: str, token: str) -> None:
+        """Forget a job that was reported."""
+        held = self._jobs.get(job_id)
+        if held is not None and held.token == token:
+            del self._jobs[job_id]
+
+    def take(self, connection: object) -> list[Held]:
+        """Forget the jobs of a lost connection, and return those to release."""
+        mine = [job_id for job_id, held in self._jobs.items() if held.connection is connection]
+        taken = [self._jobs.pop(job_id) for job_id in mine]
+        return [held for held in taken if not held.is_kept]

@@ -1,0 +1,81 @@
+"""The job object of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._job.job import Job
+from glidemq_py.errors import JobNotLoadedError
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.values import UNDEFINED
+
+__all__ = ["job_object", "read_job_object", "wire_state"]
+
+_STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
+_MOST_STACKTRACES: Final = 10
+
+
+def wire_state(state: JobState | None) -> str:
+    """Return the name of a state for clients."""
+    return "unknown" if state is None else _STATES.get(state, str(state))
+
+
+def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
+    """Return the object of a job.
+
+    Raises:
+        JobDataError: If the serializer cannot decode the stored data.
+    """
+    opts = job.opts
+    backoff, group, key = opts.get("backoff"), job.fair_key, opts.get("deduplication")
+    backoff = cast("Mapping[str, Any]", backoff) if isinstance(backoff, dict) else None
+    dedup: Mapping[str, Any] = cast("Mapping[str, Any]", key) if isinstance(key, dict) else {}
+    delay = opts.get("delay")
+    return {
+        "id": job_id, "queue": wire_name(job.queue_name), "name": job.name, "data": job.data,
+        "priority": max(0, job.priority - 1) if group is not None else job.rank,
+        "createdAt": job.timestamp, "runAt": job.timestamp + (delay if isinstance(delay, int) else 0),
+        "startedAt": job.processed_on, "completedAt": job.finished_on,
+        "attempts": job.attempts_made, "maxAttempts": opts.get("attempts") or 1,
+        "backoff": 0 if backoff is None else backoff.get("delay", 0),
+        "backoffConfig": None if backoff is None else {"type": backoff.get("type"), "delay": backoff.get("delay", 0)},
+        "ttl": opts.get("ttl"), "timeout": opts.get("timeout"),
+        "uniqueKey": dedup.get("id"), "deduplicationTtl": dedup.get("ttl"),
+        "deduplicationExtend": dedup.get("extend", False), "deduplicationReplace": dedup.get("replace", False),
+        "customId": None, "dependsOn": [], "parentId": None, "childrenIds": [], "childrenCompleted": 0,
+        "tags": list(job.tags), "lifo": opts.get("lifo", False), "groupId": group,
+        "progress": job.progress if isinstance(job.progress, int | float) else 0, "progressMessage": None,
+        "removeOnComplete": _removal(opts.get("removeOnComplete")), "removeOnFail": _removal(opts.get("removeOnFail")),
+        "repeat": None, "durable": False, "lastHeartbeat": job.processed_on, "stallCount": job.stalled_count,
+        "stallTimeout": None, "stackTraceLimit": _MOST_STACKTRACES, "keepLogs": None, "sizeLimit": None,
+        "failParentOnFailure": False, "removeDependencyOnFailure": False, "continueParentOnFailure": False,
+        "ignoreDependencyOnFailure": False, "debounceId": None, "debounceTtl": None,
+        "stacktrace": list(job.stacktrace) or None, "timeline": [],
+    }  # fmt: skip
+
+
+def read_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
+    """Return the object of a job whose record was read, with its state and its result.
+
+    Raises:
+        JobDataError: If the serializer cannot decode the stored data.
+        SerializationError: If it cannot decode the result.
+    """
+    found = job_object(job, job_id)
+    is_completed = job.state is JobState.COMPLETED
+    found["state"] = wire_state(job.state)
+    found["returnvalue"] = job.returnvalue if is_completed else UNDEFINED
+    found["failedReason"] = UNDEFINED if job.failed_reason is None else job.failed_reason
+    if is_completed:
+        found["progress"] = 100
+    try:
+        found["progressMessage"] = job.progress_message
+    except JobNotLoadedError:
+        pass
+    return found
+
+
+def _removal(value: Any) -> Any:
+    return False if value is None else value

@@ -1,0 +1,109 @@
+"""Numbers of queues, which ids of jobs contain, and the ids of jobs on the wire.
+
+The hash `<prefix>:gateway:queues` has the field `next`, and per queue `n:<number>` (its name) and `q:<name>` (its
+number). A number is never given to another queue. `n:` is written before `q:`, so every number in use leads to a name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.names import validate_existing_id
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number
+from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
+from glidemq_py.gateway.table import CommandError
+
+__all__ = ["JobIds"]
+
+_KEPT: Final = 10_000
+
+
+class JobIds:
+    """Makes and reads the ids of jobs on the wire.
+
+    A job that a gateway added has a UUIDv7 with the number of its queue. The job 17 of the queue q, which another
+    program added, is `q:17`.
+
+    Args:
+        transport: Connection to the server of the queues.
+        prefix: First part of every key.
+    """
+
+    def __init__(self, transport: Transport, prefix: str) -> None:
+        self._transport = transport
+        self._key = f"{prefix}:gateway:queues"
+        self._maker = IdMaker()
+        self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._names: OrderedDict[int, str] = OrderedDict()
+
+    async def make(self, queue: str) -> str:
+        """Return the id of a new job.
+
+        Raises:
+            CommandError: If there are too many queues.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        number = self._numbers.get(queue)
+        return self._maker.make(await self._number(queue) if number is None else number)
+
+    async def find(self, job_id: str) -> tuple[str, str] | None:
+        """Return the names of the queue and the job in this package; None if no job has this id.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        number = queue_number(job_id)
+        if number is not None:
+            queue = await self._name(number)
+            return None if queue is None else (queue, job_id)
+        wire_queue, colon, own_id = job_id.rpartition(":")
+        if not colon:
+            return None
+        try:
+            return engine_name(wire_queue), validate_existing_id(own_id)
+        except (QueueNameError, GlideMQValidationError):
+            return None
+
+    async def on_wire(self, queue: str, job_id: str) -> str:
+        """Return the id of a job on the wire.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        number = queue_number(job_id)
+        if number is not None and (self._numbers.get(queue) == number or await self._name(number) == queue):
+            return job_id
+        return f"{wire_name(queue)}:{job_id}"
+
+    async def _number(self, queue: str) -> int:
+        found = await self._transport.command("HGET", self._key, f"q:{queue}")
+        if found is None:
+            number = int(await self._transport.command("HINCRBY", self._key, "next", "1"))
+            if number >= MAX_QUEUES:
+                raise CommandError(f"queue {wire_name(queue)!r} is one too many: at most {MAX_QUEUES - 1:,}")
+            await self._transport.command("HSETNX", self._key, f"n:{number}", queue)
+            if not await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number)):
+                # Another gateway was first; nobody has seen this number.
+                await self._transport.command("HDEL", self._key, f"n:{number}")
+            found = await self._transport.command("HGET", self._key, f"q:{queue}")
+        number = int(found)
+        self._remember(queue, number)
+        return number
+
+    async def _name(self, number: int) -> str | None:
+        name = self._names.get(number)
+        if name is None:
+            found = await self._transport.command("HGET", self._key, f"n:{number}")
+            if found is None:
+                return None
+            name = found.decode("utf-8", "replace")
+            self._remember(name, number)
+        return name
+
+    def _remember(self, queue: str, number: int) -> None:
+        self._numbers[queue], self._names[number] = number, queue
+        if len(self._numbers) > _KEPT:
+            self._names.pop(self._numbers.popitem(last=False)[1], None)

@@ -1,0 +1,194 @@
+"""Options of PUSH and PUSHB: their fields, and the options of this package that have the same effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.numbers import JobIds
+from glidemq_py.gateway.table import CommandError, Field, Kind
+
+__all__ = ["JOB_FIELDS", "MAX_BACKOFF_MS", "Push", "job_name_and_data", "push_of"]
+
+MAX_BACKOFF_MS: Final = 3_600_000
+_YEAR_MS: Final = 31_536_000_000
+_DAY_MS: Final = 86_400_000
+_ATTEMPTS: Final = 3
+_BACKOFF_MS: Final = 1_000
+_NAME_CHARS: Final = 256
+_MOST_PRIORITY: Final = 1_000_000
+_MOST_GROUP_PRIORITY: Final = 2_046
+_FIXED_JITTER: Final = 0.2
+_EXPONENTIAL_JITTER: Final = 1.0
+
+JOB_FIELDS: Final = (
+    Field("name", Kind.ANY), Field("data", Kind.ANY),
+    Field("priority", Kind.INTEGER, minimum=-_MOST_PRIORITY, maximum=_MOST_PRIORITY, default=0),
+    Field("delay", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
+    Field("maxAttempts", Kind.INTEGER, minimum=1, maximum=1_000, default=_ATTEMPTS),
+    Field("backoff", Kind.ANY),
+    Field("ttl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
+    Field("timeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
+    Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP), Field("dependsOn", Kind.TEXTS), Field("tags", Kind.TEXTS),
+    Field("groupId", maximum=256), Field("lifo", Kind.FLAG, default=False),
+    Field("removeOnComplete", Kind.ANY), Field("removeOnFail", Kind.ANY), Field("durable", Kind.FLAG, default=False),
+    Field("timestamp", Kind.NUMBER), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
+    *(
+        Field(name, Kind.UNSUPPORTED)
+        for name in (
+            "jobId", "customId", "childrenIds", "parentId", "groupMaxSize", "repeat", "failParentOnFailure",
+            "removeDependencyOnFailure", "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout",
+            "keepLogs", "sizeLimit", "debounceId", "debounceTtl",
+        )
+    ),
+)  # fmt: skip
+
+Push = tuple[str, Any, dict[str, Any]]
+"""Name, data and options of a job to add."""
+
+
+def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return name and data of a job. Clients of older protocols sent the name as a part of the data.
+
+    Raises:
+        CommandError: If the name is invalid, or JSON cannot represent the data.
+    """
+    name, data = given["name"], given["data"]
+    if name is None:
+        name = "default"
+        if isinstance(data, dict) and isinstance(cast("dict[Any, Any]", data).get("name"), str):
+            data = dict(cast("dict[Any, Any]", data))
+            name = data.pop("name")
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
+        raise CommandError(f"Job name must be a non-empty string of at most {_NAME_CHARS} characters")
+    return name, json_value("data", data)
+
+
+async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any]) -> Push:
+    """Return the job to add, with a new id.
+
+    Raises:
+        CommandError: If an option is invalid.
+    """
+    name, data = job_name_and_data(given)
+    options: dict[str, Any] = {"job_id": await ids.make(queue), "attempts": given["maxAttempts"]}
+    if given["maxAttempts"] > 1:
+        backoff = _backoff(given["backoff"])
+        if backoff is not None:
+            options["backoff"] = backoff
+    for field in ("delay", "ttl", "timeout"):
+        if given[field]:
+            options[field] = max(1, round(given[field]))
+    _add_order(given, options)
+    if given["uniqueKey"] is not None:
+        options["deduplication"] = _deduplication(given["uniqueKey"], given["dedup"] or {})
+    elif given["dedup"]:
+        raise CommandError("dedup requires uniqueKey")
+    if given["tags"]:
+        options["tags"] = given["tags"]
+    for field, option in (("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail")):
+        kept = _retention(field, given[field])
+        if kept is not None:
+            options[option] = kept
+    if given["dependsOn"]:
+        options["depends_on"] = [await _dependency(ids, queue, each) for each in given["dependsOn"]]
+    return name, data, options
+
+
+def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+    priority, group = given["priority"], given["groupId"]
+    if group is None:
+        if priority:
+            options["rank"] = priority
+        if given["lifo"]:
+            options["lifo"] = True
+        return
+    if not group or "\0" in group:
+        raise CommandError("groupId must be a non-empty string without NUL")
+    if given["lifo"]:
+        raise CommandError("lifo is not supported for jobs with a groupId")
+    if not 0 <= priority <= _MOST_GROUP_PRIORITY:
+        raise CommandError(f"priority must be 0 to {_MOST_GROUP_PRIORITY} for jobs with a groupId")
+    # In a group the lowest number is first. Ours begin at 1, and 0 comes last.
+    options["fair_key"], options["priority"] = group, priority + 1
+
+
+def _backoff(value: Any) -> dict[str, Any] | None:
+    kind, delay = "exponential", _BACKOFF_MS
+    if isinstance(value, dict):
+        given = cast("dict[Any, Any]", value)
+        kind, value = given.get("type"), given.get("delay")
+        if kind not in ("fixed", "exponential"):
+            raise CommandError("backoff.type must be 'fixed' or 'exponential'")
+        if value is None:
+            raise CommandError("backoff.delay is required")
+        delay = _milliseconds("backoff.delay", value)
+    elif value is not None:
+        delay = _milliseconds("backoff", value)
+    if not delay:
+        return None
+    jitter = _FIXED_JITTER if kind == "fixed" else _EXPONENTIAL_JITTER
+    return {"type": kind, "delay": delay, "jitter": jitter, "max_delay": max(delay, MAX_BACKOFF_MS)}
+
+
+def _milliseconds(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(f"{name} must be a number")
+    if not value >= 0:
+        raise CommandError(f"{name} must be at least 0")
+    if value > _DAY_MS:
+        raise CommandError(f"{name} must be at most {_DAY_MS}")
+    return round(value)
+
+
+def _deduplication(key: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    if not key:
+        raise CommandError("uniqueKey must not be empty")
+    found: dict[str, Any] = {"id": key}
+    for name, value in given.items():
+        if name not in ("ttl", "extend", "replace"):
+            raise CommandError(f"dedup.{name} is not supported")
+        if not value:
+            continue
+        if name == "ttl":
+            found["ttl"] = max(1, _milliseconds_up_to_a_year("dedup.ttl", value))
+        elif value is not True:
+            raise CommandError(f"dedup.{name} must be a boolean")
+        else:
+            found[name] = True
+    if "extend" in found and "ttl" not in found:
+        raise CommandError("dedup.extend requires dedup.ttl")
+    return found
+
+
+def _milliseconds_up_to_a_year(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _YEAR_MS:
+        raise CommandError(f"{name} must be a number from 0 to {_YEAR_MS}")
+    return round(value)
+
+
+def _retention(field: str, value: Any) -> Any:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return True
+    if isinstance(value, dict):
+        given = cast("dict[Any, Any]", value)
+        if given and given.keys() <= {"age", "count"}:
+            return {name: _count(f"{field}.{name}", each) for name, each in given.items() if each is not None}
+        raise CommandError(f"{field} must have age (seconds), count, or both")
+    return _count(field, value) or True
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
+        raise CommandError(f"{name} must be an integer from 0 to {2**31 - 1}")
+    return int(value)
+
+
+async def _dependency(ids: JobIds, queue: str, job_id: str) -> str | tuple[str, str]:
+    found = await ids.find(job_id)
+    if found is None:
+        raise CommandError(f"Dependency job not found: {job_id}")
+    return found[1] if found[0] == queue else found

@@ -1,0 +1,407 @@
+"""Jobs that are added, fetched and reported through gateways, with raw frames."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.gateway import Gateway
+from glidemq_py.gateway.ids import queue_number
+from tests.server.gateway.wire import Wire, packed
+from tests.server.worker_support import until
+
+
+@pytest.fixture
+async def gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """Two gateways side by side."""
+    async with Gateway(url, port=0) as first, Gateway(url, port=0) as second:
+        yield first, second
+
+
+@pytest.fixture
+async def wire(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
+    async with Wire(gateways[0]) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
+    """A connection to the other gateway."""
+    async with Wire(gateways[1]) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue
+
+
+async def good(wire: Wire, cmd: str, **fields: Any) -> dict[str, Any]:
+    answer = await wire.call(cmd, **fields)
+    assert answer["ok"] is True, answer
+    return answer
+
+
+async def failure(wire: Wire, cmd: str, **fields: Any) -> str:
+    answer = await wire.call(cmd, **fields)
+    assert answer["ok"] is False, answer
+    error: str = answer["error"]
+    return error
+
+
+async def state_of(wire: Wire, job_id: str) -> str:
+    found: str = (await good(wire, "GetState", id=job_id))["state"]
+    return found
+
+
+async def test_job_is_pulled_by_one_gateway_and_acknowledged_by_another(
+    wire: Wire, other: Wire, queue_name: str
+) -> None:
+    data = {"to": "a@example.org", "n": 1.5, "list": [1, None, True], "big": 1_700_000_000_000.0}
+    job_id = (await good(wire, "PUSH", queue=queue_name, name="mail", data=data))["id"]
+    assert UUID(job_id).version == 7
+    assert await state_of(other, job_id) == "waiting"
+    pulled = await good(wire, "PULL", queue=queue_name, owner="w1")
+    job = pulled["job"]
+    assert (job["id"], job["queue"], job["name"], job["data"]) == (job_id, queue_name, "mail", data)
+    assert (job["attempts"], job["maxAttempts"], job["backoff"]) == (0, 3, 1_000)
+    assert isinstance(job["createdAt"], float)  # clients decode a 64-bit integer to BigInt
+    assert await state_of(other, job_id) == "active"
+    await good(other, "ACK", id=job_id, token=pulled["token"], result={"sent": True})
+    assert (await good(wire, "GetResult", id=job_id))["result"] == {"sent": True}
+    found = (await good(wire, "GetJob", id=job_id))["job"]
+    assert (found["state"], found["returnvalue"], found["progress"]) == ("completed", {"sent": True}, 100)
+    assert (await good(wire, "PULL", queue=queue_name, owner="w1"))["job"] is None
+
+
+async def test_ids_of_all_gateways_contain_the_same_number(wire: Wire, other: Wire, queue_name: str) -> None:
+    answers = await asyncio.gather(*(good(each, "PUSH", queue=queue_name, data=1) for each in (wire, other)))
+    numbers = {queue_number(answer["id"]) for answer in answers}
+    assert len(numbers) == 1
+    elsewhere = (await good(wire, "PUSH", queue=f"{queue_name}:b", data=1))["id"]
+    assert queue_number(elsewhere) not in numbers
+    assert (await good(other, "GetJob", id=elsewhere))["job"]["queue"] == f"{queue_name}:b"
+
+
+async def test_pushes_of_a_connection_keep_their_order(wire: Wire, queue: Queue) -> None:
+    for number in range(40):
+        wire.send(packed({"cmd": "PUSH", "reqId": number, "queue": queue.name, "data": number}))
+    answers = [await wire.receive() for _ in range(40)]
+    assert all(answer["ok"] for answer in answers)
+    pulled = (await good(wire, "PULLB", queue=queue.name, count=40, owner="w"))["jobs"]
+    assert [job["data"] for job in pulled] == list(range(40))
+    assert sorted(job["id"] for job in pulled) == [job["id"] for job in pulled]
+
+
+async def test_python_worker_runs_what_a_client_pushed(wire: Wire, url: str, queue_name: str) -> None:
+    async def handler(job: Job) -> Any:
+        return {"doubled": job.data["n"] * 2}
+
+    async with Worker(queue_name, handler, url):
+        job_id = (await good(wire, "PUSH", queue=queue_name, name="n", data={"n": 21}))["id"]
+
+        async def is_completed() -> bool:
+            return await state_of(wire, job_id) == "completed"
+
+        await until(is_completed)
+    assert (await good(wire, "GetResult", id=job_id))["result"] == {"doubled": 42}
+
+
+async def test_client_pulls_what_python_added(wire: Wire, other: Wire, queue: Queue) -> None:
+    added = await queue.add("n", {"a": 1}, tags=["x"])
+    custom = await queue.add("n", 2, job_id="order-5")
+    jobs = await good(wire, "PULLB", queue=queue.name, count=10, owner="w")
+    assert [job["id"] for job in jobs["jobs"]] == [f"{queue.name}:{added.id}", f"{queue.name}:order-5"]
+    assert (jobs["jobs"][0]["tags"], jobs["jobs"][0]["maxAttempts"]) == (["x"], 1)
+    assert await state_of(other, f"{queue.name}:order-5") == "active"
+    ids = [job["id"] for job in jobs["jobs"]]
+    await good(other, "ACKB", ids=ids, tokens=jobs["tokens"], results=["a", None])
+    assert await added.wait_until_finished() == "a"
+    assert await custom.wait_until_finished() is None
+
+
+async def test_wrong_and_missing_tokens_change_nothing(wire: Wire, other: Wire, queue_name: str) -> None:
+    ids = [(await good(wire, "PUSH", queue=queue_name, data=n))["id"] for n in range(2)]
+    pulled = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
+    first, second = ids
+    assert await failure(other, "ACK", id=first) == f"Lock token required for job {first}"
+    for token in ("junk", pulled["tokens"][1]):
+        assert await failure(other, "ACK", id=first, token=token) == f"Invalid or expired lock token for job {first}"
+    assert await failure(other, "FAIL", id=first, token="junk", error="x") == (
+        f"Invalid or expired lock token for job {first}"
+    )
+    error = f"Invalid or expired lock token for job {second}"
+    assert await failure(wire, "ACKB", ids=ids, tokens=[pulled["tokens"][0], "junk"]) == error
+    assert [await state_of(wire, job_id) for job_id in ids] == ["active", "active"]
+    unknown = "Job not found or not in processing state: nothing"
+    assert await failure(wire, "ACK", id="nothing", token="t") == unknown
+    assert await failure(wire, "ACKB", ids=ids, tokens=["a"]) == "ACKB tokens length must match ids length"
+
+
+async def test_job_pulled_without_owner_needs_no_token(wire: Wire, queue_name: str) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    pulled = await good(wire, "PULL", queue=queue_name)
+    assert "token" not in pulled
+    await good(wire, "ACK", id=job_id, token="any", result=3)
+    assert (await good(wire, "GetResult", id=job_id))["result"] == 3
+    assert await failure(wire, "ACK", id=job_id) == f"Job not found or not in processing state: {job_id}"
+
+
+async def test_failed_attempts_and_stale_tokens(wire: Wire, queue: Queue) -> None:
+    backoff = {"type": "fixed", "delay": 60_000}
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=2, backoff=backoff))["id"]
+    first = await good(wire, "PULL", queue=queue.name, owner="w")
+    await good(wire, "FAIL", id=job_id, token=first["token"], error="no luck", stack=["Error: no luck", "  at x.js:1"])
+    assert await state_of(wire, job_id) == "delayed"
+    # bunqueue accepts this one, and completes the job.
+    for token in (None, first["token"]):
+        assert job_id in await failure(wire, "ACK", id=job_id, token=token)
+    await good(wire, "Promote", id=job_id)
+    assert await failure(wire, "Promote", id=job_id) == "Job not found or not delayed"
+    second = await good(wire, "PULL", queue=queue.name, owner="w")
+    assert second["job"]["attempts"] == 1
+    await good(wire, "FAIL", id=job_id, token=second["token"], error="again", unrecoverable=True)
+    found = (await good(wire, "GetJob", id=job_id))["job"]
+    assert (found["state"], found["failedReason"]) == ("failed", "again")
+    assert found["stacktrace"][0] == "Error: no luck\n  at x.js:1"
+    await good(wire, "MoveToWait", id=job_id)
+    assert await state_of(wire, job_id) == "waiting"
+
+
+async def test_lost_connection_releases_its_jobs(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue) -> None:
+    ids = [(await good(wire, "PUSH", queue=queue.name, data=n))["id"] for n in range(4)]
+    async with Wire(gateways[0]) as leaving:
+        first = await good(leaving, "PULLB", queue=queue.name, count=3, owner="w")
+        await good(leaving, "PULL", queue=queue.name, owner="w", detach=True)
+        async with Wire(gateways[1]) as elsewhere:
+            await good(wire, "JobHeartbeat", id=ids[0], token=first["tokens"][0])
+            await good(elsewhere, "JobHeartbeatB", ids=[ids[1]], tokens=[first["tokens"][1]])
+
+    async def is_released() -> bool:
+        return await state_of(wire, ids[2]) == "waiting"
+
+    await until(is_released)
+    # Those that were renewed, by whichever gateway, and the detached one stay locked.
+    assert [await state_of(wire, job_id) for job_id in ids] == ["active", "active", "waiting", "active"]
+    await good(wire, "ACK", id=ids[0], token=first["tokens"][0])
+    again = await good(wire, "PULL", queue=queue.name, owner="w")
+    assert (again["job"]["id"], again["job"]["attempts"]) == (ids[2], 0)
+    assert await failure(wire, "ACK", id=ids[2], token=first["tokens"][2]) == (
+        f"Invalid or expired lock token for job {ids[2]}"
+    )
+
+
+async def test_closing_gateway_answers_long_polls_and_releases_jobs(url: str, queue: Queue) -> None:
+    gateway = Gateway(url, port=0)
+    await gateway.start()
+    async with Wire(gateway) as wire:
+        job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
+        await good(wire, "PULL", queue=queue.name, owner="w")
+        wire.send(packed({"cmd": "PULL", "reqId": 1, "queue": queue.name, "timeout": 60_000, "owner": "w"}))
+        assert (await good(wire, "Ping"))["ok"] is True
+        await gateway.close()
+        answer = await wire.receive()
+        assert (answer["ok"], answer["job"]) == (True, None)
+    job = await queue.get_job(job_id)
+    assert job is not None
+    assert job.state == "waiting"
+
+
+async def test_long_poll_gets_a_job_that_is_pushed_later(wire: Wire, other: Wire, queue_name: str) -> None:
+    wire.send(packed({"cmd": "PULL", "reqId": "poll", "queue": queue_name, "timeout": 60_000, "owner": "w"}))
+    assert (await good(other, "Ping"))["ok"] is True
+    job_id = (await good(other, "PUSH", queue=queue_name, data="late"))["id"]
+    answer = await wire.receive()
+    assert (answer["reqId"], answer["job"]["id"]) == ("poll", job_id)
+
+
+async def test_options_of_push(wire: Wire, queue: Queue) -> None:
+    options = {
+        "priority": 5, "delay": 60_000, "maxAttempts": 7, "backoff": 250, "ttl": 90_000.0, "timeout": 5_000,
+        "tags": ["a", "b"], "removeOnComplete": True, "removeOnFail": {"age": 60, "count": 5}, "uniqueKey": "u",
+        "dedup": {"ttl": 5_000, "extend": True}, "timestamp": 1.0,
+    }  # fmt: skip
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=None, **options))["id"]
+    job = await queue.get_job(job_id)
+    assert job is not None
+    assert dict(job.opts) == {
+        "jobId": job_id, "delay": 60_000, "priority": 2_043, "attempts": 7,
+        "backoff": {"type": "exponential", "delay": 250, "jitter": 1.0, "maxDelay": 3_600_000},
+        "timeout": 5_000, "ttl": 90_000, "removeOnComplete": True, "removeOnFail": {"age": 60, "count": 5},
+        "deduplication": {"id": "u", "ttl": 5_000, "mode": "simple", "extend": True}, "tags": ["a", "b"],
+    }  # fmt: skip
+    assert (await good(wire, "PUSH", queue=queue.name, data=2, uniqueKey="u"))["id"] == job_id
+    found = (await good(wire, "GetJob", id=job_id))["job"]
+    assert (found["priority"], found["uniqueKey"], found["state"]) == (5, "u", "delayed")
+    assert found["runAt"] - found["createdAt"] == 60_000
+
+
+async def test_order_of_priorities_and_groups(wire: Wire, queue: Queue) -> None:
+    for name, options in (
+        ("plain", {}), ("late", {"priority": -1}), ("high", {"priority": 9}), ("last in", {"lifo": True}),
+    ):  # fmt: skip
+        await good(wire, "PUSH", queue=queue.name, name=name, data=1, **options)
+    jobs = (await good(wire, "PULLB", queue=queue.name, count=10, owner="w"))["jobs"]
+    assert [job["name"] for job in jobs] == ["high", "last in", "plain", "late"]
+    for group, priority in (("a", 3), ("a", 0), ("b", 0)):
+        await good(wire, "PUSH", queue=queue.name, name=f"{group}{priority}", groupId=group, priority=priority)
+    jobs = (await good(wire, "PULLB", queue=queue.name, count=10, owner="w"))["jobs"]
+    assert [job["name"] for job in jobs if job["groupId"] == "a"] == ["a0", "a3"]
+    assert {(job["name"], job["priority"]) for job in jobs} == {("a0", 0), ("a3", 3), ("b0", 0)}
+
+
+async def test_dependencies(wire: Wire, queue: Queue) -> None:
+    first = (await good(wire, "PUSH", queue=queue.name, name="first"))["id"]
+    second = (await good(wire, "PUSH", queue=queue.name, name="second", dependsOn=[first]))["id"]
+    assert await state_of(wire, second) == "waiting-children"
+    assert await failure(wire, "PUSH", queue=queue.name, dependsOn=["no"]) == "Dependency job not found: no"
+    missing = f"{queue.name}:no"
+    assert "Dependency job not found" in await failure(wire, "PUSH", queue=queue.name, dependsOn=[missing])
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w")
+    await good(wire, "ACK", id=first, token=pulled["token"])
+    assert await state_of(wire, second) == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"priority": 1.5}, "priority must be an integer"),
+        ({"delay": -1}, "delay must be at least 0"),
+        ({"maxAttempts": 0}, "maxAttempts must be at least 1"),
+        ({"backoff": {"type": "linear"}}, "backoff.type must be 'fixed' or 'exponential'"),
+        ({"backoff": {"type": "fixed"}}, "backoff.delay is required"),
+        ({"backoff": "x"}, "backoff must be a number"),
+        ({"backoff": float("nan")}, "backoff must be at least 0"),
+        ({"name": ""}, "Job name must be a non-empty string of at most 256 characters"),
+        ({"name": 5}, "Job name must be a non-empty string of at most 256 characters"),
+        ({"data": b"x"}, "data contains bytes, which JSON cannot represent"),
+        ({"data": {1: 2}}, "data contains a key of type int; JSON allows only strings"),
+        ({"data": [float("inf")]}, "data contains inf, which JSON cannot represent"),
+        ({"jobId": "mine"}, "jobId is not supported yet"),
+        ({"repeat": {"every": 5}}, "repeat is not supported yet"),
+        ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
+        ({"parentId": "p"}, "parentId is not supported yet"),
+        ({"dedup": {"ttl": 5}}, "dedup requires uniqueKey"),
+        ({"uniqueKey": "u", "dedup": {"extend": True}}, "dedup.extend requires dedup.ttl"),
+        ({"uniqueKey": "u", "dedup": {"x": True}}, "dedup.x is not supported"),
+        ({"groupId": "g", "priority": -1}, "priority must be 0 to 2046 for jobs with a groupId"),
+        ({"groupId": "g", "lifo": True}, "lifo is not supported for jobs with a groupId"),
+        ({"removeOnFail": -1}, "removeOnFail must be an integer from 0 to 2147483647"),
+        ({"removeOnFail": {"x": 1}}, "removeOnFail must have age (seconds), count, or both"),
+        ({"tags": ["x" * 65]}, "tags"),
+        ({"tags": [1]}, "tags[0] must be a string"),
+        ({"queue": "a b"}, "Queue name contains invalid characters"),
+    ],
+)
+async def test_invalid_option_is_named_and_nothing_is_added(
+    wire: Wire, queue: Queue, fields: dict[str, Any], error: str
+) -> None:
+    assert error in await failure(wire, "PUSH", **{"queue": queue.name, **fields})
+    if "queue" not in fields:
+        jobs = [{"data": 1}, fields]
+        assert f"{error}" in await failure(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    assert await queue.count() == 0
+
+
+async def test_options_without_effect_are_accepted(wire: Wire, queue: Queue) -> None:
+    without = {"stallTimeout": 0, "repeat": None, "stackTraceLimit": 10, "childrenIds": [], "durable": False}
+    await good(wire, "PUSH", queue=queue.name, data={"name": "moved", "x": 1}, **without)
+    job = (await good(wire, "PULL", queue=queue.name, owner="w"))["job"]
+    assert (job["name"], job["data"]) == ("moved", {"x": 1})
+
+
+async def test_bulk_is_added_as_a_whole_or_not_at_all(wire: Wire, queue: Queue) -> None:
+    jobs: list[dict[str, Any]] = [{"name": f"n{n}", "data": {"n": n}, "priority": n % 3} for n in range(250)]
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    assert len(set(ids)) == 250
+    assert await queue.count() == 250
+    assert (await good(wire, "PUSHB", queue=queue.name, jobs=[]))["ids"] == []
+    jobs[7]["delay"] = "soon"
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == "jobs[7]: delay must be a number"
+    jobs = [{"data": 1}] * 251
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == "jobs must have at most 250 items"
+    jobs = [{"data": "x" * 300_000}] * 3
+    assert "jobs[2]: the data of the jobs before it exceeds" in await failure(
+        wire, "PUSHB", queue=queue.name, jobs=jobs
+    )
+    jobs = [{"data": 1}, {"data": 2, "dependsOn": [f"{queue.name}:none"]}, {"data": 3}]
+    assert "jobs[1]: Dependency job not found" in await failure(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=[5]) == "jobs[0]: must be a map"
+    assert await queue.count() == 250
+
+
+async def test_progress_cancel_and_discard(wire: Wire, queue: Queue) -> None:
+    ids = [(await good(wire, "PUSH", queue=queue.name, data=n))["id"] for n in range(3)]
+    first, second, third = ids
+    error = "Job is not active (current state: waiting)"
+    assert await failure(wire, "Progress", id=first, progress=1) == error
+    assert await failure(wire, "GetProgress", id=first) == error
+    await good(wire, "PULL", queue=queue.name, owner="w")
+    await good(wire, "Progress", id=first, progress=40, message="almost")
+    found = await good(wire, "GetProgress", id=first)
+    assert (found["progress"], found["message"]) == (40, "almost")
+    assert await failure(wire, "Cancel", id=first) == "Job not found or cannot be cancelled"
+    await good(wire, "Cancel", id=second)
+    assert await state_of(wire, second) == "unknown"
+    assert await failure(wire, "Cancel", id=second) == "Job not found or cannot be cancelled"
+    await good(wire, "Discard", id=third)
+    assert await state_of(wire, third) == "failed"
+    for cmd in ("GetJob", "Progress", "GetProgress", "Discard", "MoveToWait"):
+        assert await failure(wire, cmd, id=second) == "Job not found"
+    assert "result" in await good(wire, "GetResult", id=second)
+
+
+async def test_locks(wire: Wire, other: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
+    token = (await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=5_000))["token"]
+    await good(other, "ExtendLock", id=job_id, token=token, duration=60_000)
+    assert await failure(other, "ExtendLock", id=job_id, token="x", duration=60_000) == "Lock not found or invalid token"
+    assert (await good(other, "JobHeartbeat", id=job_id, token=token))["data"] == {"ok": True}
+    assert await failure(other, "JobHeartbeat", id="no", token=token) == (
+        "Job not found or not active (or invalid token)"
+    )
+    beat = await good(other, "JobHeartbeatB", ids=[job_id, "no"], tokens=[token, token])
+    assert beat["data"] == {"ok": True, "count": 1}
+    await good(other, "MoveToWait", id=job_id, token=token)
+    assert await state_of(wire, job_id) == "waiting"
+    assert await failure(wire, "ExtendLock", id=job_id, token=token, duration=1_000) == "Lock not found or invalid token"
+    assert (await failure(wire, "PULL", queue=queue.name, lockTtl=5)) == "lockTtl must be at least 1000"
+    assert (await failure(wire, "PULL", queue=queue.name, timeout=60_001)) == "timeout must be at most 60000"
+    assert (await failure(wire, "PULL", queue=queue.name, group={"concurrency": 1})) == "group is not supported yet"
+
+
+async def test_report_after_the_timeout_of_the_job_is_ignored(wire: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, timeout=1, maxAttempts=1))["id"]
+    token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+
+    async def is_failed() -> bool:
+        await queue.fetch()  # a fetch ends attempts whose time is over
+        return await state_of(wire, job_id) == "failed"
+
+    await until(is_failed)
+    ignored = await good(wire, "ACK", id=job_id, token=token)
+    assert ignored["data"] == {"applied": False, "reason": "already-finalized"}
+    ignored = await good(wire, "ACKB", ids=[job_id], tokens=[token])
+    assert ignored["data"] == {"ignoredIndices": [0], "ignoredIds": [job_id]}
+
+
+async def test_data_that_cannot_be_read_fails_the_job(wire: Wire, queue: Queue, url: str) -> None:
+    async with Queue(queue.name, url, serializer="msgpack") as foreign:
+        bad = await foreign.add("n", {"a": 1})
+    await good(wire, "PUSH", queue=queue.name, data=1)
+    assert [job["data"] for job in (await good(wire, "PULLB", queue=queue.name, count=2, owner="w"))["jobs"]] == [1]
+    assert await state_of(wire, f"{queue.name}:{bad.id}") == "failed"
+
+
+async def test_held_jobs_of_expired_locks_are_forgotten(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glidemq_py.gateway.held._MARGIN_S", -2.0)
+    for number in range(5):
+        await good(wire, "PUSH", queue=queue.name, data=number)
+        await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=1_000)
+    assert len(gateways[0].held) == 1
