@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.leases.lease import MAX_LOCK_MS
-from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._job.job import Job
 from glidemq_py.errors import JobNotFoundError, JobRevokedError, JobStateError, LeaseLostError
 from glidemq_py.gateway.commands.core import leased_job
@@ -104,7 +103,7 @@ async def _promote(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await _existing(session, given["id"])
-    if await job.revoke() is RevokeOutcome.NOT_FOUND:
+    if await job.revoke() == "not_found":
         raise CommandError("Job not found")
     return {"id": UNDEFINED}
 

@@ -1,7 +1,7 @@
 """Jobs that are added, fetched and reported through gateways, with raw frames."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,6 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
 from tests.server.gateway.wire import Wire, packed
-from tests.server.worker_support import until
 
 
 @pytest.fixture
@@ -38,6 +37,12 @@ async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
 async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     async with Queue(queue_name, url) as queue:
         yield queue
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await reached():
+            await asyncio.sleep(0.01)
 
 
 async def good(wire: Wire, cmd: str, **fields: Any) -> dict[str, Any]:
