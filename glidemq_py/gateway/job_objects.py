@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.tags import read_tags
 from glidemq_py._job.job import Job
-from glidemq_py.errors import JobNotLoadedError
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -29,7 +29,7 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         JobDataError: If the serializer cannot decode the stored data.
     """
     opts = job.opts
-    backoff, group, key = opts.get("backoff"), job.fair_key, opts.get("deduplication")
+    backoff, group, key = opts.get("backoff"), opts.get("fairKey"), opts.get("deduplication")
     backoff = cast("Mapping[str, Any]", backoff) if isinstance(backoff, dict) else None
     dedup: Mapping[str, Any] = cast("Mapping[str, Any]", key) if isinstance(key, dict) else {}
     delay = opts.get("delay")
@@ -45,7 +45,7 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         "uniqueKey": dedup.get("id"), "deduplicationTtl": dedup.get("ttl"),
         "deduplicationExtend": dedup.get("extend", False), "deduplicationReplace": dedup.get("replace", False),
         "customId": None, "dependsOn": [], "parentId": None, "childrenIds": [], "childrenCompleted": 0,
-        "tags": list(job.tags), "lifo": opts.get("lifo", False), "groupId": group,
+        "tags": list(read_tags(opts.get("tags"))), "lifo": opts.get("lifo", False), "groupId": group,
         "progress": job.progress if isinstance(job.progress, int | float) else 0, "progressMessage": None,
         "removeOnComplete": _removal(opts.get("removeOnComplete")), "removeOnFail": _removal(opts.get("removeOnFail")),
         "repeat": None, "durable": False, "lastHeartbeat": job.processed_on, "stallCount": job.stalled_count,
@@ -70,10 +70,7 @@ def read_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     found["failedReason"] = UNDEFINED if job.failed_reason is None else job.failed_reason
     if is_completed:
         found["progress"] = 100
-    try:
-        found["progressMessage"] = job.progress_message
-    except JobNotLoadedError:
-        pass
+    found["progressMessage"] = job.progress_message
     return found
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.numbers import JobIds
-from glidemq_py.gateway.table import CommandError, Field, Kind
+from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = ["JOB_FIELDS", "MAX_BACKOFF_MS", "Push", "job_name_and_data", "push_of"]
 
@@ -30,7 +30,8 @@ JOB_FIELDS: Final = (
     Field("backoff", Kind.ANY),
     Field("ttl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
     Field("timeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
-    Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP), Field("dependsOn", Kind.TEXTS), Field("tags", Kind.TEXTS),
+    Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP), Field("dependsOn", Kind.TEXTS),
+    Field("tags", Kind.TEXTS),
     Field("groupId", maximum=256), Field("lifo", Kind.FLAG, default=False),
     Field("removeOnComplete", Kind.ANY), Field("removeOnFail", Kind.ANY), Field("durable", Kind.FLAG, default=False),
     Field("timestamp", Kind.NUMBER), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
@@ -57,8 +58,8 @@ def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
     name, data = given["name"], given["data"]
     if name is None:
         name = "default"
-        if isinstance(data, dict) and isinstance(cast("dict[Any, Any]", data).get("name"), str):
-            data = dict(cast("dict[Any, Any]", data))
+        if is_map(data) and isinstance(data.get("name"), str):
+            data = dict(data)
             name = data.pop("name")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
         raise CommandError(f"Job name must be a non-empty string of at most {_NAME_CHARS} characters")
@@ -115,15 +116,15 @@ def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:
 
 
 def _backoff(value: Any) -> dict[str, Any] | None:
-    kind, delay = "exponential", _BACKOFF_MS
-    if isinstance(value, dict):
-        given = cast("dict[Any, Any]", value)
-        kind, value = given.get("type"), given.get("delay")
+    kind: Any = "exponential"
+    delay = _BACKOFF_MS
+    if is_map(value):
+        kind = value.get("type")
         if kind not in ("fixed", "exponential"):
             raise CommandError("backoff.type must be 'fixed' or 'exponential'")
-        if value is None:
+        if value.get("delay") is None:
             raise CommandError("backoff.delay is required")
-        delay = _milliseconds("backoff.delay", value)
+        delay = _milliseconds("backoff.delay", value["delay"])
     elif value is not None:
         delay = _milliseconds("backoff", value)
     if not delay:
@@ -173,10 +174,9 @@ def _retention(field: str, value: Any) -> Any:
         return None
     if value is True:
         return True
-    if isinstance(value, dict):
-        given = cast("dict[Any, Any]", value)
-        if given and given.keys() <= {"age", "count"}:
-            return {name: _count(f"{field}.{name}", each) for name, each in given.items() if each is not None}
+    if is_map(value):
+        if value and value.keys() <= {"age", "count"}:
+            return {name: _count(f"{field}.{name}", each) for name, each in value.items() if each is not None}
         raise CommandError(f"{field} must have age (seconds), count, or both")
     return _count(field, value) or True
 

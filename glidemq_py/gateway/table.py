@@ -9,14 +9,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_all", "check_fields"]
+__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_all", "check_fields", "is_map"]
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
@@ -114,6 +114,11 @@ def check_field(field: Field, value: Any) -> Any:
         return field.default
     check = _CHECKS.get(field.kind)
     return value if check is None else check(field, value)
+
+
+def is_map(value: object) -> TypeGuard[dict[Any, Any]]:
+    """Return whether a value is a map."""
+    return isinstance(value, dict)
 
 
 def _queue(field: Field, value: Any) -> str:

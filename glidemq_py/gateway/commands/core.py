@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
@@ -87,10 +88,10 @@ async def _checked(session: Session, queue: str, given: Sequence[Any]) -> tuple[
     jobs: list[Push] = []
     is_durable, chars = False, 0
     for number, each in enumerate(given):
-        if not isinstance(each, dict):
+        if not is_map(each):
             raise CommandError(f"jobs[{number}]: must be a map")
         try:
-            fields = check_all(JOB_FIELDS, cast("dict[Any, Any]", each))
+            fields = check_all(JOB_FIELDS, each)
             jobs.append(await push_of(session.state.ids, queue, fields))
         except CommandError as error:
             raise CommandError(f"jobs[{number}]: {error}") from None
@@ -114,15 +115,14 @@ async def _add_all(queue: Queue[Any, Any], jobs: list[Push], durable: bool | Non
 async def _taken_back(queue: Queue[Any, Any], error: BulkAddError) -> str:
     """Delete the jobs of a bulk of which some were refused, unless they have started; return the error."""
     message = ""
-    for number, each in enumerate(error.results):
+    results = cast("Sequence[Any]", error.results)
+    for number, each in enumerate(results):
         if isinstance(each, BaseException):
             what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"
             continue
-        try:
+        with contextlib.suppress(JobStateError):
             await queue.remove(each.id, states=_UNSTARTED)
-        except JobStateError:
-            pass
     return message
 
 
