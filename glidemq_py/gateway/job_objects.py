@@ -11,7 +11,7 @@ from glidemq_py._job.job import Job
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
 
-__all__ = ["job_object", "read_job_object", "wire_state"]
+__all__ = ["full_job_object", "job_object", "wire_state"]
 
 _STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
 _MOST_STACKTRACES: Final = 10
@@ -56,7 +56,7 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
+def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     """Return the object of a job whose record was read, with its state and its result.
 
     Raises:

@@ -269,9 +269,8 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
     for field in ("results", "tokens", "removeOnCompletes"):
         if given[field] is not None and len(given[field]) != len(ids):
             raise CommandError(f"ACKB {field} length must match ids length")
-    results, tokens, removals = (
-        given[field] or [None] * len(ids) for field in ("results", "tokens", "removeOnCompletes")
-    )
+    nothing: list[Any] = [None] * len(ids)
+    results, tokens, removals = (given[field] or nothing for field in ("results", "tokens", "removeOnCompletes"))
     jobs: list[LeasedJob] = []
     pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
     for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):

@@ -10,7 +10,7 @@ from glidemq_py._features.leases.lease import MAX_LOCK_MS
 from glidemq_py._job.job import Job
 from glidemq_py.errors import JobNotFoundError, JobRevokedError, JobStateError, LeaseLostError
 from glidemq_py.gateway.commands.core import leased_job
-from glidemq_py.gateway.job_objects import read_job_object, wire_state
+from glidemq_py.gateway.job_objects import full_job_object, wire_state
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
@@ -51,7 +51,7 @@ async def _active(session: Session, job_id: str) -> Job[Any, Any]:
 
 
 async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"job": read_job_object(await _existing(session, given["id"], exclude_data=False), given["id"])}
+    return {"job": full_job_object(await _existing(session, given["id"], exclude_data=False), given["id"])}
 
 
 async def _get_state(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -162,8 +162,9 @@ async def _heartbeats(session: Session, given: Mapping[str, Any]) -> Answer:
     ids, tokens = given["ids"], given["tokens"]
     if tokens is not None and len(tokens) != len(ids):
         raise CommandError("tokens must have as many items as ids")
+    nothing: list[Any] = [None] * len(ids)
     count = 0
-    for job_id, token in zip(ids, tokens or [None] * len(ids), strict=True):
+    for job_id, token in zip(ids, tokens or nothing, strict=True):
         count += await _renew(session, job_id, token if isinstance(token, str) else None, None)
     return {"data": {"ok": True, "count": count}}
 
