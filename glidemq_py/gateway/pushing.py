@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import json_value
-from glidemq_py.gateway.numbers import JobIds
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = ["JOB_FIELDS", "MAX_BACKOFF_MS", "Push", "job_name_and_data", "push_of"]

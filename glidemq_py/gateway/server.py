@@ -16,7 +16,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.held import Held, HeldJobs
-from glidemq_py.gateway.numbers import JobIds
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
 

@@ -16,7 +16,7 @@ from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
 from glidemq_py.gateway.held import HeldJobs
-from glidemq_py.gateway.numbers import JobIds
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
