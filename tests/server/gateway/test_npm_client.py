@@ -1,0 +1,94 @@
+"""The unmodified npm client `bunqueue` under `bun`, installed once into the cache of the benchmarks, else skipped."""
+
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.gateway import Gateway
+from tests.bench.install import cache_folder
+
+CLIENT = Path(__file__).with_name("npm_client.mjs")
+MACHINES = {"x86_64": "x64", "aarch64": "aarch64"}
+PACKAGES = ("bunqueue@2.9.5", "@oven/bun-linux-{}@1.4.4")
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """Return the folder of the client's packages. `GLIDEMQ_BUNQUEUE_MODULES` replaces the installation."""
+    named = os.environ.get("GLIDEMQ_BUNQUEUE_MODULES")
+    if named:
+        return Path(named)
+    machine = MACHINES.get(platform.machine())
+    if sys.platform != "linux" or machine is None:
+        pytest.skip("bunqueue: bun is not installed on this platform")
+    folder = cache_folder() / "bunqueue-2.9.5-bun-1.4.4"
+    done = folder / "complete"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
+        install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+        try:
+            command = [*install, *(name.format(machine) for name in PACKAGES)]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"bunqueue: npm cannot install the client: {error}")
+        done.touch()
+    return folder / "node_modules"
+
+
+@pytest.fixture
+async def gateway(url: str) -> AsyncIterator[Gateway]:
+    async with Gateway(url, port=0) as gateway:
+        yield gateway
+
+
+async def run(modules: Path, gateway: Gateway, what: str, queue: str) -> list[object]:
+    """Run the client; return the JSON values that it printed, one a line."""
+    bun = next((modules / "@oven").glob("bun-*/bin/bun"))
+    process = await asyncio.create_subprocess_exec(
+        bun, CLIENT, what, str(gateway.port), queue, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "BUNQUEUE_CLIENT": str(modules / "bunqueue" / "dist" / "client" / "index.js")},
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(90):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, err.decode()
+    return [json.loads(line) for line in out.decode().splitlines()]
+
+
+async def test_client_adds_and_processes(modules: Path, gateway: Gateway, queue_name: str) -> None:
+    printed = await run(modules, gateway, "both", queue_name)
+    assert printed == [{"doubled": 42}, "completed"]
+
+
+async def test_python_worker_processes_jobs_of_the_client(
+    modules: Path, gateway: Gateway, url: str, queue_name: str
+) -> None:
+    async def handler(job: Job) -> object:
+        return {"doubled": job.data["n"] * 2}
+
+    async with Worker(queue_name, handler, url):
+        assert await run(modules, gateway, "add", queue_name) == ["completed", {"doubled": 42}]
+
+
+async def test_client_processes_jobs_of_python(modules: Path, gateway: Gateway, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        good = await queue.add("double", {"n": 4})
+        bad = await queue.add("fail", {"n": 5})
+        printed = await run(modules, gateway, "work", queue_name)
+        assert printed == [2]
+        assert await good.wait_until_finished() == {"doubled": 8}
+        found = await queue.get_job(bad.id)
+        assert found is not None
+        assert (found.state, found.failed_reason) == ("failed", "on purpose")
