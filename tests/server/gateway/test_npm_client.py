@@ -1,6 +1,7 @@
 """The unmodified npm client `bunqueue` under `bun`, installed once into the cache of the benchmarks, else skipped."""
 
 import asyncio
+import fcntl
 import json
 import os
 import platform
@@ -30,17 +31,19 @@ def modules() -> Path:
     if sys.platform != "linux" or machine is None:
         pytest.skip("bunqueue: bun is not installed on this platform")
     folder = cache_folder() / "bunqueue-2.9.5-bun-1.4.4"
-    done = folder / "complete"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
-        install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-        try:
-            command = [*install, *(name.format(machine) for name in PACKAGES)]
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"bunqueue: npm cannot install the client: {error}")
-        done.touch()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test processes installs it
+        done = folder / "complete"
+        if not done.exists():
+            (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
+            install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+            try:
+                command = [*install, *(name.format(machine) for name in PACKAGES)]
+                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+            except (OSError, subprocess.SubprocessError) as error:
+                pytest.skip(f"bunqueue: npm cannot install the client: {error}")
+            done.touch()
     return folder / "node_modules"
 
 
