@@ -93,7 +93,7 @@ def check_choice(option: str, value: object, choices: Collection[str]) -> str:
     """Return one of ``choices``; the error suggests the most similar one."""
     if isinstance(value, str) and value in choices:
         return str(value)
-    texts = [str(choice) for choice in choices]  # the repr of a StrEnum is not what one writes
+    texts = [str(choice) for choice in choices]  # not the repr of a StrEnum
     listed = ", ".join(map(repr, texts))
     near = difflib.get_close_matches(value, texts, 1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""

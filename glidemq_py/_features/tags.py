@@ -56,7 +56,7 @@ def tags_to_wire(tags: tuple[str, ...]) -> list[str] | None:
 
 
 def read_tags(stored: object) -> tuple[str, ...]:
-    """Return the tags in the options of a stored job; whatever else a peer may have stored there is ignored."""
+    """Return the tags in the options of a stored job; a peer's values of other types are ignored."""
     if not isinstance(stored, list):
         return ()
     return tuple(tag for tag in cast("list[object]", stored) if isinstance(tag, str))

@@ -1,4 +1,4 @@
-"""`Access`: what somebody may read and change."""
+"""`Access`: permission to read and change queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AccessDeniedError(GlideMQError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What somebody may read and change.
+    """Permission to read and change queues.
 
     Attributes:
         queues: Glob patterns of the names of the queues that may be seen; None = all.

@@ -1,4 +1,4 @@
-"""Changes as values: each names what it changes, can be counted first, and reports what it did.
+"""Changes as values: each names its subject, can be counted first, and returns a report.
 
 `perform` runs one through an `Operator`, whose `Access` must allow its `kind`.
 """
@@ -51,7 +51,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
-    """What an action did.
+    """Result of an action.
 
     Attributes:
         done: Number of jobs (or queues, schedules, groups) changed.

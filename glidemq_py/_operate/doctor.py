@@ -44,11 +44,11 @@ class Diagnosis:
     """One thing that was examined.
 
     Attributes:
-        check: What was examined: connection, latency, clock, version, eviction, aof, replicas, memory, persistence,
+        check: Subject of the check: connection, latency, clock, version, eviction, aof, replicas, memory, persistence,
             library, permissions, queue.
         severity: How bad it is.
         subject: The node or queue; '' = the server.
-        problem: What was found.
+        problem: Text of the finding.
         remedy: What to do; '' if nothing is wrong.
     """
 

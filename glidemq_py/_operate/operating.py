@@ -143,7 +143,7 @@ class Operator:
     ) -> None:
         given = ConnectionOptions.from_url(connection) if isinstance(connection, str) else connection
         self.accepted = given
-        """The options as given: what they accept (`allow_eviction`, `allow_no_aof`) is no problem."""
+        """The options as given: settings that they accept (`allow_eviction`, `allow_no_aof`) are no problem."""
         self.connection = given.with_changes(allow_eviction=True, allow_no_aof=True)
         self.prefix = prefix
         self.access = access
@@ -286,7 +286,7 @@ class Operator:
         found: dict[str, JobSummary] = {}
         examined = 0
         while at < len(states) and len(found) < count and examined < _SCANNED:
-            # The server examines `asked` jobs, whatever the number of them that match.
+            # The server examines `asked` jobs, regardless of the number of matches.
             asked = min(size, count - len(found)) if chosen.is_plain else size
             jobs, position = await read_page(
                 link, states[at], position, asked, bare=not chosen.data, name=chosen.name or "",

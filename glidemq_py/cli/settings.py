@@ -20,7 +20,7 @@ _KEYS: Final = ("url", "prefix", "queues")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a command uses.
+    """Context of a command.
 
     Attributes:
         url: URL of the server; None = not given.

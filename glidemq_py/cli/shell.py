@@ -114,7 +114,7 @@ def _execute(
     function: Callable[..., Awaitable[Any]], given: dict[str, Any], url: str | None, prefix: str | None, as_json: bool,
     server: bool,
 ) -> int:  # fmt: skip
-    # Commands report what they find; `doctor` reports the configuration of the server.
+    # Commands report their findings; `doctor` reports the configuration of the server.
     log = get_logger("glidemq_py")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -286,15 +286,15 @@ class Shell:
         self, action: operate.actions.Action, what: str, done: str, *, of: str = "", yes: bool = True,
         dry_run: bool = False,
     ) -> None:  # fmt: skip
-        """Perform an action, after a confirmation if it destroys anything, and report what it did.
+        """Perform an action, after a confirmation if it destroys anything, and report its result.
 
         Args:
             action: the action.
-            what: what it does, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
+            what: text of the question, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
             done: the same after it was done, such as "deleted {} from queue 'emails'".
             of: kind of the jobs, such as "failed"; '' = any.
             yes: do not ask.
-            dry_run: report what it would do, and do nothing.
+            dry_run: only report the number of changes.
         """
         if dry_run or (action.destroys and not yes):
             number = await operate.actions.count(self.operator, action)

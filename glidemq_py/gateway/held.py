@@ -23,7 +23,7 @@ class Held:
         queue: Name of its queue in this package.
         token: Token of its lease.
         lock_ms: Duration of its lock.
-        expires_at: When the lock expires if nobody renews it, epoch ms of the server's clock.
+        expires_at: When the lock expires unless it is renewed, epoch ms of the server's clock.
         is_owned: Whether the client has the token, because it named an owner.
         is_kept: Whether the job stays locked if the connection is lost.
         forget_at: When this process forgets it, monotonic seconds.

@@ -86,7 +86,7 @@ class JobIds:
                 raise CommandError(f"queue {wire_name(queue)!r} is one too many: at most {MAX_QUEUES - 1:,}")
             await self._transport.command("HSETNX", self._key, f"n:{number}", queue)
             if not await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number)):
-                # Another gateway was first; nobody has seen this number.
+                # Another gateway was first; this number was not used.
                 await self._transport.command("HDEL", self._key, f"n:{number}")
             found = await self._transport.command("HGET", self._key, f"q:{queue}")
         number = int(found)

@@ -73,7 +73,7 @@ class Command:
         name: Value of ``cmd``.
         group: Section of the documentation.
         handler: Returns the answer, or raises `CommandError`.
-        summary: What the command does, for the documentation.
+        summary: Effect of the command, for the documentation.
         fields: Fields besides ``cmd`` and ``reqId``.
         is_public: True if the command is accepted before `Auth`.
     """

@@ -992,7 +992,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def cancel_on_worker(self, job_id: str, worker: str, *, timeout: Milliseconds = _TIMEOUT_MS) -> bool:
         """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
 
-        `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for what is cancelled.
+        `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for its effect.
 
         Args:
             job_id: Id of the job.
@@ -1387,7 +1387,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         anyway.
 
         Args:
-            minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. What is stored expires as it would have.
+            minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. Stored figures expire as before.
             max_names: number of names per minute that are kept apart, 1..1_000; the others are added up under ''.
 
         Raises:

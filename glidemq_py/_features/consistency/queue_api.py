@@ -102,7 +102,7 @@ async def repair_groups(link: QueueLink, names: Container[str], *, recheck_after
 
 
 async def repair_all_groups(link: QueueLink) -> None:
-    """Recount the slots and sequences of all ordering groups of a queue that nobody else uses.
+    """Recount the slots and sequences of all ordering groups of a queue without other users.
 
     A second scan is necessary after a counter of sequences was behind, since gaps are looked for up to the counter.
 

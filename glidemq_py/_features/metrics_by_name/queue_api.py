@@ -93,7 +93,7 @@ async def set_metrics_by_name(self: ConnectedQueue, minutes: int = 1_440, *, max
     anyway.
 
     Args:
-        minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. What is stored expires as it would have.
+        minutes: number of minutes to keep, 0..43_200 (30 days); 0 = off. Stored figures expire as before.
         max_names: number of names per minute that are kept apart, 1..1_000; the others are added up under ''.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Aggregates what a worker reports to the queue's figures per job name and minute."""
+"""Aggregates the reports of a worker to the queue's figures per job name and minute."""
 
 from __future__ import annotations
 

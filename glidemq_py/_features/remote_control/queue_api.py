@@ -52,7 +52,7 @@ class RunningJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerActivity:
-    """What a worker does.
+    """State of a worker.
 
     Attributes:
         id: consumer name of the worker, as in `WorkerInfo`.
@@ -182,7 +182,7 @@ async def cancel_on_worker(
 ) -> bool:
     """Cancel a job of this queue that a worker runs, and wait for the worker's answer.
 
-    `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for what is cancelled.
+    `Queue.revoke` cancels a job wherever it is, without waiting. See `Worker.cancel_job` for its effect.
 
     Args:
         job_id: Id of the job.
