@@ -327,7 +327,7 @@ async def test_waiting_jobs_are_read_in_partitions(source: Callable[..., Any], u
         assert sum(row.name == "lifo" for row in rows) == 30
         assert frame.rdd.getNumPartitions() == min(partitions, 13)
     sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
-    assert max(sizes) < 200
+    assert sum(size > 0 for size in sizes) >= 3, sizes  # cut by time, so a pause of the machine makes them uneven
 
 
 async def test_waiting_parents_are_read(source: Callable[..., Any], url: str, queue_name: str):
