@@ -39,6 +39,13 @@ CORE_SERVERS = (
 LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machine.py"}
 """Folders and files of tests that take tens of seconds each; those of Spark run even before (tests/spark)."""
 
+REPEATED = {"server", "cluster", "bench", "test_examples.py"}
+"""Folders and files of tests with several processes and their real clocks, which a busy machine can stop for seconds.
+
+A failed one runs once more, and the report lists it as RERUN. All others have no such excuse, least of all the chaos
+tests and the simulation, whose failures are lost jobs.
+"""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register our plugin in a checkout that is not installed; let processes that tests start end at SIGINT.
@@ -68,6 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         values = getattr(getattr(item, "callspec", None), "params", {}).values()
         name = next((each for each in values if isinstance(each, str) and _why_missing(each, missing)), None)
         (kept if name is None else left_out).append(item)
+        if not REPEATED.isdisjoint(item.nodeid.split("::")[0].split("/")):
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if name is not None:
             not_run[missing[name]] += 1
     if left_out:
@@ -107,7 +116,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Report the deselected tests: one line per missing server."""
+    """Report the repeated tests, and the deselected ones: one line per missing server."""
+    for report in terminalreporter.stats.get("rerun", []):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        terminalreporter.write_line(f"RERUN {report.nodeid} - {getattr(crash, 'message', report.longrepr)!s:.200}")
     for reason, count in config.stash.get(NOT_RUN, Counter[str]()).items():
         terminalreporter.write_line(f"{reason}: {count} tests not run")
 

@@ -45,7 +45,8 @@ APPLICATION = """
         if job.name == "poison":
             return await run(job)
 
-    QUICK = {"lock_duration": 1_000, "stalled_interval": 1_000}
+    # A lock must outlast the pauses of a busy machine: a living job that loses its lock while it runs alone is charged.
+    QUICK = {"lock_duration": 4_000, "stalled_interval": 1_000}
     poisoned = Worker(os.environ["QUEUE"], run, concurrency=50, **QUICK)
     deployed = Worker(os.environ["QUEUE"], long, concurrency=201, **QUICK)
 """
