@@ -25,6 +25,8 @@ REPEATED = (GlideMQConnectionError, ServerOutOfMemoryError)
 """After these the add is repeated. AmbiguousResultError is a GlideMQConnectionError."""
 CONCURRENT = 4
 BULK = 5
+LIMITED = 2
+"""Jobs of the name `limited` that may run at the same time."""
 
 
 class Producer:
@@ -44,6 +46,8 @@ class Producer:
         durable: Any = self._settings.durable
         name = self._settings.queue
         async with Queue(name, url, durable=durable) as queue, FlowProducer(url, durable=durable) as flows:
+            if "limited" in self._settings.kinds:
+                await self._repeat("limit of a name", lambda: queue.set_name_limits("limited", concurrency=LIMITED))
             self._scribe.write("ready")
             await asyncio.gather(*(self._produce(queue, flows) for _ in range(CONCURRENT)))
         self._scribe.write("done")
@@ -56,6 +60,8 @@ class Producer:
                 await self._add_flow(flows)
             elif kind == "bulk":
                 await self._add_bulk(queue)
+            elif kind == "dependent":
+                await self._add_dependent(queue)
             else:
                 await self._add_one(queue, kind)
             if self._settings.rate:
@@ -78,6 +84,10 @@ class Producer:
             "stepped": {},
             "logged": {},
             "expiring": {"ttl": 86_400_000},
+            "ranked": {"rank": pick.randint(-5_000, 5_000), "lifo": pick.random() < 0.3},
+            "fair": {"fair_key": f"f{pick.randint(1, 5)}", "attempts": 2},
+            "fair_delayed": {"fair_key": f"f{pick.randint(1, 5)}", "delay": pick.randint(1, 300)},
+            "limited": {},
             "unique": {"deduplication": {"id": self._new_id()}},
             "poison": {},
             "leaking": {"attempts": 3},
@@ -142,6 +152,32 @@ class Producer:
                 raise errors[0]
 
         await self._repeat(f"add_bulk {ids[0]}", send)
+
+    async def _add_dependent(self, queue: Queue) -> None:
+        """Add a job and one that depends on it, in either order, in one bulk."""
+        first = self._new_id()
+        ids = [first, f"{first}-after"]
+        for job_id in ids:
+            self._scribe.write("attempted", job_id, "dependent")
+        keep = self._settings.retention
+        rows: list[tuple[str, Any, Any]] = [
+            ("dependent", self._data(ids[0]), {"job_id": ids[0], **keep}),
+            ("dependent", self._data(ids[1]), {"job_id": ids[1], "depends_on": [ids[0]], **keep}),
+        ]
+        if self._random.random() < 0.5:
+            rows.reverse()
+
+        async def send() -> None:
+            try:
+                await queue.add_bulk(rows)
+            except BulkAddError as error:
+                raise next(each for each in error.results if isinstance(each, Exception)) from None
+
+        confirmed = await self._repeat(f"add dependent {first}", send)
+        if self._settings.durable and not confirmed:
+            return
+        for job_id in ids:
+            self._scribe.write("acknowledged", job_id)
 
     async def _add_flow(self, flows: FlowProducer) -> None:
         root, queue = self._new_id(), self._settings.queue

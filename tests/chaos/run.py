@@ -186,6 +186,7 @@ class ChaosRun:
         self._url, self._client = url, client
         self._leaks = KeyLeaks(client)
         self._leaks.allow("*:group:*", "*:groupq:*")  # deleted after a day
+        self._leaks.allow("*:fair-limits", "*:fair-rates", "*:fair-state")  # one of a queue
         self._fleet = Fleet(
             self.ledger, self.folder,
             PartySettings(

@@ -7,17 +7,22 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
-__all__ = ["KINDS", "PartySettings"]
+__all__ = ["FEATURED", "KINDS", "PartySettings"]
 
 _VARIABLE: Final = "GLIDEMQ_CHAOS_PARTY"
 
 KINDS: Final = (
     "plain", "priority", "lifo", "delay", "ordered", "expiring", "unique", "retried", "failing", "stepped", "logged",
-    "bulk", "flow",
+    "bulk", "flow", "ranked", "fair", "fair_delayed", "limited", "dependent",
 )  # fmt: skip
 """Kinds of jobs. `retried` fails at its first attempt, `failing` at every one, `stepped` delays itself once, `logged`
-writes a log line and its progress, `expiring` has a time to live that is never reached, `unique` a deduplication id.
+writes a log line and its progress, `expiring` has a time to live that is never reached, `unique` a deduplication id,
+`ranked` a rank, `fair` one of five fair keys, `limited` a name of which two jobs may run at a time. `dependent` is a
+pair, one of which depends on the other.
 """
+
+FEATURED: Final = frozenset({"ranked", "fair", "fair_delayed", "limited"})
+"""Kinds for which the queue lists a feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ __all__ = ["left_behind"]
 _EMPTY: Final = {
     "list-active-ids": "ZCARD", "list-taken": "SCARD", "list-popped": "ZCARD", "outbox": "XLEN", "flows": "HLEN",
     "priority": "LLEN", "lifo": "LLEN", "ratelimited": "ZCARD", "remote-parents": "HLEN", "scheduled": "ZCARD",
+    "ranked-above": "ZCARD", "ranked-below": "ZCARD", "delayed-own": "ZCARD", "fair": "ZCARD", "fair-keys": "ZCARD",
+    "fair-blocked": "ZCARD", "fair-delayed": "ZCARD", "fair-active": "HLEN", "fair-running": "HLEN",
     "stream": "XLEN", "suspects": "ZCARD", "suspended": "ZCARD", "waiting-children": "ZCARD", "writes": "ZCARD",
 }  # fmt: skip
 

@@ -6,12 +6,15 @@ from glidemq_py.errors import UnsupportedFeatureError
 from tests.chaos.fleet import Party
 from tests.chaos.other_build import FEATURE, other_build
 from tests.chaos.run import ChaosRun
+from tests.chaos.settings import FEATURED, KINDS
 
 NUMBER = 5
 TITLE = "rolling upgrade, rollback, upgrade; then an older build must refuse the queue,"
 VARIANTS = ("workers_first", "producers_first")
 DAY_MS = 86_400_000
 WORKERS, PRODUCERS = 2, 2
+PLAIN = tuple(kind for kind in KINDS if kind not in FEATURED)
+"""The row replaces the list of features by its own."""
 
 
 class _Upgrade:
@@ -26,7 +29,7 @@ class _Upgrade:
         for worker in run.fleet.workers:
             worker.wait_ready()
         for _ in range(PRODUCERS):
-            run.fleet.producer(rate=25)
+            run.fleet.producer(rate=25, kinds=PLAIN)
 
     def workers(self, build: Path | None) -> None:
         run = self._run
@@ -39,7 +42,7 @@ class _Upgrade:
     def producers(self, build: Path | None) -> None:
         run = self._run
         for producer in _alive(run.fleet.producers):
-            run.fleet.producer(rate=25, python_path=_text(build)).wait_ready()
+            run.fleet.producer(rate=25, kinds=PLAIN, python_path=_text(build)).wait_ready()
             producer.wait_ready()
             run.fleet.finish(producer)
             run.expect(run.progress(20), f"no job is completed while producers are replaced by those of {build}")
