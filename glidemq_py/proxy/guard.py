@@ -1,30 +1,16 @@
-"""Checks that precede every endpoint: origin of the request, token, content type, size and duration of the body.
-
-A page of another site can send requests to a proxy on the user's machine. The browser reveals it by the headers Origin
-and Sec-Fetch-Site, or, if the page has rebound its own name to this address, by Host.
-"""
+"""Checks that precede every endpoint: origin of the request, token, content type, size and duration of the body."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from glidemq_py._web.checks import UnauthorizedError, check_site, digest, is_authorized
 from glidemq_py.errors.base import show_value
-from glidemq_py.proxy.responses import (
-    BodyTimeoutError,
-    BodyTooLargeError,
-    MediaTypeError,
-    NotAllowedError,
-    UnauthorizedError,
-    refusal,
-)  # fmt: skip
+from glidemq_py.proxy.responses import BodyTimeoutError, BodyTooLargeError, MediaTypeError, refusal
 from glidemq_py.proxy.state import ProxyOptions
 
 __all__ = ["IS_HEAD", "Guard"]
@@ -32,9 +18,7 @@ __all__ = ["IS_HEAD", "Guard"]
 IS_HEAD: Final = "glidemq.is_head"
 """Key of the scope: a HEAD request, which endpoints serve as GET; servers omit the body of the response."""
 
-_OWN_SITE: Final = ("same-origin", "none")
 _WITHOUT_TOKEN: Final = "/health"
-_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class Guard:
@@ -48,7 +32,7 @@ class Guard:
     def __init__(self, app: ASGIApp, options: ProxyOptions) -> None:
         self._app = app
         self._options = options
-        self._tokens = None if options.tokens is None else [_digest(token.encode()) for token in options.tokens]
+        self._tokens = None if options.tokens is None else [digest(token.encode()) for token in options.tokens]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -59,7 +43,7 @@ class Guard:
         try:
             check_site(headers, self._options.hosts)
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if self._tokens is not None and path != _WITHOUT_TOKEN and not _is_authorized(headers, self._tokens):
+            if self._tokens is not None and path != _WITHOUT_TOKEN and not is_authorized(headers, self._tokens):
                 raise UnauthorizedError("a valid bearer token is required")
             check_media_type(scope["method"], headers)
             body = await self._body(headers, receive)
@@ -104,43 +88,6 @@ class _ClientGoneError(Exception):
     """The client disconnected before its request was complete."""
 
 
-def check_site(headers: Headers, hosts: Sequence[str]) -> None:
-    """Reject requests from pages of other sites.
-
-    Args:
-        headers: those of the request.
-        hosts: accepted names in the header Host; "*" accepts any.
-
-    Raises:
-        NotAllowedError: if Host, Origin or Sec-Fetch-Site is foreign.
-    """
-    host = headers.get("host", "").lower()
-    if "*" not in hosts and _name_of(host) not in hosts:
-        allowed = ", ".join(hosts)
-        raise NotAllowedError(f"header Host = {show_value(host)}: must be one of {allowed} (option 'hosts')")
-    for origin in headers.getlist("origin"):
-        if not _is_origin_of(host, origin):
-            raise NotAllowedError(f"header Origin = {show_value(origin)}: requests from other sites are not accepted")
-    for site in headers.getlist("sec-fetch-site"):
-        if site not in _OWN_SITE:
-            raise NotAllowedError(f"header Sec-Fetch-Site = {show_value(site)}: must be one of {', '.join(_OWN_SITE)}")
-
-
-def _name_of(host: str) -> str:
-    """Return a host without its port; an IPv6 address keeps its brackets."""
-    name, _, port = host.rpartition(":")
-    return name if name and port.isdigit() else host.removesuffix(":")
-
-
-def _is_origin_of(host: str, origin: str) -> bool:
-    try:
-        parts = urlsplit(origin.lower())
-    except ValueError:
-        return False
-    port = _DEFAULT_PORTS.get(parts.scheme)
-    return port is not None and parts.netloc.removesuffix(port) == host.removesuffix(port)
-
-
 def check_media_type(method: str, headers: Headers) -> None:
     """Reject bodies that are not JSON; a page of another site can send only other types without a preflight.
 
@@ -154,16 +101,3 @@ def check_media_type(method: str, headers: Headers) -> None:
     elif method in ("GET", "HEAD") or given.partition(";")[0].strip().lower() == "application/json":
         return
     raise MediaTypeError(f"header Content-Type = {show_value(given)}: must be 'application/json'")
-
-
-def _digest(token: bytes) -> bytes:
-    # Digests have equal lengths, so comparing them does not reveal the length of a token.
-    return hashlib.sha256(token).digest()
-
-
-def _is_authorized(headers: Headers, allowed: list[bytes]) -> bool:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = _digest(token.strip().encode("latin-1", "replace"))
-    # All digests are compared, so that the time does not reveal which one matches.
-    fits = [hmac.compare_digest(given, digest) for digest in allowed]
-    return scheme.lower() == "bearer" and any(fits)

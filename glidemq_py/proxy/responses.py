@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.logs import get_logger
+from glidemq_py._web.checks import NotAllowedError, UnauthorizedError
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
@@ -32,8 +33,8 @@ from glidemq_py.errors import (
 )
 
 __all__ = [
-    "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotAllowedError", "NotFoundError",
-    "ResponseTooLargeError", "UnauthorizedError", "answer", "camel", "complaint", "encode", "frame", "refusal",
+    "INTERNAL", "BodyTimeoutError", "BodyTooLargeError", "MediaTypeError", "NotFoundError",
+    "ResponseTooLargeError", "answer", "camel", "complaint", "encode", "frame", "refusal",
     "status_of",
 ]  # fmt: skip
 
@@ -124,14 +125,6 @@ def frame(event: str | None, data: Any, entry: str | None = None) -> str:
 
 INTERNAL: Final = "internal"
 """Error code of internal errors."""
-
-
-class NotAllowedError(GlideMQError):
-    """Raised when a queue may not be used through the proxy, or a request comes from another site."""
-
-
-class UnauthorizedError(GlideMQError):
-    """Raised when a request has no valid token."""
 
 
 class MediaTypeError(GlideMQError):

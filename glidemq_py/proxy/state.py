@@ -26,19 +26,19 @@ from glidemq_py._core.queue_options import COMPRESSIONS, DEFAULT_PREFIX, Compres
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.broadcast.broadcast import Broadcast
 from glidemq_py._features.broadcast.worker import BroadcastWorker
+from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.proxy.hubs import EventHub, SubscriptionHub
 from glidemq_py.proxy.request_models import QueueName
-from glidemq_py.proxy.responses import INTERNAL, NotAllowedError, status_of
+from glidemq_py.proxy.responses import INTERNAL, status_of
 
-__all__ = ["LOOPBACK_HOSTS", "OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]
+__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]
 
 _log = get_logger("glidemq_py.proxy")
 
 OnError = Callable[[Exception, Request], object]
 
-LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _SHORTEST_TOKEN: Final = 16

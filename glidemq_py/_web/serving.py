@@ -1,0 +1,99 @@
+"""uvicorn with limits on connections and on half-sent headers, for everything of the package that serves HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.times import Milliseconds, to_ms
+
+__all__ = ["server_config"]
+
+_HEADER_BYTES: Final = 16_384
+_GRACE_S: Final = 30
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: 52\r\n\r\n"
+    b'{"error":"too many connections","code":"overloaded"}'
+)
+
+
+class _Protocol(H11Protocol):
+    """Limits the connections, and the time from the first byte of a request to the end of its headers.
+
+    uvicorn has an idle timeout, which every byte resets, and its `limit_concurrency` counts requests, so that it
+    keeps any number of half-sent requests.
+    """
+
+    max_connections: int
+    header_timeout_s: float
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Accept the connection unless there are too many."""
+        if len(self.connections) >= self.max_connections:
+            self.transport = transport
+            transport.write(_FULL)
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Process the bytes; the headers must be complete by the deadline, however often bytes arrive."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, despite its annotation
+        if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            self._cancel_deadline()
+        elif self._deadline is None:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._cancel_deadline()
+        if self in self.connections:
+            super().connection_lost(exc)
+
+    def _await_headers(self) -> None:
+        self._deadline = self.loop.call_later(self.header_timeout_s, self.transport.abort)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def server_config(
+    app: ASGIApp, *, max_connections: int = 1_000, header_timeout: Milliseconds = 10_000,
+    idle_timeout: Milliseconds = 5_000, **options: Any,
+) -> uvicorn.Config:  # fmt: skip
+    """Return the configuration of uvicorn.
+
+    Args:
+        app: the application.
+        max_connections: maximum number of open connections; others are closed with the status 503.
+        header_timeout: maximum time for the headers of a request, ms or timedelta; then the connection is closed.
+        idle_timeout: maximum time between two requests of a connection, ms or timedelta.
+        options: other options of `uvicorn.Config`.
+
+    Raises:
+        GlideMQValidationError: if a limit is invalid.
+    """
+    limits = {
+        "max_connections": check_int("max_connections", max_connections, 1, 1_000_000),
+        "header_timeout_s": to_ms("header_timeout", header_timeout, minimum=100, maximum=3_600_000) / 1_000,
+    }
+    protocol = type("LimitedProtocol", (_Protocol,), limits)
+    # uvicorn counts the seconds of the idle timeout with call_later, so fractions are valid.
+    idle: Any = to_ms("idle_timeout", idle_timeout, minimum=100, maximum=3_600_000) / 1_000
+    return uvicorn.Config(
+        app, http=protocol, ws="none", h11_max_incomplete_event_size=_HEADER_BYTES, timeout_keep_alive=idle,
+        timeout_graceful_shutdown=_GRACE_S, **options,
+    )  # fmt: skip
