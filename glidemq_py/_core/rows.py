@@ -484,5 +484,6 @@ REPORT_KINDS: Final[dict[str, int]] = {
     "group_limited": 5,
     "waiting_children": 6,
     "suspended": 7,
+    "completed_plain": 8,
 }
 """The first field of each report of an attempt."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from glidemq_py._core.calls.working import EarlierRun, FetchedJob
+from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, EarlierRun, FetchedJob
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._job.attempt import Attempt
@@ -29,6 +29,7 @@ class Run:
         job: The job, as the handler sees it.
         attempt: The attempt with its fencing token.
         options: The job's options as stored.
+        completion: The kind of the report if the job completes.
         handler: The handler; set when it is started.
         task: Task of an async handler; None for a handler in a thread.
         timer: Timer of the job's timeout.
@@ -38,7 +39,7 @@ class Run:
 
     job_type: ClassVar[type[Any]] = Job
     """`Job`, or `Message` in the worker of a subscription."""
-    __slots__ = ("attempt", "handler", "job", "options", "stacktrace", "suspect_limit", "task", "timer")
+    __slots__ = ("attempt", "completion", "handler", "job", "options", "stacktrace", "suspect_limit", "task", "timer")
 
     handler: Callable[[Any], Any]
 
@@ -46,7 +47,9 @@ class Run:
         # Hot path: only what every job needs. tests/unit/test_rows.py compares the names with the declared row.
         more = None
         suspect_limit = 0
+        self.completion = COMPLETED
         if len(taken) == _PLAIN:
+            self.completion = COMPLETED_PLAIN
             taken += _NEVER_RUN
         elif len(taken) > _FIELDS:
             taken, more = taken[:_FIELDS], EarlierRun(*taken[_FIELDS:])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.working import COMPLETED, AttemptStatus, Completed, Finished
+from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.times import to_ms
@@ -77,7 +77,7 @@ class Outcomes:
         attempt = run.attempt
         kept = run.options.remove_on_complete
         keep = 0 if kept is None else self._keep(run, kept)
-        return Completed(COMPLETED, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text, keep)
+        return Completed(run.completion, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text, keep)
 
     def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""

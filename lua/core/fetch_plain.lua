@@ -10,8 +10,7 @@
 -- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with leases, ranks or a
 -- timeline (`reads_plain`, core/functions/exchange.lua).
 
-local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
-local AT = G.positions(FIELDS)
+local AT = G.positions({ 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' })
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
 local TIMESTAMP, DATA, OPTS, PROGRESS = AT.timestamp, AT.data, AT.opts, AT.progress
 -- Positions in the fields of the entry: jobId, its id, name, its name, plain, its timestamp.
@@ -23,7 +22,8 @@ G.activate_plain = function(q, fetching, entry, fields)
   if fields[PLAIN] ~= 'plain' then return false end
   local id = fields[ID]
   local key = q.J .. id
-  local h = redis.pcall('HMGET', key, unpack(FIELDS))
+  local h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts',
+    'progress')
   local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
   -- Is this the record of the entry's job as it was added, apart from data and progress?
   if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]
@@ -31,7 +31,7 @@ G.activate_plain = function(q, fetching, entry, fields)
     return false
   end
   local now_text, jobs = fetching.now_text, fetching.jobs
-  redis.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
+  fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
   fetching.bytes = fetching.bytes + #data
   if progress then
     jobs[#jobs + 1] = G.fetched_job(id, entry, 1, fields[NAME], data, opts, timestamp, '0', progress, false, '0', false)

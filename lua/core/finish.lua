@@ -1,5 +1,6 @@
 -- Report finished attempts, many per call. Rows, by kind (processed_on = the `now` of the reply that returned the job):
 --   1 {kind, id, entry, fence, processed_on, returnvalue [, keep]}                             completed
+--   8 the same, of a job that was fetched as a plain one (core/fetch_plain.lua)
 --   2 {…, processed_on, reason, failed_type, stacktrace, limit, backoff [, keep [, next_fallback [, permanent]]]}
 --     failed; next_fallback: the next attempt uses the next fallback; permanent: 1 = not retried, whatever its attempts
 --   3 {kind, id, entry, fence, processed_on}                                              released, no attempt counted
@@ -22,6 +23,9 @@ local ACTIVE_AND_TIMELINE = {}
 for at = 1, #ACTIVE do ACTIVE_AND_TIMELINE[at] = ACTIVE[at] end
 ACTIVE_AND_TIMELINE[#ACTIVE + 1] = 'timeline'
 local AT = G.positions(ACTIVE_AND_TIMELINE)
+-- Fields read of a plain job that was completed. It has no group, parent or scheduler: these are written with a job that
+-- is not plain (docs/reference/data-model.md, "Plain jobs").
+local PLAIN_AT = G.positions({ 'state', 'fence', 'processedOn', 'parentIds' })
 local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
@@ -29,6 +33,8 @@ local RELEASED = {}
 local ROWS_MAX = 1000
 local NO_FIELDS = {}
 local DELETED = { true, true }
+local TRIMMED_FROM = 16 -- entries of a call from which trimming the stream costs less than deleting each
+local PENDING_ENTRY = G.rows.pending_entry
 local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of a revoked job
 
 -- Writes collected for the end of the call: acknowledged entries, jobs without one, index members, metric sums,
@@ -36,7 +42,7 @@ local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of 
 local function batch(q, fetching, quiet)
   local now = fetching.now
   return {
-    q = q, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
+    q = q, call = redis.call, pcall = redis.pcall, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
     entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
     timeline = fetching.timeline, results = G.results.settings(q, not G.numbers_results(fetching.settings)),
@@ -133,6 +139,32 @@ local function complete(b, row)
   return G.OK
 end
 
+-- Complete a job that was fetched as a plain one. Every surprise takes the path of `complete`. Hot: few calls of others.
+local function complete_plain(b, row)
+  local q, id, run = b.q, row[ID], b.pcall
+  local key = q.J .. id
+  local h = run('HMGET', key, 'state', 'fence', 'processedOn', 'parentIds')
+  if h[PLAIN_AT.state] ~= 'active' or h[PLAIN_AT.processedOn] ~= started_text(b, row)
+    or tonumber(h[PLAIN_AT.fence] or '') ~= row[FENCE] or h[PLAIN_AT.parentIds] or b.timeline or b.results then
+    return complete(b, row)
+  end
+  local result, keep = row[RESULT], row[KEEP]
+  index(b, q.completed, b.completed, id, keep, 'keep_completed')
+  if not DELETED[keep] then
+    b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
+  end
+  b.entries[#b.entries + 1] = row[ENTRY]
+  b.completed_n = b.completed_n + 1
+  b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
+  if b.quiet then return G.OK end
+  if b.trims then
+    G.emit(q.events, 'completed', id, 'returnvalue', result)
+  else
+    G.raise_denied(run('XADD', q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result))
+  end
+  return G.OK
+end
+
 -- Record the failed attempt of a report. attempt: number, reason, error, kind. history: of the record. Return the
 -- new history; nil = the queue keeps none.
 local function record_attempt(b, row, history, attempt, stacktrace)
@@ -225,11 +257,34 @@ end
 
 local FINISH, KINDS = G.finish_kinds, G.report_kinds
 FINISH[KINDS.completed], FINISH[KINDS.failed], FINISH[KINDS.released] = complete, fail, release
+FINISH[KINDS.completed_plain] = complete_plain
 F.current, F.leave_source, F.leave_group, F.fail_at_once = current, leave_source, leave_group, fail_at_once
+
+-- Return the first entry id after `entry`; nil if its number is too large for exact arithmetic.
+local function after(entry)
+  local time, number = string.match(entry, '^(%d+%-)(%d+)$')
+  return number and #number < 15 and time .. G.int(tonumber(number) + 1) or nil
+end
+
+-- Acknowledge and delete the entries of finished attempts. Deleting an entry searches its node of the stream, which costs
+-- more than all other writes of a plain job, so the stream is trimmed up to the first pending entry: what is before it
+-- was delivered, and is in no worker. All entries must have been pending, so the group has delivered what is before
+-- them. If this does not delete exactly as many as were acknowledged, each is deleted.
+local function delete_entries(q, entries)
+  local n = #entries
+  if n < TRIMMED_FROM then return G.ack_entries(q, entries) end
+  if G.pcall('XACK', q.stream, G.GROUP, unpack(entries)) == n then
+    local pending = G.pcall('XPENDING', q.stream, G.GROUP, '-', '+', 1)
+    local first = G.first(pending)
+    local kept = first and first[PENDING_ENTRY.id] or not pending.err and after(entries[n])
+    if kept and redis.pcall('XTRIM', q.stream, 'MINID', '=', kept) == n then return end
+  end
+  G.pcall('XDEL', q.stream, unpack(entries))
+end
 
 local function write(b, no_metrics)
   local q = b.q
-  G.ack_entries(q, b.entries)
+  delete_entries(q, b.entries)
   G.untrack_list_jobs(q, b.list_jobs)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end

@@ -216,7 +216,8 @@ class Fetched:
         return self.id, self.entry, self.fence, self.processed_on
 
     def completed(self, result: str = "null", keep: working.Keep = 0) -> working.Completed:
-        return working.completed(*self.token, result, keep)
+        kind = working.COMPLETED_PLAIN if len(self.given) == PLAIN_LENGTH else working.COMPLETED
+        return working.completed(*self.token, result, keep)._replace(kind=kind)
 
     def failed(self, reason: str = "boom", limit: int = 0, backoff: int = 0, keep: working.Keep = 0) -> working.Failed:
         return working.failed(*self.token, reason, "ValueError", "Traceback", limit, backoff, keep)
@@ -224,6 +225,9 @@ class Fetched:
     def released(self) -> working.Released:
         return working.released(*self.token)
 
+
+PLAIN_LENGTH = 7
+"""Length of the row of a plain job that has never run."""
 
 FETCHED_FIELDS = ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attemptsMade", "progress",
                 "stalledCount", "priority", "stacktrace", "signals", "fallbackIndex", "failedReason", "failedType",

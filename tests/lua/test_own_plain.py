@@ -127,3 +127,73 @@ def test_completed_rows_are_checked_as_before(q: OwnQueue) -> None:
     earlier = Fetched([second.id, second.entry, second.fence], second.processed_on - 1)
     assert q.finish(first.completed(), stale.completed(), earlier.completed(), second.completed()) == [0, 3, 3, 0]
     assert q.finish(first.completed()) == [1]
+
+
+def pending_and_entries(q: OwnQueue) -> tuple[int, list[str]]:
+    return len(q.pending()) if q.redis_groups("stream") else 0, [entry["jobId"] for entry in q.entries()]
+
+
+def test_a_plain_completion_reads_the_record_once_and_four_fields(q: OwnQueue) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(10)])
+    jobs = q.fetch(10)
+    before = calls_of(q, "hmget")
+    assert q.finish(*[job.completed('"done"') for job in jobs]) == [0] * 10
+    assert calls_of(q, "hmget") - before <= 10 + 2
+    assert {q.job(job.id)["returnvalue"] for job in jobs} == {'"done"'}
+    assert [event["event"] for event in q.events()][-10:] == ["completed"] * 10
+
+
+def test_plain_completion_with_a_rule(q: OwnQueue) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(4)])
+    first, second, third, fourth = q.fetch(4)
+    q.finish(first.completed(keep=1), second.completed(keep=2), third.completed(), fourth.completed(keep=(1, 0)))
+    assert [q.resp.execute("EXISTS", q.key(f"job:{n}")) for n in (1, 2, 3, 4)] == [0, 0, 0, 1]
+    assert q.finish(first.completed(), fourth.completed()) == [2, 1]
+
+
+def test_a_job_that_others_wait_for_tells_them(q: OwnQueue) -> None:
+    """The dependency is attached while the job runs as a plain one."""
+    job_id = q.add_job()
+    job = q.take_one()
+    waiting = q.add_job(dependencies=["wait", [q.base[7:-1], job_id]])
+    assert q.state(waiting) == "waiting-children"
+    assert q.finish(job.completed()) == [0]
+    assert q.state(waiting) == "waiting"
+
+
+@pytest.mark.parametrize("count", [3, 15, 16, 40, 120])
+def test_entries_of_finished_jobs_are_deleted(q: OwnQueue, count: int) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(count + 5)])
+    jobs = q.fetch(count)
+    assert q.finish(*[job.completed() for job in jobs]) == [0] * count
+    assert pending_and_entries(q) == (0, [str(number) for number in range(count + 1, count + 6)])
+    assert len(q.fetch(10)) == 5
+
+
+@pytest.mark.parametrize("active", [(0,), (39,), (20,), (0, 7, 39)])
+def test_entries_of_active_jobs_stay(q: OwnQueue, active: tuple[int, ...]) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(45)])
+    jobs = q.fetch(40)
+    q.finish(*[job.completed() for place, job in enumerate(jobs) if place not in active])
+    waiting = [str(number) for number in range(41, 46)]
+    assert pending_and_entries(q) == (len(active), [jobs[place].id for place in active] + waiting)
+    q.finish(*[jobs[place].completed() for place in active])
+    assert pending_and_entries(q) == (0, waiting)
+
+
+def test_entries_in_any_order_are_deleted(q: OwnQueue) -> None:
+    q.add(*[row("a", "1", "{}") for _ in range(60)])
+    jobs = q.fetch(40)
+    q.finish(*[job.completed() for job in (*jobs[21:], *jobs[1:20])])
+    assert pending_and_entries(q) == (2, [jobs[0].id, jobs[20].id, *(str(number) for number in range(41, 61))])
+    q.finish(jobs[20].completed(), jobs[0].completed())
+    assert pending_and_entries(q) == (0, [str(number) for number in range(41, 61)])
+
+
+def test_entries_that_a_new_group_has_not_delivered_stay(q: OwnQueue) -> None:
+    """Someone destroys the consumer group; a new one starts from the first entry."""
+    q.add(*[row("a", "1", "{}") for _ in range(40)])
+    jobs = q.fetch(40)
+    q.resp.execute("XGROUP", "DESTROY", q.key("stream"), "workers")
+    q.finish(*[job.completed() for job in jobs[20:]])
+    assert pending_and_entries(q)[1] == [job.id for job in jobs[:20]]

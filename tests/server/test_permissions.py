@@ -451,7 +451,7 @@ def test_operator_functions_require_the_commands_that_they_use() -> None:
     assert operator_commands() <= {word[1:] for word in RULES["app"] if word.startswith("+")}
 
 
-ONLY_WORKERS = {"publish", "rpop", "xreadgroup", "zpopmin"}
+ONLY_WORKERS = {"publish", "rpop", "xreadgroup", "xtrim", "zpopmin"}
 """Commands in shared files that no operator function reaches; a missing permission for PUBLISH is ignored."""
 
 

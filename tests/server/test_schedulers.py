@@ -133,6 +133,7 @@ async def test_repeat_after_complete_waits_for_the_last_job(clock: Clockwork) ->
     await clock.fire()
     job = clock.own.take_one()
     assert clock.own.job(job.id)["schedulerName"] == "crawl"
+    assert [entry.get("plain") for entry in clock.own.entries()] == [None]
     waiting = await clock.queue.get_job_scheduler("crawl")
     assert waiting is not None
     assert (waiting.next_run, waiting.last_job_id) == (None, job.id)

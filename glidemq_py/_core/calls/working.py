@@ -12,6 +12,7 @@ from glidemq_py._core.rows import REPORT_KINDS
 
 __all__ = [
     "COMPLETED",
+    "COMPLETED_PLAIN",
     "FOREIGN_CONSUMER_PREFIX",
     "SCHEDULER_REVISION",
     "AttemptStatus",
@@ -101,6 +102,8 @@ Held = tuple[int, int, int]
 """Active jobs of a worker: number of jobs, number of suspects, smallest suspect limit (0 = none)."""
 
 COMPLETED: Final = REPORT_KINDS["completed"]
+COMPLETED_PLAIN: Final = REPORT_KINDS["completed_plain"]
+"""The kind of report of a job whose `FetchedJob` ended after the timestamp: the server reads fewer fields."""
 Keep = int | tuple[int, int]
 """0 = keep the job, 1 = remove it, 2 = remove it and no peer can have written its keys, (count, age in seconds) =
 retention."""

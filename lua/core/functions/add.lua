@@ -123,8 +123,8 @@ local function reject_reason(q, now, quiet, row, group)
   return outcome, existing
 end
 
--- behind: the job that the new one is staged behind, if any.
-local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
+-- behind: the job that the new one is staged behind, if any. plain: its entry may say that it is plain.
+local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, plain)
   local given = row[ID] and row[ID] ~= ''
   if id == '' then
     id = next_free_id(q)
@@ -143,7 +143,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
   elseif row[DELAY] or row[PRIORITY] or group or row[JOB.rank] or row[FAIR] then
     A.full(q, now, quiet, id, row, group)
   else
-    add_plain(q, now_text, quiet, id, row, trims, not given)
+    add_plain(q, now_text, quiet, id, row, trims, plain)
   end
   local dedup = row[DEDUP]
   if dedup then G.record_dedup(q, dedup[DEDUPLICATION.id], id, dedup[DEDUPLICATION.ttl], now) end
@@ -151,14 +151,15 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind)
 end
 
 -- issued: the id issued for the row; nil if it has one, or needs one only if it is added. Return its result.
-local function add_if_valid(q, now, now_text, quiet, row, issued, trims)
+local function add_if_valid(q, now, now_text, quiet, row, issued, trims, not_plain)
   local group = A.group_of(row, now_text)
   local id, outcome, existing, added = issued or row[ID] or ''
   if row[ID] or group or row[DEDUP] or row[PARENT] or row[DEPENDENCIES] or row[FAIR] then
     outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
-  id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing)
+  local plain = not (not_plain or row[ID] and row[ID] ~= '')
+  id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing, plain)
   return added and G.new.added_other({ outcome = added, id = id }) or id
 end
 
@@ -166,7 +167,8 @@ A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
 -- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua; the former
 -- two set `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
-G.add_rows = function(q, rows, quiet)
+-- not_plain: the caller writes a field that a plain job does not have (core/fetch_plain.lua).
+G.add_rows = function(q, rows, quiet, not_plain)
   local now = G.now(q)
   local now_text, results = G.int(now), {}
   if #rows > 1 then check_places(q) end
@@ -177,7 +179,7 @@ G.add_rows = function(q, rows, quiet)
     local row = rows[i]
     if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
-      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, true)
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain)
       results[i] = ids[next_auto]
     else
       local id
@@ -185,7 +187,7 @@ G.add_rows = function(q, rows, quiet)
         next_auto = next_auto + 1
         id = ids and ids[next_auto]
       end
-      results[i] = add_if_valid(q, now, now_text, quiet, row, id, i == trimming)
+      results[i] = add_if_valid(q, now, now_text, quiet, row, id, i == trimming, not_plain)
     end
   end
   return now, results

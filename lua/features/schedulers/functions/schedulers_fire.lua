@@ -172,7 +172,7 @@ local function fire(q, row, quiet)
     store(q, name, home, row[FIRING.overlap_text], row[FIRING.overlap_due])
     return 'overlap'
   end
-  local _, results = G.add_rows(q, row[FIRING.jobs], quiet)
+  local _, results = G.add_rows(q, row[FIRING.jobs], quiet, row[FIRING.named])
   for i, result in ipairs(results) do
     local id, added = result, type(result) == 'string'
     if not added then id, added = result[ADDED_OTHER.id], result[ADDED_OTHER.outcome] == 'replaced' end
