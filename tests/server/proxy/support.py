@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 
 from glidemq_py import Worker
+from glidemq_py._web.serving import server_config
 from glidemq_py.proxy import create_proxy_app
-from glidemq_py.proxy.__main__ import ProxyServer, server_config
+from glidemq_py.proxy.__main__ import ProxyServer
 
 
 @cache

@@ -11,8 +11,8 @@ import pytest
 
 import glidemq_py
 from glidemq_py import GlideMQValidationError, Queue
+from glidemq_py._web.serving import server_config
 from glidemq_py.proxy import create_proxy_app
-from glidemq_py.proxy.__main__ import server_config
 from tests.server.proxy.support import running_proxy, worked_off
 
 TOKEN = "a-token-that-is-long-enough"
