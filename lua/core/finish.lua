@@ -139,7 +139,8 @@ local function complete(b, row)
   return G.OK
 end
 
--- Complete a job that was fetched as a plain one. Every surprise takes the path of `complete`. Hot: few calls of others.
+-- Complete a job that was fetched as a plain one, or as one with a fair key and no other rare option. Every surprise
+-- takes the path of `complete`. Hot: few calls of others.
 local function complete_plain(b, row)
   local q, id, run = b.q, row[ID], b.pcall
   local key = q.J .. id
@@ -153,7 +154,7 @@ local function complete_plain(b, row)
   if not DELETED[keep] then
     b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
   end
-  b.entries[#b.entries + 1] = row[ENTRY]
+  leave_source(b, row)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
   if b.quiet then return G.OK end

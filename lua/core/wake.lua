@@ -4,9 +4,15 @@
 
 local MARKERS_KEPT = 64
 
+-- A call writes at most as many markers as are kept.
 G.wake = function(q, count)
+  local written = rawget(q, 'markers') or 0
   for _ = 1, math.min(count or 1, MARKERS_KEPT) do
-    G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+    if written < MARKERS_KEPT then
+      G.pcall('XADD', q.wake, 'MAXLEN', '~', MARKERS_KEPT, '*', 'w', '1')
+      written = written + 1
+      rawset(q, 'markers', written)
+    end
     if rawget(q, 'channels') ~= false then G.ring(q) end
   end
 end

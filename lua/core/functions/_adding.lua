@@ -92,5 +92,12 @@ A.full = function(q, now, quiet, id, row, group, extra, inner)
   local timeline = G.new_timeline(q, id, state)
   if timeline then fields[#fields + 1], fields[#fields + 2] = 'timeline', timeline end
   redis.call('HSET', q.J .. id, unpack(fields))
-  if not quiet then G.emit(q.events, 'added', id, 'name', row[NAME]) end
+  if quiet then return end
+  -- The first event of a call trims the stream.
+  if rawget(q, 'events_trimmed') then
+    G.raise_denied(redis.pcall('XADD', q.events, '*', 'event', 'added', 'jobId', id, 'name', row[NAME]))
+  else
+    rawset(q, 'events_trimmed', true)
+    G.emit(q.events, 'added', id, 'name', row[NAME])
+  end
 end

@@ -21,7 +21,7 @@ local NAME, DATA, OPTS, ID, DELAY = JOB.name, JOB.data, JOB.opts, JOB.id, JOB.de
 local ATTEMPTS, PRIORITY, DEDUP, PARENT = JOB.attempts, JOB.priority, JOB.deduplication, JOB.parent
 local DEPENDENCIES, FAIR = JOB.dependencies, JOB.fair
 local STEPS_MAX = 40 -- 2^40 ids
-local A = G.adding
+local A, F = G.adding, G.fair
 
 -- Issue ids for the rows without one, with one INCRBY and one EXISTS per 500 ids. Return nil if they must be issued
 -- one by one: the counter was lost, a custom id is in the way, or a row may not be added.
@@ -96,7 +96,7 @@ local function add_plain(q, now_text, quiet, id, row, trims, issued)
 end
 
 local function backlog_reason(q, row)
-  if row[FAIR] and not rawget(q, 'any_backlog') and G.fair.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
+  if row[FAIR] and not rawget(q, 'any_backlog') and F.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
 end
 
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
@@ -165,14 +165,9 @@ end
 
 A.issue_ids, A.next_free_id = issue_ids, next_free_id
 
--- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua; the former
--- two set `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
--- not_plain: the caller writes a field that a plain job does not have (core/fetch_plain.lua).
-G.add_rows = function(q, rows, quiet, not_plain)
-  local now = G.now(q)
+local function add_all(q, rows, quiet, not_plain, now)
   local now_text, results = G.int(now), {}
-  if #rows > 1 then check_places(q) end
-  G.fair.add_names(q, rows)
+  F.add_names(q, rows)
   local ids, next_auto = issue_ids(q, rows), 0
   local trimming = not quiet and G.trims_events(now, #rows) and #rows or 0
   for i = 1, #rows do
@@ -190,7 +185,17 @@ G.add_rows = function(q, rows, quiet, not_plain)
       results[i] = add_if_valid(q, now, now_text, quiet, row, id, i == trimming, not_plain)
     end
   end
-  return now, results
+  return results
+end
+
+-- Add rows and return now, results. Also used by stage_publish.lua, stage_once.lua and schedulers_fire.lua; the former
+-- two set `any_backlog`: a write that is published is published as a whole, beyond the maximum backlog of fair keys.
+-- not_plain: the caller writes a field that a plain job does not have (core/fetch_plain.lua).
+G.add_rows = function(q, rows, quiet, not_plain)
+  local now = G.now(q)
+  if #rows < 2 then return now, add_all(q, rows, quiet, not_plain, now) end
+  check_places(q)
+  return now, F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
 end
 
 G.export('add', {}, function(q, request)

@@ -67,6 +67,8 @@ end
 -- Remove keys without ready jobs.
 F.forget_all = function(q, keys)
   if #keys == 0 then return end
+  local adding = rawget(q, 'fair_adding')
+  for i = 1, adding and #keys or 0 do adding.joined[keys[i]] = nil end
   redis.call('ZREM', q.fair_keys, unpack(keys))
   if redis.call('ZREM', q.fair, unpack(keys)) < #keys then redis.call('ZREM', q.fair_blocked, unpack(keys)) end
 end
@@ -89,6 +91,28 @@ end
 
 -- ------------------------------------------------------------------ ready and delayed jobs
 
+-- Return the number of an arrival. An add of many jobs takes as many numbers as it has jobs when the first needs one.
+local function next_sequence(q, adding)
+  if not adding then return G.bump(q.fair_state, 'sequence') end
+  if adding.left == 0 then
+    adding.left, adding.sequence = adding.most, G.bump(q.fair_state, 'sequence', adding.most) - adding.most
+  end
+  adding.left, adding.sequence = adding.left - 1, adding.sequence + 1
+  return adding.sequence
+end
+
+-- Count the arrivals of `most` jobs that `callback` adds once for all. It returns its results, or the error.
+F.adding = function(q, most, callback, ...)
+  if rawget(q, 'fair_adding') then return callback(...) end
+  local adding = { most = most, left = 0, waiting = 0, joined = {} }
+  rawset(q, 'fair_adding', adding)
+  local ok, results = pcall(callback, ...)
+  rawset(q, 'fair_adding', nil)
+  if adding.waiting ~= 0 then G.bump(q.fair_state, 'waiting', adding.waiting) end
+  if not ok then error(results, 0) end
+  return results
+end
+
 -- Put a job into its place. due: epoch ms, nil = now. Return the state and '', as G.place does.
 F.place = function(q, id, key, priority, due)
   F.use(q)
@@ -98,10 +122,18 @@ F.place = function(q, id, key, priority, due)
     return 'delayed', ''
   end
   -- Priority 0 runs after all priorities.
-  local band = priority > 0 and priority or G.PRIORITY_MAX
-  local score = G.int(band * PRIORITY_BAND + G.bump(q.fair_state, 'sequence'))
-  if redis.call('ZADD', F.queue_of(q, key), score, id) == 1 then G.bump(q.fair_state, 'waiting') end
-  if redis.call('ZADD', q.fair_keys, 'NX', 0, key) == 1 then join(q, key) end
+  local band, adding = priority > 0 and priority or G.PRIORITY_MAX, rawget(q, 'fair_adding')
+  local score = G.int(band * PRIORITY_BAND + next_sequence(q, adding))
+  local added = redis.call('ZADD', F.queue_of(q, key), score, id)
+  if adding then
+    adding.waiting = adding.waiting + added
+  elseif added == 1 then
+    G.bump(q.fair_state, 'waiting')
+  end
+  if not (adding and adding.joined[key]) then
+    if adding then adding.joined[key] = true end
+    if redis.call('ZADD', q.fair_keys, 'NX', 0, key) == 1 then join(q, key) end
+  end
   G.wake(q, 1)
   return 'waiting', ''
 end
@@ -126,7 +158,8 @@ F.is_waiting = function(q, id, key) return redis.call('ZSCORE', F.queue_of(q, ke
 F.leave = function(q, id, key)
   local queue = F.queue_of(q, key)
   if redis.call('ZREM', queue, id) == 0 then return end
-  G.bump(q.fair_state, 'waiting', -1)
+  local adding = rawget(q, 'fair_adding')
+  if adding then adding.waiting = adding.waiting - 1 else G.bump(q.fair_state, 'waiting', -1) end
   if redis.call('EXISTS', queue) == 0 then F.forget(q, key) end
 end
 
@@ -159,6 +192,8 @@ end
 
 -- Return whether the key has as many ready jobs as its limit allows.
 F.is_backlogged = function(q, key)
+  if rawget(q, 'fair_limited') == nil then rawset(q, 'fair_limited', redis.call('EXISTS', q.fair_limits) == 1) end
+  if not rawget(q, 'fair_limited') then return false end
   local limits = F.limits(q, key)
   return limits ~= nil and limits.max_backlog > 0 and redis.call('ZCARD', F.queue_of(q, key)) >= limits.max_backlog
 end
@@ -279,6 +314,8 @@ F.leave_active = function(q, ids)
   if #left == 0 then return end
   redis.call('HDEL', q.fair_active, unpack(left))
   change_running(q, changed, changes)
+  local fetching = rawget(q, 'fetching')
+  if not any_blocked(q) and not (fetching and fetching.fair_freed) then return end
   for i = 1, #ids do
     if keys[i] then free_slot(q, keys[i]) end
   end
