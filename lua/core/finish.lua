@@ -64,6 +64,14 @@ local function current(key, row, ended, ...)
   return G.check_attempt(row[FENCE], row[PROCESSED_ON], ended, unpack(h)), unpack(h, 4)
 end
 
+-- Remember a retention rule, to be applied once. The jobs of a call mostly have the same.
+local function note_rule(b, rule, keep)
+  local rules = b[rule]
+  local last = rules[#rules]
+  if last and last[RETENTION.count] == keep[RETENTION.count] and last[RETENTION.age] == keep[RETENTION.age] then return end
+  rules[#rules + 1] = keep
+end
+
 -- Add the job to the index of a terminal state, or mark it for deletion at the end of the call: its final record is
 -- not written then. Decided per job, written once per call.
 local function index(b, zset, members, id, keep, rule)
@@ -81,7 +89,7 @@ local function index(b, zset, members, id, keep, rule)
     members[#members + 1] = b.now_text
     members[#members + 1] = id
   end
-  if type(keep) == 'table' then b[rule][keep[RETENTION.count] .. ':' .. keep[RETENTION.age]] = keep end
+  if type(keep) == 'table' then note_rule(b, rule, keep) end
 end
 
 -- Free the job's slot in its group, if it has one. final: the record of a completed or deleted job needs no `slot`
@@ -283,6 +291,18 @@ local function delete_entries(q, entries)
   G.pcall('XDEL', q.stream, unpack(entries))
 end
 
+-- Apply each rule once.
+local function apply_rules(q, zset, rules, now)
+  local applied = {}
+  for i = 1, #rules do
+    local rule = rules[i][RETENTION.count] .. ':' .. rules[i][RETENTION.age]
+    if not applied[rule] then
+      applied[rule] = true
+      G.retain(q, zset, rules[i], now)
+    end
+  end
+end
+
 local function write(b, no_metrics)
   local q = b.q
   delete_entries(q, b.entries)
@@ -291,8 +311,8 @@ local function write(b, no_metrics)
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
   G.purge(q, b.removed)
   G.delete_records(q, b.plain)
-  for _, keep in pairs(b.keep_completed) do G.retain(q, q.completed, keep, b.now) end
-  for _, keep in pairs(b.keep_failed) do G.retain(q, q.failed, keep, b.now) end
+  apply_rules(q, q.completed, b.keep_completed, b.now)
+  apply_rules(q, q.failed, b.keep_failed, b.now)
   if no_metrics then return end
   G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)

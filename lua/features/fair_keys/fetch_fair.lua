@@ -90,7 +90,8 @@ end
 
 -- Activate a job that was added with this key, has no other rare option and has never run: fewer fields of its record are
 -- read and returned than by core/fetch.lua, and it is completed like a plain job (docs/reference/data-model.md, "Plain
--- jobs"). Return whether it was fetched; if not, nothing was changed. Hot: one function, without calls of others.
+-- jobs"). A call with leases, ranks or a timeline does not use it (`reads_plain`). Return whether the job was fetched; if not,
+-- nothing was changed. Hot: few calls of others.
 local AT = G.positions({ 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'name',
   'fairKey', 'priority', 'expireAt', 'groupKey', 'budgetKey', 'parentId', 'schedulerName' })
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked

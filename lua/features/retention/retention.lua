@@ -40,10 +40,11 @@ end
 -- A job that has not ended (a peer retried it and left it in the index) is only removed from the index.
 local function purge_from(q, zset, ids)
   if #ids == 0 then return end
-  local ended = {}
-  for _, id in ipairs(ids) do
-    local state = G.pcall('HGET', q.J .. id, 'state')
-    if type(state) ~= 'string' or G.TERMINAL[state] then ended[#ended + 1] = id end
+  local ended, run, J = {}, redis.pcall, q.J
+  for i = 1, #ids do
+    local state = run('HGET', J .. ids[i], 'state')
+    if state ~= 'completed' and state ~= 'failed' then G.raise_denied(state) end
+    if type(state) ~= 'string' or G.TERMINAL[state] then ended[#ended + 1] = ids[i] end
   end
   G.results.before_delete(q, ended)
   G.purge(q, ended)
