@@ -96,7 +96,7 @@ def lint(session: "nox.Session") -> None:
 
 def types(session: "nox.Session") -> None:
     """Run mypy on everything and pyright on the package, both strict (tests need no annotations), with all extras."""
-    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,backup,test"
+    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,dashboard,backup,test"
     session.install("-q", "-e", f".[{extras}]", *_group("types"))
     _run_all(session, ["mypy"], ["pyright"])
 
@@ -179,7 +179,7 @@ def docs(session: "nox.Session") -> None:
 
 def audit(session: "nox.Session") -> None:
     """Look for known vulnerabilities of the dependencies, with all extras. Skipped if the service is unreachable."""
-    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,backup"
+    extras = "embedded,speed,testing,spark,telemetry,prometheus,proxy,dashboard,backup"
     session.install("-q", "--upgrade", "-e", f".[{extras}]", *_group("audit"), "pip")
     try:
         with urllib.request.urlopen(AUDIT_SERVICE, timeout=20):

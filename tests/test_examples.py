@@ -162,6 +162,14 @@ EXPECTED = {
         r"job '8' did not end within 50 ms",
     ],
     "blocking": [r"added 1, which is waiting", r"sum of 0\.\.9: 45", r"5 threads added 500", r"500 waiting"],
+    "dashboard": [
+        r"stranger: 403",
+        r"alice sees: \['emails', 'salaries'\]",
+        r"alice pauses emails: done",
+        r"bob sees: \['emails'\]",
+        r"bob pauses emails: 403",
+        r"paused: True",
+    ],
     "http_proxy": [r"201 .*'id': '1'", r"200 \{'result': 'HELLO'\}", r"401", r"completed 1"],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
     "sandbox": [

@@ -23,10 +23,12 @@ class Access:
     Attributes:
         queues: Glob patterns of the names of the queues that may be seen; None = all.
         actions: Kinds of the allowed actions, such as "pause_queue" (`Action.kind`); None = all.
+        user: Whose access it is, for the audit stream.
     """
 
     queues: Collection[str] | None = None
     actions: Collection[str] | None = None
+    user: str = ""
 
     def may_see(self, queue: str) -> bool:
         """Return True if the queue may be read."""

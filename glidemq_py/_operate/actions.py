@@ -23,7 +23,7 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 __all__ = [
     "Action", "ActionResult", "AddJob", "CancelJobs", "CleanQueue", "DrainQueue", "JobsAction", "ObliterateQueue",
     "PauseQueue", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "RemoveJobs",
-    "RemoveSchedule", "ReplayDeadLetters", "ResumeQueue", "RetryFailures", "RetryJobs", "RunSchedule",
+    "RemoveSchedule", "ReplayDeadLetters", "ResumeQueue", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
     "SetGroupLimits", "SetQueueLimits", "check_queue", "count", "perform",
 ]  # fmt: skip
 
@@ -327,6 +327,25 @@ class RetryJobs(JobsAction):
         """See `JobsAction`."""
         found = await _job(queue, job)
         await (found.requeue() if self.completed else found.retry())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryEdited(Action):
+    """Replace the data of a failed job, and requeue it with all its attempts."""
+
+    kind: ClassVar[str] = "retry_jobs"
+
+    id: str
+    data: Any = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises JobNotFoundError or JobStateError; then nothing has changed."""
+        found = await _job(queue, self.id)
+        if found.state is not JobState.FAILED:
+            raise JobStateError(found.id, str(found.state), "retry")
+        await found.update_data(self.data)
+        await found.retry()
+        return ActionResult(done=1, ids=(found.id,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -160,6 +161,13 @@ class Operator:
         for queue in queues.values():
             await queue.close()
         await self._stack.aclose()
+
+    async def with_access(self, access: Access) -> Self:
+        """Return an operator with other access and the same connections, which this one closes."""
+        await self.transport()
+        other = copy.copy(self)
+        other.access = access
+        return other
 
     async def queue(self, name: str) -> Queue[Any, Any]:
         """Return the queue as an object, which the operator closes. No more than a thousand are kept.

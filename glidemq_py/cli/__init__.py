@@ -18,6 +18,7 @@ __all__ = ["PASSED", "main"]
 PASSED: Final = {
     "worker": ("glidemq_py.worker", "Run workers."),
     "proxy": ("glidemq_py.proxy.__main__", "Serve queues over HTTP."),
+    "dashboard": ("glidemq_py.dashboard.__main__", "Show queues in a browser."),
     "library": ("glidemq_py.library", "Print, load or check the function library of the server."),
     "spark": ("glidemq_py.spark.environment", "Print the missing requirements of the Spark data source."),
 }

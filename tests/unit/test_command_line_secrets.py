@@ -10,6 +10,7 @@ import pytest
 from glidemq_py import ConnectionOptions, WorkerTargetError, library
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py._worker.command.target import load_workers
+from glidemq_py.dashboard.__main__ import main as dashboard_main
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
@@ -31,7 +32,9 @@ def run_worker(argv: Sequence[str]) -> object:
 
 
 @pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("run", [run_worker, library.main, proxy_main], ids=["worker", "library", "proxy"])
+@pytest.mark.parametrize(
+    "run", [run_worker, library.main, proxy_main, dashboard_main], ids=["worker", "library", "proxy", "dashboard"]
+)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -30,6 +30,7 @@ from glidemq_py import ConnectionOptions, GlideMQError
 from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls import Call
 from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, PAYLOAD_LIMIT
+from glidemq_py.dashboard import __main__ as dashboard_command
 from glidemq_py.proxy import __main__ as proxy_command
 from glidemq_py.proxy.pages import seal_cursor
 
@@ -340,6 +341,14 @@ DECODERS = dict(
         command("_worker.command.arguments:read_arguments", of("_worker.command.arguments:read_arguments")),
         command("library:_parser", lambda arguments: of("library:_parser")().parse_args(arguments)),
         command("proxy.__main__:_parser", lambda arguments: proxy_command._parser().parse_args(arguments)),
+        command("dashboard.__main__:_parser", lambda arguments: dashboard_command._parser().parse_args(arguments)),
+        (
+            "dashboard.filters:parse_filter",
+            Decoder(
+                lambda text: of("dashboard.filters:parse_filter")(text, None),
+                TEXT | TEXT.map(lambda text: f"since:{text}") | TEXT.map(lambda text: f"data:{text}={text}"),
+            ),
+        ),
         (
             "proxy.pages:open_cursor",
             Decoder(

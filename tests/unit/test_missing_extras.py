@@ -14,6 +14,8 @@ NEEDS = [
     ("lupa", "from glidemq_py.testing import MemoryServer; MemoryServer()", "testing"),
     ("fastapi", "import glidemq_py.proxy", "proxy"),
     ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
+    ("jinja2", "import glidemq_py.dashboard", "dashboard"),
+    ("uvicorn", "import glidemq_py.dashboard.__main__", "dashboard"),
     ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
 ]

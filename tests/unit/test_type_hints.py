@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import glidemq_py
-from glidemq_py import errors, gateway, library, proxy, spark, sync, telemetry, testing
+from glidemq_py import dashboard, errors, gateway, library, proxy, spark, sync, telemetry, testing
 
 
 def functions_of(kind: type[Any]) -> Iterator[tuple[str, Any]]:
@@ -25,7 +25,7 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         yield from functions_of(value) if inspect.isclass(value) else [(name, value)]
 
 
-MODULES = [glidemq_py, sync, testing, proxy, gateway, spark, telemetry, library]
+MODULES = [glidemq_py, sync, testing, proxy, gateway, dashboard, spark, telemetry, library]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

@@ -1,0 +1,121 @@
+"""The audit stream: who changed what, and when, through a page or a command.
+
+A change has two entries: one before it is made, and one with its result, so a change whose process died is listed, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final, cast
+
+from glidemq_py._core import json_text as json
+from glidemq_py._operate.actions import Action, ActionResult, Progress, perform
+from glidemq_py._operate.operating import Operator
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["AuditEntry", "audit_key", "perform_audited", "read_audit"]
+
+_KEPT: Final = 10_000
+_TEXT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An entry of the audit stream.
+
+    Attributes:
+        id: Id of the entry.
+        at: When it was written, epoch ms of the server's clock.
+        user: Who made the change.
+        action: Kind of the change (`Action.kind`).
+        queue: Name of the queue.
+        detail: Its other arguments as JSON, at most 1,000 characters.
+        result: "begun", "done 3", or "rejected: " and the error.
+        of: Id of the entry that began the change; "" for that entry.
+    """
+
+    id: str
+    at: int
+    user: str
+    action: str
+    queue: str
+    detail: str
+    result: str
+    of: str
+
+
+def audit_key(prefix: str) -> str:
+    """Return the key of the audit stream of all queues with a prefix."""
+    return f"{prefix}:audit"
+
+
+async def perform_audited(
+    operator: Operator, action: Action, user: str, progress: Progress | None = None
+) -> ActionResult:
+    """Make a change, with an entry of the audit stream before and after it.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow it; nothing is written.
+        GlideMQError: As `perform`; the error is written.
+    """
+    operator.access.check_action(action.kind, action.queue)
+    begun = await _write(operator, action, user, "begun")
+    try:
+        result = await perform(operator, action, progress)
+    except (GlideMQError, ValueError, TypeError) as error:
+        await _write(operator, action, user, f"rejected: {error}", begun)
+        raise
+    await _write(operator, action, user, f"done {result.done}", begun)
+    return result
+
+
+async def _write(operator: Operator, action: Action, user: str, result: str, begun: str = "") -> str:
+    names = [each.name for each in fields(action) if each.name != "queue"]
+    given = {name: _plain(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
+    detail = json.dumps(given)[:_TEXT]
+    transport = await operator.transport()
+    entry = await transport.command(
+        "XADD", audit_key(operator.prefix), "MAXLEN", "~", str(_KEPT), "*", "user", user, "action", action.kind,
+        "queue", action.queue, "detail", detail, "result", result[:_TEXT], "of", begun,
+    )  # fmt: skip
+    return _text(entry)
+
+
+async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -> list[AuditEntry]:
+    """Return the latest entries, newest first, of the queues that may be read; ``before``: id of an entry."""
+    transport = await operator.transport()
+    end = f"({before}" if before else "+"
+    found: Any = await transport.command("XREVRANGE", audit_key(operator.prefix), end, "-", "COUNT", str(count))
+    rows: Any = found.items() if hasattr(found, "items") else found or ()
+    entries: list[AuditEntry] = []
+    for entry_id, pairs in rows:
+        held: dict[str, str] = {_text(name): _text(value) for name, value in pairs}
+        name = _text(entry_id)
+        if operator.access.may_see(held.get("queue", "")):
+            entries.append(
+                AuditEntry(
+                    id=name,
+                    at=int(name.split("-")[0]),
+                    user=held.get("user", ""),
+                    action=held.get("action", ""),
+                    queue=held.get("queue", ""),
+                    detail=held.get("detail", ""),
+                    result=held.get("result", ""),
+                    of=held.get("of", ""),
+                )
+            )
+    return entries
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    if value is None or isinstance(value, (str, int, float, bool, dict)):
+        return cast("Any", value)
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

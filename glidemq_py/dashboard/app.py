@@ -1,0 +1,386 @@
+"""`Dashboard`: the ASGI application, its routes, and the checks that precede every page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+from urllib.parse import parse_qs, urlsplit
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.times import Milliseconds
+from glidemq_py._operate.access import Access, AccessDeniedError
+from glidemq_py._operate.actions import count
+from glidemq_py._operate.audit import perform_audited
+from glidemq_py._operate.operating import Operator
+from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
+from glidemq_py.dashboard.changes import CHANGES, Form
+from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
+from glidemq_py.dashboard.pages import PAGES, Page, Visit, link
+from glidemq_py.dashboard.reading import Reader
+from glidemq_py.dashboard.texts import FILTERS, sparkline
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
+
+__all__ = ["Dashboard"]
+
+_log = get_logger("glidemq_py.dashboard")
+_HERE: Final = Path(__file__).parent
+_MAX_BODY: Final = 16 << 20
+_BODY_S: Final = 30.0
+_MAX_NOTES: Final = 1_000
+_MAX_STREAMS: Final = 1_000
+
+
+class Dashboard:
+    """An ASGI application that shows the queues of one server in a browser.
+
+    Run it by ``python -m glidemq_py.dashboard``, or mount it in an application of Starlette, FastAPI or Django::
+
+        dashboard = Dashboard("valkey://localhost", authorize=only_staff)
+        app.mount("/queues", dashboard)
+
+    It connects at the first request. Close it with `close`, or use it in an ``async with`` block.
+
+    Args:
+        connection: URL or `ConnectionOptions` of the server.
+        prefix: First part of every key.
+        title: Name in the head of each page.
+        allow_changes: Show buttons and forms, and accept what they send. Otherwise the pages change nothing.
+        tokens: Tokens that open the pages, by the name of their user, or a list of them; at least 8 characters. A
+            browser asks for one; other clients send the header ``Authorization: Bearer``.
+        authorize: Instead of tokens, the check of the application it is mounted in: gets the request, and returns an
+            `Access`, or None to reject it. May be a coroutine function.
+        hosts: Names accepted in the header Host. Default: those of this machine, or, with ``authorize``, all.
+        redact: Names of keys whose values are hidden in data, results and options, in any case and as a part of the
+            key. Default: password, token and similar.
+        refresh_interval: Time between two updates of an open page, ms or timedelta, 250 ms to an hour.
+
+    Raises:
+        GlideMQValidationError: An option is invalid, or ``hosts`` admits other machines without tokens.
+    """
+
+    def __init__(
+        self, connection: str | ConnectionOptions, *, prefix: str = DEFAULT_PREFIX, title: str = "Queues",
+        allow_changes: bool = False, tokens: Mapping[str, str] | Collection[str] | None = None,
+        authorize: Authorize | None = None, hosts: Iterable[str] | None = None, redact: Iterable[str] = REDACTED,
+        refresh_interval: Milliseconds = 2_000,
+    ) -> None:  # fmt: skip
+        self._options = DashboardOptions.checked(
+            prefix=prefix, title=title, allow_changes=allow_changes, tokens=tokens, authorize=authorize, hosts=hosts,
+            redact=redact, refresh_interval=refresh_interval,
+        )  # fmt: skip
+        self._operator = Operator(connection, prefix=prefix)
+        self._reader = Reader(self._operator, self._options.refresh_interval)
+        self._notes: OrderedDict[str, str] = OrderedDict()
+        self._streams = 0
+        self._closing = asyncio.Event()
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )  # fmt: skip
+        environment.filters.update(FILTERS)
+        shared: dict[str, Any] = {"link": link, "sparkline": sparkline, "version": _static_version()}
+        cast("dict[str, Any]", environment.globals).update(shared)
+        self._templates = environment
+        pages = [Route(f"/{path}", functools.partial(self._page, path), methods=["GET"]) for path in PAGES]
+        self._app = Starlette(
+            routes=[
+                *pages,
+                Route("/live", self._live, methods=["GET"]),
+                Route("/change", self._change, methods=["POST"]),
+                Route("/login", self._login, methods=["GET", "POST"]),
+                Route("/health", self._health, methods=["GET"]),
+                Mount("/static", StaticFiles(directory=_HERE / "static")),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})
+        scope["state"]["nonce"] = nonce
+
+        async def send_secured(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_security_headers(nonce)]
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            check_site(request.headers, self._options.hosts)
+            if request.method not in ("GET", "HEAD"):
+                _check_sender(request)
+        except NotAllowedError as error:
+            await self._refuse(request, error)(scope, receive, send_secured)
+            return
+        await self._app(scope, receive, send_secured)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def begin_closing(self) -> None:
+        """End the streams of open pages, for servers that wait for open responses before they close."""
+        self._closing.set()
+
+    async def close(self) -> None:
+        """End the streams of open pages and close the connections."""
+        self.begin_closing()
+        await self._operator.__aexit__(None, None, None)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        yield
+        await self.close()
+
+    # -- pages --------------------------------------------------------------------------------------------
+
+    async def _visit(self, request: Request, arguments: Mapping[str, str]) -> Visit:
+        access = await self._options.access_of(request)
+        return Visit(dict(arguments), await self._operator.with_access(access), self._reader, self._options)
+
+    async def _page(self, path: str, request: Request) -> Response:
+        page = PAGES[path]
+        try:
+            visit = await self._visit(request, request.query_params)
+            shown = await page.read(visit)
+            live = link("live", **{**visit.arguments, "of": path or "all"}) if page.is_live else ""
+            note = self._notes.pop(visit.arguments.get("note", ""), "")
+            text = self._render(request, page.template, visit.access, {**shown, "live": live, "note": note})
+        except Exception as error:
+            return self._refuse(request, error)
+        return HTMLResponse(text)
+
+    def _render(self, request: Request, template: str, access: Access, shown: dict[str, Any]) -> str:
+        queue = request.query_params.get("q", "") or shown.get("q", "")
+
+        def may(kind: str) -> bool:
+            return access.may_perform(kind, queue)
+
+        common: dict[str, Any] = {
+            "layout": "base.html", "root": request.scope.get("root_path", "") + "/", "nonce": request.state.nonce,
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "title": self._options.title, "user": access.user, "live": "", "note": "", "queue": None,
+            "may": may, "changes": self._options.allow_changes,
+        }  # fmt: skip
+        return self._templates.get_template(template).render({**common, **shown})
+
+    async def _live(self, request: Request) -> Response:
+        """Send a page again whenever it changes, as server-sent events."""
+        arguments = dict(request.query_params)
+        page = PAGES.get(arguments.pop("of", "").replace("all", ""))
+        if page is None or not page.is_live:
+            return self._refuse(request, JobNotFoundError("page"))
+        if self._streams >= _MAX_STREAMS:
+            return self._refuse(request, NotAllowedError("too many open pages"), 503)
+        try:
+            visit = await self._visit(request, arguments)
+        except Exception as error:
+            return self._refuse(request, error)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(request, page, visit), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self, request: Request, page: Page, visit: Visit) -> AsyncIterator[bytes]:
+        self._streams += 1
+        sent = b""
+        try:
+            yield b"retry: 2000\n\n"
+            while not self._closing.is_set():
+                try:
+                    shown = await page.read(visit)
+                    text = self._render(request, page.template, visit.access, {**shown, "layout": "live.html"})
+                    event = b"page"
+                except GlideMQError as error:
+                    text = self._templates.get_template("problem.html").render(problem=str(error))
+                    event = b"problem"
+                digest = hashlib.sha256(text.encode()).digest()
+                if digest == sent:
+                    yield b": \n\n"  # a client that is gone is noticed
+                else:
+                    sent = digest
+                    lines = b"".join(b"data: " + line + b"\n" for line in text.encode().splitlines() if line.strip())
+                    yield b"event: " + event + b"\n" + lines + b"\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), self._options.refresh_interval / 1_000)
+        finally:
+            self._streams -= 1
+
+    def _refuse(self, request: Request, error: Exception, status: int = 0) -> Response:
+        """Return the page for an error; an unknown one is logged with its traceback."""
+        if isinstance(error, UnauthorizedError):
+            if "text/html" in request.headers.get("accept", "") and request.method == "GET":
+                here = request.url.path.removeprefix(request.scope.get("root_path", "")).lstrip("/")
+                back = f"{here}?{request.url.query}" if request.url.query else here
+                return RedirectResponse(f"{request.scope.get('root_path', '')}/{link('login', back=back)}", 303)
+            status, title = 401, "A token is required"
+        elif isinstance(error, (NotAllowedError, AccessDeniedError)):
+            status, title = status or 403, "Not allowed"
+        elif isinstance(error, JobNotFoundError):
+            status, title = 404, "Does not exist"
+        elif isinstance(error, GlideMQConnectionError):
+            status, title = 503, "The server cannot be reached"
+        elif isinstance(error, (GlideMQError, ValueError)):
+            status, title = 400, "Rejected"
+        else:
+            _log.error("dashboard: %s %s failed", request.method, request.url.path, exc_info=error)
+            status, title = 500, "An error occurred"
+        text = "The log has the details." if status == 500 else str(error)
+        shown = {"heading": title, "text": text}
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        return HTMLResponse(self._render(request, "error.html", Access(actions=()), shown), status, headers)
+
+    async def _health(self, request: Request) -> Response:
+        """Return 200 if the server answers, else 503."""
+        try:
+            await (await self._operator.transport()).command("PING")
+        except GlideMQError as error:
+            return Response(f"{error}\n", 503, media_type="text/plain")
+        return Response("ok\n", media_type="text/plain")
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    async def _change(self, request: Request) -> Response:
+        """Make a change, or ask for its confirmation first."""
+        try:
+            form = await _form(request)
+            visit = await self._visit(request, {"q": form.text("q")})
+            change = CHANGES.get(form.text("change"))
+            if change is None:
+                raise GlideMQValidationError("change", form.text("change"), f"must be one of {', '.join(CHANGES)}")
+            visit.access.check_action(change.kind, visit.queue)
+            action = change.create(form)
+            is_many = bool(form.text("of_filter"))
+            back = _local(form.text("back"))
+            if (change.asks or is_many) and not form.text("confirmed"):
+                number = await count(visit.operator, action)
+                fields = [(name, value) for name, values in form.fields.items() for value in values]
+                shown = {"change": change, "count": number, "fields": fields, "back": back, "q": visit.queue}
+                return HTMLResponse(self._render(request, "confirm.html", visit.access, shown))
+            result = await perform_audited(visit.operator, action, visit.access.user or "anonymous")
+        except Exception as error:
+            return self._refuse(request, error)
+        self._reader.forget(visit.queue)
+        text = f"{result.done:,} {change.done}" if result.done else f"nothing changed: 0 {change.done}"
+        if result.ids and change.kind == "add_job":
+            text = f"job {result.ids[0]} {result.detail}"
+        if result.problems:
+            named = "; ".join(f"{each.id}: {each.error}" for each in result.problems[:3])
+            text += f"; {len(result.problems):,} could not be changed: {named}"
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}/{_with_note(back, self._note(text))}", 303)
+
+    def _note(self, text: str) -> str:
+        key = secrets.token_urlsafe(9)
+        self._notes[key] = text
+        if len(self._notes) > _MAX_NOTES:
+            self._notes.popitem(last=False)
+        return key
+
+    async def _login(self, request: Request) -> Response:
+        """Ask for a token, and give the browser a session for a right one."""
+        back = _local(request.query_params.get("back", ""))
+        if request.method == "GET" or not self._options.tokens:
+            return HTMLResponse(self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": False}))
+        try:
+            given = (await _form(request)).text("token").strip()
+        except GlideMQError as error:
+            return self._refuse(request, error)
+        fits = [hmac.compare_digest(session_of(given), session_of(token)) for token in self._options.tokens.values()]
+        if not any(fits):
+            page = self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": True})
+            return HTMLResponse(page, 401)
+        root = request.scope.get("root_path", "")
+        response = RedirectResponse(f"{root}/{back}", 303)
+        response.set_cookie(
+            COOKIE, session_of(given), path=f"{root}/", httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return response
+
+
+def _check_sender(request: Request) -> None:
+    """Reject a change that does not say where it comes from; a browser always does.
+
+    Raises:
+        NotAllowedError: there is neither an Origin, nor a Sec-Fetch-Site, nor a token in the header Authorization.
+    """
+    if not any(name in request.headers for name in ("origin", "sec-fetch-site", "authorization")):
+        raise NotAllowedError("a change needs the header Origin or Sec-Fetch-Site, which browsers send")
+
+
+async def _form(request: Request) -> Form:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise GlideMQValidationError("Content-Type", kind, "must be application/x-www-form-urlencoded")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MAX_BODY:
+                    raise GlideMQValidationError("form", len(body), f"must be at most {_MAX_BODY:,} bytes")
+    except TimeoutError:
+        raise GlideMQValidationError("form", len(body), f"must be complete within {_BODY_S:g} s") from None
+    return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _local(address: str) -> str:
+    """Return an address of these pages; "" for any other, so no link leads to another site."""
+    parts = urlsplit(address.lstrip("/"))
+    if parts.scheme or parts.netloc or parts.path not in PAGES:
+        return ""
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _with_note(address: str, note: str) -> str:
+    path, _, query = address.partition("?")
+    kept = [part for part in query.split("&") if part and not part.startswith("note=")]
+    return f"{path}?{'&'.join([*kept, f'note={note}'])}"
+
+
+def _security_headers(nonce: str) -> list[tuple[bytes, bytes]]:
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'self'"
+    )
+    return [
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-frame-options", b"DENY"),
+        (b"referrer-policy", b"same-origin"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+    ]
+
+
+def _static_version() -> str:
+    """Return a text that changes with the static files, so that browsers may keep them."""
+    digest = hashlib.sha256()
+    for file in sorted((_HERE / "static").iterdir()):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]

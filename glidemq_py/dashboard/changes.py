@@ -1,0 +1,186 @@
+"""What the buttons and forms of the pages do: actions of `_operate`, confirmed if they delete or change many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from glidemq_py._core import json_text as json
+from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._operate.actions import (
+    Action,
+    AddJob,
+    CancelJobs,
+    CleanQueue,
+    DrainQueue,
+    JobsAction,
+    PauseQueue,
+    PromoteJobs,
+    PurgeDeadLetters,
+    PurgeFailures,
+    RemoveJobs,
+    RemoveSchedule,
+    ReplayDeadLetters,
+    ResumeQueue,
+    RetryEdited,
+    RetryFailures,
+    RetryJobs,
+    RunSchedule,
+    SetQueueLimits,
+)
+from glidemq_py.dashboard.filters import parse_filter
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["CHANGES", "Change", "Form"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The fields of a submitted form; each has a list of values."""
+
+    fields: dict[str, list[str]]
+
+    def text(self, name: str) -> str:
+        """Return a field, or ""."""
+        return self.fields.get(name, [""])[0]
+
+    def all(self, name: str) -> tuple[str, ...]:
+        """Return all values of a field."""
+        return tuple(self.fields.get(name, ()))
+
+    def json(self, name: str) -> Any:
+        """Return a field that holds JSON; an empty one is null.
+
+        Raises:
+            GlideMQValidationError: it holds something else.
+        """
+        text = self.text(name)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError as error:
+            raise GlideMQValidationError(name, text[:60], f"must be JSON: {error}") from None
+
+    def whole(self, name: str) -> int | None:
+        """Return a field that holds a whole number; None if it is empty.
+
+        Raises:
+            GlideMQValidationError: it holds something else.
+        """
+        text = self.text(name).strip().replace(",", "")
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise GlideMQValidationError(name, text, "must be a whole number")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A kind of form.
+
+    Attributes:
+        kind: `Action.kind`, which the visitor's access must allow.
+        says: Question of the page that asks for confirmation.
+        done: What was done, after the number of jobs (or of queues and schedules).
+        create: Makes the action from the form.
+        asks: True if a page asks for confirmation first.
+    """
+
+    kind: str
+    says: str
+    done: str
+    create: Callable[[Form], Action]
+    asks: bool = False
+
+
+def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
+    def create(form: Form) -> Action:
+        ids = form.all("id")
+        if ids:
+            return kind(queue=form.text("q"), ids=ids)
+        if not form.text("of_filter"):
+            raise GlideMQValidationError("id", "", "select at least one job")
+        wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None)
+        if job_id is not None:
+            return kind(queue=form.text("q"), ids=(job_id,))
+        return kind(queue=form.text("q"), wanted=wanted)
+
+    return create
+
+
+def _failures(kind: type[RetryFailures | PurgeFailures]) -> Callable[[Form], Action]:
+    def create(form: Form) -> Action:
+        reason, name = form.text("reason"), form.text("name")
+        return kind(queue=form.text("q"), reason=(reason,) if reason else (), name=name or None)
+
+    return create
+
+
+def _dead(kind: type[ReplayDeadLetters | PurgeDeadLetters]) -> Callable[[Form], Action]:
+    return lambda form: kind(queue=form.text("q"), ids=form.all("id"))
+
+
+def _of_queue(kind: type[PauseQueue | ResumeQueue | DrainQueue]) -> Callable[[Form], Action]:
+    return lambda form: kind(queue=form.text("q"))
+
+
+def _limits(form: Form) -> Action:
+    number, most, window = form.whole("concurrency"), form.whole("max"), form.whole("duration")
+    if (most is None) != (window is None):
+        raise GlideMQValidationError("rate limit", most or window, "needs both a number of jobs and a window in ms")
+    if most is None or window is None:
+        return SetQueueLimits(queue=form.text("q"), concurrency=number or False, rate_limit=False)
+    return SetQueueLimits(queue=form.text("q"), concurrency=number or False, rate_limit=RateLimit(most, window))
+
+
+def _add(form: Form) -> Action:
+    given = form.json("options")
+    if given is not None and not isinstance(given, dict):
+        raise GlideMQValidationError("options", given, 'must be a JSON object such as {"delay": 5000}')
+    options = cast("dict[str, Any]", given or {})
+    return AddJob(queue=form.text("q"), name=form.text("name"), data=form.json("data"), options=options)
+
+
+CHANGES: Final[dict[str, Change]] = {
+    "pause": Change("pause_queue", "Pause the queue?", "queue paused", _of_queue(PauseQueue)),
+    "resume": Change("resume_queue", "Resume the queue?", "queue resumed", _of_queue(ResumeQueue)),
+    "drain": Change(
+        "drain_queue", "Delete all jobs that are ready to run?", "jobs deleted", _of_queue(DrainQueue), True
+    ),
+    "clean": Change(
+        "clean_queue", "Delete all these jobs?", "jobs deleted",
+        lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True,
+    ),
+    "limits": Change("limit_queue", "Set these limits?", "limits set", _limits),
+    "add": Change("add_job", "Add this job?", "job added", _add),
+    "retry": Change("retry_jobs", "Retry these jobs?", "jobs to be retried", _jobs(RetryJobs)),
+    "retry-edited": Change(
+        "retry_jobs", "Retry the job with this data?", "job to be retried with the new data",
+        lambda form: RetryEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
+    ),
+    "promote": Change("promote_jobs", "Run these delayed jobs now?", "jobs made ready", _jobs(PromoteJobs)),
+    "cancel": Change("cancel_jobs", "Cancel these jobs? Running ones stop.", "jobs cancelled", _jobs(CancelJobs), True),
+    "remove": Change("remove_jobs", "Delete these jobs?", "jobs deleted", _jobs(RemoveJobs), True),
+    "retry-failures": Change(
+        "retry_failures", "Retry all these failed jobs?", "jobs to be retried", _failures(RetryFailures), True
+    ),
+    "purge-failures": Change(
+        "purge_failures", "Delete all these failed jobs?", "failed jobs deleted", _failures(PurgeFailures), True
+    ),
+    "replay": Change(
+        "replay_dead_letters", "Add these jobs to their queue again?", "jobs added again", _dead(ReplayDeadLetters)
+    ),
+    "purge-dead": Change(
+        "purge_dead_letters", "Delete these entries?", "entries deleted", _dead(PurgeDeadLetters), True
+    ),
+    "run-schedule": Change(
+        "run_schedule", "Run the schedule now?", "job added",
+        lambda form: RunSchedule(queue=form.text("q"), name=form.text("name")),
+    ),
+    "remove-schedule": Change(
+        "remove_schedule", "Delete the schedule? Its jobs are kept.", "schedule deleted",
+        lambda form: RemoveSchedule(queue=form.text("q"), name=form.text("name")), True,
+    ),
+}  # fmt: skip
+"""Kinds of forms by the value of their field ``change``."""

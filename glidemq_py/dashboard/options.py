@@ -1,0 +1,138 @@
+"""The options of a `Dashboard`, and who may see and change what."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, Final
+
+from starlette.requests import HTTPConnection
+
+from glidemq_py._core.checks import check_bool
+from glidemq_py._core.keys import validate_prefix
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._operate.access import FULL_ACCESS, READ_ONLY, Access
+from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["COOKIE", "REDACTED", "Authorize", "DashboardOptions", "session_of", "tokens_of"]
+
+Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
+"""Returns what the sender of a request may see and change; None rejects the request."""
+
+COOKIE: Final = "glidemq_dashboard"
+REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
+"""Names of keys whose values a page hides."""
+_SESSION: Final = b"glidemq_py dashboard session 1"
+
+
+def session_of(token: str) -> str:
+    """Return the cookie of a browser that has given the token; the token cannot be derived from it."""
+    return hmac.new(token.encode(), _SESSION, hashlib.sha256).hexdigest()
+
+
+def tokens_of(given: Mapping[str, str] | Collection[str] | None) -> dict[str, str]:
+    """Return tokens by the name of their user.
+
+    Raises:
+        GlideMQValidationError: a token is empty or too short.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        raise GlideMQValidationError("tokens", "***", "must be a mapping of names to tokens, or a list of tokens")
+    named: dict[str, Any] = (
+        {**given} if isinstance(given, Mapping) else {f"token {at}": each for at, each in enumerate(given, 1)}
+    )
+    for name, token in named.items():
+        if not isinstance(token, str) or len(token) < 8:
+            raise GlideMQValidationError("tokens", "***", f"the token of {name!r} must have at least 8 characters")
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """Options of a `Dashboard`, checked. See there."""
+
+    prefix: str
+    title: str
+    allow_changes: bool
+    tokens: Mapping[str, str]
+    authorize: Authorize | None
+    hosts: tuple[str, ...]
+    redact: tuple[str, ...]
+    refresh_interval: int
+
+    @classmethod
+    def checked(
+        cls, *, prefix: str = DEFAULT_PREFIX, title: str = "Queues", allow_changes: bool = False,
+        tokens: Mapping[str, str] | Collection[str] | None = None, authorize: Authorize | None = None,
+        hosts: Iterable[str] | None = None, redact: Iterable[str] = REDACTED, refresh_interval: Milliseconds = 2_000,
+    ) -> DashboardOptions:  # fmt: skip
+        """Return the options.
+
+        Raises:
+            GlideMQValidationError: an option is invalid.
+        """
+        named = tokens_of(tokens)
+        if authorize is not None and not callable(authorize):
+            raise GlideMQValidationError("authorize", authorize, "must be a function of the request")
+        if named and authorize is not None:
+            raise GlideMQValidationError("tokens", "***", "must not be given together with 'authorize'")
+        if hosts is None:
+            hosts = ("*",) if authorize is not None else LOOPBACK_HOSTS
+        if isinstance(hosts, str) or isinstance(redact, str):
+            raise GlideMQValidationError("hosts" if isinstance(hosts, str) else "redact", "a str", "must be a list")
+        accepted = tuple(name.lower() for name in hosts)
+        public = [name for name in accepted if name not in LOOPBACK_HOSTS]
+        if public and not named and authorize is None:
+            raise GlideMQValidationError(
+                "hosts", public[0], "is not a local name: give 'tokens' or 'authorize' as well"
+            )
+        return cls(
+            prefix=validate_prefix(prefix), title=str(title), allow_changes=check_bool("allow_changes", allow_changes),
+            tokens=named, authorize=authorize, hosts=accepted, redact=tuple(name.lower() for name in redact),
+            refresh_interval=to_ms("refresh_interval", refresh_interval, minimum=250, maximum=3_600_000),
+        )  # fmt: skip
+
+    @property
+    def default_access(self) -> Access:
+        """What everybody may do who may see the pages at all."""
+        return FULL_ACCESS if self.allow_changes else READ_ONLY
+
+    async def access_of(self, request: HTTPConnection) -> Access:
+        """Return what the sender of a request may see and change.
+
+        Raises:
+            NotAllowedError: `authorize` rejects the request.
+            UnauthorizedError: there are tokens, and the request has none of them.
+        """
+        if self.authorize is not None:
+            found = self.authorize(request)
+            access = await found if isawaitable(found) else found
+            if access is None:
+                raise NotAllowedError("you have no access to these pages")
+            if not self.allow_changes:
+                return Access(queues=access.queues, actions=(), user=access.user)
+            return access
+        default = self.default_access
+        if not self.tokens:
+            return default
+        user = self.user_of(request)
+        if user is None:
+            raise UnauthorizedError("a valid token is required")
+        return Access(queues=default.queues, actions=default.actions, user=user)
+
+    def user_of(self, request: HTTPConnection) -> str | None:
+        """Return whose token the request has, in the header Authorization or as a session; None without one."""
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = session_of(bearer.strip()) if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
+        found = None
+        for name, token in self.tokens.items():  # all are compared: the time does not reveal which one matches
+            if hmac.compare_digest(given.encode("utf-8", "replace"), session_of(token).encode()):
+                found = name
+        return found

@@ -1,0 +1,269 @@
+"""The pages: each function reads what its template shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.failures.attempts import FailedAttempt
+from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py._features.timeline.timeline import TimelineEntry
+from glidemq_py._operate.access import Access
+from glidemq_py._operate.audit import read_audit
+from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
+from glidemq_py.dashboard.filters import parse_filter, suggestions
+from glidemq_py.dashboard.options import DashboardOptions
+from glidemq_py.dashboard.reading import Reader
+from glidemq_py.dashboard.texts import redacted
+from glidemq_py.errors import GlideMQValidationError, JobNotFoundError
+
+__all__ = ["PAGES", "Page", "Visit", "link"]
+
+_T = TypeVar("_T")
+
+_QUEUES_A_PAGE: Final = 50
+_JOBS_A_PAGE: Final = 50
+_FAILURES: Final = 100
+_HOUR_MS: Final = 3_600_000
+STATES: Final = (
+    "waiting", "prioritized", "active", "delayed", "waiting-children", "suspended", "completed", "failed",
+)  # fmt: skip
+_SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
+    "name": lambda each: each.name,
+    "ready": lambda each: (-each.ready, each.name),
+    "oldest": lambda each: (-each.oldest_waiting, each.name),
+    "active": lambda each: (-each.active, each.name),
+    "failed": lambda each: (-each.failed, each.name),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request for a page.
+
+    Attributes:
+        arguments: Parameters of the URL.
+        operator: Reads with the access of the visitor.
+        reader: Reads what pages share.
+        options: Of the dashboard.
+    """
+
+    arguments: dict[str, str]
+    operator: Operator
+    reader: Reader
+    options: DashboardOptions
+
+    @property
+    def access(self) -> Access:
+        """Access of the visitor."""
+        return self.operator.access
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue of the page, which the visitor may see.
+
+        Raises:
+            AccessDeniedError: The visitor may not see it.
+        """
+        name = self.arguments.get("q", "")
+        self.access.check_read(name)
+        return name
+
+    def may(self, kind: str) -> bool:
+        """Return True if the visitor may make a change of this kind on the page's queue."""
+        return self.access.may_perform(kind, self.arguments.get("q", ""))
+
+
+def link(page: str, /, **arguments: Any) -> str:
+    """Return the relative address of a page; arguments that are None or empty are omitted."""
+    given = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return f"{page}?{urlencode(given)}" if given else page
+
+
+async def overview(visit: Visit) -> dict[str, Any]:
+    """All queues."""
+    every = [each for each in await visit.reader.queues() if visit.access.may_see(each.name)]
+    wanted = visit.arguments.get("find", "").strip().lower()
+    found = [each for each in every if wanted in each.name.lower()]
+    sort = visit.arguments.get("sort", "name")
+    found.sort(key=_SORTS.get(sort, _SORTS["name"]))
+    page = max(1, int(visit.arguments["page"])) if visit.arguments.get("page", "").isdecimal() else 1
+    shown = found[(page - 1) * _QUEUES_A_PAGE : page * _QUEUES_A_PAGE]
+    rates = {each.name: await visit.reader.rates(each.name) for each in shown}
+    totals = {
+        name: sum(getattr(each, name) for each in every)
+        for name in ("ready", "active", "delayed", "failed", "completed", "workers")
+    }
+    alone = [each.name for each in every if each.ready and not each.workers and not each.paused]
+    return {
+        "queues": shown, "rates": rates, "totals": totals, "every": len(every), "matching": len(found), "sort": sort,
+        "number": page, "pages": -(-len(found) // _QUEUES_A_PAGE), "find": wanted, "alone": alone,
+        "problems": await visit.reader.problems() if visit.access.queues is None else [],
+        "oldest": max(every, key=lambda each: each.oldest_waiting, default=None),
+    }  # fmt: skip
+
+
+async def _of_queue(visit: Visit, tab: str) -> dict[str, Any]:
+    name = visit.queue
+    if not await visit.operator.queue_exists(name):
+        raise JobNotFoundError(f"queue {name!r}")
+    return {"queue": await visit.reader.queue(name), "tab": tab, "states": STATES}
+
+
+async def queue(visit: Visit) -> dict[str, Any]:
+    """One queue: figures, limits, groups."""
+    common = await _of_queue(visit, "queue")
+    name = visit.queue
+    details = await visit.reader.details(name)
+    groups = await visit.operator.get_groups(name)
+    fair = await _first(visit.operator.iter_fair_keys(name), 20)
+    return {
+        **common, "details": details, "rates": await visit.reader.rates(name), "groups": groups.groups[:20],
+        "fair": fair, "names": await visit.reader.by_name(name, _HOUR_MS), "limits": details.limits,
+        "workers": await visit.reader.workers(name),
+    }  # fmt: skip
+
+
+async def jobs(visit: Visit) -> dict[str, Any]:
+    """Jobs of a queue, fifty at a time."""
+    common = await _of_queue(visit, "jobs")
+    name, text = visit.queue, visit.arguments.get("filter", "")
+    state = visit.arguments.get("state") or None
+    found: dict[str, Any] = {"page": None, "problem": "", "only": None}
+    try:
+        if state is not None and state not in STATES:
+            raise GlideMQValidationError("state", state, f"must be one of {', '.join(STATES)}")
+        wanted, job_id = parse_filter(text, state)
+        if job_id is None:
+            cursor = visit.arguments.get("cursor", "")
+            found["page"] = await visit.operator.get_jobs(name, wanted, cursor=cursor, count=_JOBS_A_PAGE)
+        else:
+            details = await visit.operator.get_job(name, job_id, log_lines=0)
+            found["only"] = None if details is None else details.job
+            found["problem"] = "" if details else f"There is no job {job_id}."
+    except GlideMQValidationError as error:
+        found["problem"] = str(error)
+    shown = found["page"].jobs if found["page"] else (found["only"],) if found["only"] else ()
+    names = sorted({each.name for each in shown})
+    return {**common, **found, "jobs": shown, "state": state, "filter": text, "suggestions": suggestions(names)}
+
+
+async def job(visit: Visit) -> dict[str, Any]:
+    """One job."""
+    common = await _of_queue(visit, "jobs")
+    details = await visit.operator.get_job(visit.queue, visit.arguments.get("id", ""), log_lines=200)
+    if details is None:
+        raise JobNotFoundError(visit.arguments.get("id", ""))
+    hidden = visit.options.redact
+    flow = await visit.operator.get_flow(visit.queue, details.job.id, max_jobs=2)
+    return {
+        **common, "job": details.job, "details": details, "history": _history(details),
+        "data": redacted(details.data, hidden), "result": redacted(details.result, hidden),
+        "options": redacted(details.options, hidden),
+        "is_redacted": redacted(details.data, hidden) != details.data,
+        "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
+    }  # fmt: skip
+
+
+def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, FailedAttempt | None]]:
+    """Return the changes of state and the failed attempts of a job by time."""
+    found: list[tuple[int, TimelineEntry | None, FailedAttempt | None]] = [
+        *((entry.at, entry, None) for entry in details.timeline),
+        *((attempt.failed_at, None, attempt) for attempt in details.attempts),
+    ]
+    # An attempt has failed before the state that follows from it.
+    return sorted(found, key=lambda each: (each[0], each[1] is not None))
+
+
+async def failures(visit: Visit) -> dict[str, Any]:
+    """Failed jobs of a queue, grouped by error."""
+    common = await _of_queue(visit, "failures")
+    name = visit.queue
+    reason, wanted = visit.arguments.get("reason") or None, visit.arguments.get("name") or None
+    criteria: dict[str, Any] = {"reason": reason, "name": wanted}
+    listed = await _first(visit.operator.iter_failures(name, **criteria), _FAILURES)
+    groups: dict[tuple[str, str, str], list[Failure]] = {}
+    for each in listed:
+        groups.setdefault((each.name, each.error_type, each.error), []).append(each)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), -item[1][0].failed_at))
+    return {
+        **common, "stats": await visit.operator.get_failure_stats(name), "groups": ordered, "reason": reason,
+        "name": wanted, "is_cut": len(listed) == _FAILURES, "rates": await visit.reader.rates(name),
+    }  # fmt: skip
+
+
+async def dead_letters(visit: Visit) -> dict[str, Any]:
+    """Dead-letter entries of a queue."""
+    common = await _of_queue(visit, "dead-letters")
+    details = await visit.reader.details(visit.queue)
+    found: list[DeadLetter] = []
+    if details.dead_letter_queue:
+        found = await _first(visit.operator.iter_dead_letters(visit.queue), _FAILURES)
+    shown = [(each, redacted(each.data, visit.options.redact)) for each in found]
+    return {**common, "entries": shown, "target": details.dead_letter_queue}
+
+
+async def schedules(visit: Visit) -> dict[str, Any]:
+    """Schedules of a queue."""
+    return {**await _of_queue(visit, "schedules"), "schedules": await visit.operator.get_schedules(visit.queue)}
+
+
+async def workers(visit: Visit) -> dict[str, Any]:
+    """Workers of a queue and the jobs that run."""
+    common = await _of_queue(visit, "workers")
+    running = await visit.operator.get_jobs(visit.queue, JobFilter(state=JobState.ACTIVE), count=_JOBS_A_PAGE)
+    return {**common, "workers": await visit.reader.workers(visit.queue), "running": running.jobs}
+
+
+async def flow(visit: Visit) -> dict[str, Any]:
+    """Flow of a job as a drawing."""
+    common = await _of_queue(visit, "jobs")
+    root = await visit.operator.get_flow(visit.queue, visit.arguments.get("id", ""), max_jobs=200)
+    if root is None:
+        raise JobNotFoundError(visit.arguments.get("id", ""))
+    from glidemq_py.dashboard.flow_drawing import draw
+
+    return {**common, "root_node": root, "drawing": draw(root)}
+
+
+async def audit(visit: Visit) -> dict[str, Any]:
+    """Latest changes made on these pages."""
+    found = await read_audit(visit.operator, before=visit.arguments.get("before", ""))
+    return {"entries": found, "more": found[-1].id if len(found) == 50 else ""}
+
+
+async def _first(found: AsyncIterator[_T], count: int) -> list[_T]:
+    first: list[_T] = []
+    async for each in found:
+        first.append(each)
+        if len(first) == count:
+            break
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: what it reads, its template, and whether it is kept current while it is open."""
+
+    read: Callable[[Visit], Awaitable[dict[str, Any]]]
+    template: str
+    is_live: bool = True
+
+
+PAGES: Final[dict[str, Page]] = {
+    "": Page(overview, "overview.html"),
+    "queue": Page(queue, "queue.html"),
+    "jobs": Page(jobs, "jobs.html", is_live=False),
+    "job": Page(job, "job.html"),
+    "failures": Page(failures, "failures.html"),
+    "dead-letters": Page(dead_letters, "dead_letters.html", is_live=False),
+    "schedules": Page(schedules, "schedules.html"),
+    "workers": Page(workers, "workers.html"),
+    "flow": Page(flow, "flow.html"),
+    "audit": Page(audit, "audit.html", is_live=False),
+}
+"""Pages by the last part of their address."""

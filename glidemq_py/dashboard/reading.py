@@ -1,0 +1,139 @@
+"""What the pages read, shared by all open pages: each read is repeated after a while only, however many pages ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from glidemq_py._core.job_states import WorkerInfo
+from glidemq_py._features.metrics import MetricsPoint
+from glidemq_py._features.metrics_by_name.queue_api import MetricsByName
+from glidemq_py._operate.doctor import Diagnosis, Severity, examine
+from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.snapshots import QueueDetails, QueueSnapshot
+
+__all__ = ["Rates", "Reader", "minutes_of"]
+
+_T = TypeVar("_T")
+_KEPT: Final = 5_000
+_MINUTE_MS: Final = 60_000
+_SHOWN_MINUTES: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Finished jobs of a queue per minute of the last hour, oldest first; ``recent``: of the last complete minute."""
+
+    completed: tuple[int, ...]
+    failed: tuple[int, ...]
+
+    @property
+    def recent(self) -> int:
+        """Completed jobs of the last complete minute."""
+        return self.completed[-2]
+
+    @property
+    def recently_failed(self) -> int:
+        """Failed jobs of the last hour."""
+        return sum(self.failed)
+
+
+class Reader:
+    """Reads for pages. Values are at most `lifetime` old; one read at a time is made for the same value.
+
+    Args:
+        operator: what reads, with full access; each page checks what its user may see.
+        lifetime: ms until a value is read again.
+    """
+
+    def __init__(self, operator: Operator, lifetime: int) -> None:
+        self._operator = operator
+        self._lifetime = lifetime
+        self._values: OrderedDict[tuple[Any, ...], tuple[float, asyncio.Future[Any]]] = OrderedDict()
+
+    async def _once(self, key: tuple[Any, ...], read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
+        """Return a value that is young enough, or read it. A failed read is not kept."""
+        held = self._values.get(key)
+        if held is not None and (held[0] > time.monotonic() or not held[1].done()):
+            self._values.move_to_end(key)
+            return cast("_T", await asyncio.shield(held[1]))
+        task = asyncio.ensure_future(read())
+        self._values[key] = (time.monotonic() + max(lifetime, self._lifetime) / 1_000, task)
+        self._values.move_to_end(key)
+        if len(self._values) > _KEPT:
+            self._values.popitem(last=False)
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            if self._values.get(key, (0, None))[1] is task:
+                del self._values[key]
+            raise
+
+    def forget(self, queue: str) -> None:
+        """Read everything about a queue again at the next request: it was changed."""
+        for key in [key for key in self._values if key[1] in (queue, "")]:
+            del self._values[key]
+
+    async def queue_names(self) -> list[str]:
+        """Return the names of all queues; up to 10 s old."""
+        return await self._once(("names", ""), self._operator.list_queues, 10_000)
+
+    async def queues(self) -> list[QueueSnapshot]:
+        """Return all queues. A queue costs the server about 80 us, so a thousand of them are read every 4 s at most."""
+        names = await self.queue_names()
+
+        async def read() -> list[QueueSnapshot]:
+            return await self._operator.get_queues(names)
+
+        return await self._once(("queues", ""), read, 4 * len(names))
+
+    async def queue(self, name: str) -> QueueSnapshot:
+        """Return one queue."""
+        return await self._once(("queue", name), lambda: self._operator.get_queue(name))
+
+    async def details(self, name: str) -> QueueDetails:
+        """Return a queue with its settings and figures."""
+        return await self._once(("details", name), lambda: self._operator.get_queue_details(name))
+
+    async def workers(self, name: str) -> list[WorkerInfo]:
+        """Return the workers of a queue."""
+        return await self._once(("workers", name), lambda: self._operator.get_workers(name))
+
+    async def rates(self, name: str) -> Rates:
+        """Return the rates of a queue; up to 10 s old."""
+
+        async def read() -> Rates:
+            queue = await self._operator.queue(name)
+            completed, failed = await asyncio.gather(queue.get_metrics("completed"), queue.get_metrics("failed"))
+            now = round(time.time() * 1_000)
+            return Rates(minutes_of(completed.data, now), minutes_of(failed.data, now))
+
+        return await self._once(("rates", name), read, 10_000)
+
+    async def by_name(self, name: str, window: int) -> list[MetricsByName]:
+        """Return the figures per job name over the last ``window`` ms; empty where the queue keeps none."""
+
+        async def read() -> list[MetricsByName]:
+            return await (await self._operator.queue(name)).get_metrics_by_name(window, interval=None)
+
+        return await self._once(("by name", name, window), read, 10_000)
+
+    async def problems(self) -> list[Diagnosis]:
+        """Return the warnings and errors of the server's configuration; up to a minute old."""
+
+        async def read() -> list[Diagnosis]:
+            found = await examine(self._operator)
+            return [each for each in found if each.severity in (Severity.WARNING, Severity.ERROR)]
+
+        return await self._once(("problems", ""), read, 60_000)
+
+
+def minutes_of(points: tuple[MetricsPoint, ...], now: int) -> tuple[int, ...]:
+    """Return the counts of the last sixty minutes, oldest first, the current minute last."""
+    found = {point.timestamp // _MINUTE_MS: point.count for point in points}
+    last = now // _MINUTE_MS
+    return tuple(found.get(last - back, 0) for back in range(_SHOWN_MINUTES - 1, -1, -1))

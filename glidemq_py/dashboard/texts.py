@@ -1,0 +1,113 @@
+"""Filters of the templates: numbers, times, states and stored values as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from markupsafe import Markup, escape
+
+from glidemq_py._core import json_text as json
+
+__all__ = ["FILTERS", "ago", "duration", "pretty", "redacted", "sparkline"]
+
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_SHOWN: Final = 20_000
+"""Characters of a value that a page shows."""
+NONE: Final = "\N{EN DASH}"
+HIDDEN: Final = "•••"
+
+
+def number(value: float | None) -> str:
+    """Return a number with separators; a dash for None."""
+    return NONE if value is None else f"{value:,}"
+
+
+def duration(ms: float | None) -> str:
+    """Return a duration in at most two units: ``12 ms``, ``3.4 s``, ``5 min 20 s``, ``2 d 3 h``."""
+    if ms is None:
+        return NONE
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1_000:.3g} s"
+    for at, (unit, size) in enumerate(_UNITS[:-1]):
+        if ms >= size:
+            following, smaller = _UNITS[at + 1]
+            rest = int(ms % size // smaller)
+            return f"{int(ms // size)} {unit}" + (f" {rest} {following}" if rest else "")
+    raise AssertionError(ms)
+
+
+def ago(ms: int | None, *, now: float | None = None) -> Markup:
+    """Return a time as a ``<time>`` element: how long ago or in how long, with the full time as its title."""
+    if not ms:
+        return Markup(NONE)
+    try:
+        at = datetime.fromtimestamp(ms / 1_000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return escape(str(ms))
+    passed = (time.time() if now is None else now) * 1_000 - ms
+    text = "now" if abs(passed) < 1_000 else f"{duration(passed)} ago" if passed > 0 else f"in {duration(-passed)}"
+    full = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + " UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, text)
+
+
+def clock(ms: int | None) -> Markup:
+    """Return the time of day of a time in ms, as a ``<time>`` element, which the page shows in local time."""
+    if not ms:
+        return Markup(NONE)
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    text = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + " UTC"
+    return Markup('<time class="full" datetime="{}">{}</time>').format(at.isoformat(), text)
+
+
+def redacted(value: Any, names: Iterable[str]) -> Any:
+    """Return a value in which those of keys that contain one of the names are hidden."""
+    if isinstance(value, Mapping):
+        held: Mapping[Any, Any] = cast("Any", value)
+        return {
+            key: HIDDEN if any(name in str(key).lower() for name in names) else redacted(item, names)
+            for key, item in held.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redacted(item, names) for item in cast("list[Any]", value)]
+    return value
+
+
+def pretty(value: Any) -> str:
+    """Return a stored value as indented JSON, cut to 20,000 characters."""
+    try:
+        text = json.dumps(value)
+        text = _indented(json.loads(text))
+    except (TypeError, ValueError, RecursionError):
+        text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN:,} more characters"
+
+
+def _indented(value: Any) -> str:
+    import json as stdlib_json
+
+    return stdlib_json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, label: str = "") -> Markup:
+    """Return bars as an inline SVG image, one per number. Without a script, and readable by screen readers."""
+    values = list(counts)
+    most = max(values, default=0)
+    step = width / max(len(values), 1)
+    bars = [
+        f'<rect x="{at * step:.1f}" y="{height - value / most * height:.1f}" width="{max(step - 0.6, 0.6):.1f}" '
+        f'height="{value / most * height:.1f}"/>'
+        for at, value in enumerate(values)
+        if value and most
+    ]
+    text = label or f"{sum(values):,} in all, at most {most:,}"
+    return Markup(
+        '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>'
+    ).format(width, height, text) + Markup("".join(bars) + "</svg>")  # numbers only
+
+
+FILTERS: Final = {"ago": ago, "clock": clock, "duration": duration, "number": number, "pretty": pretty}

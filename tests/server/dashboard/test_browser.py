@@ -1,0 +1,162 @@
+"""The pages in a real browser: Debian's Chromium, driven by Selenium; skipped by name where it is not installed."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from tests.bench.install import cache_folder
+from tests.server.dashboard.support import served
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.chrome.options import Options  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+PATIENCE_S = 100
+AXE = "axe-core@4.11.0"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return Chromium without a window."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromium-driver are not installed")
+    options = Options()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    started.set_page_load_timeout(PATIENCE_S)
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """Return the script of axe-core, installed by npm once for all test processes."""
+    folder = cache_folder() / "axe-core"
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "node_modules" / "axe-core" / "axe.min.js"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not script.exists():
+            (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
+            command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", AXE]
+            try:
+                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+            except (OSError, subprocess.SubprocessError) as error:
+                pytest.skip(f"axe-core: npm cannot install it: {error}")
+    return script.read_text(encoding="utf-8")
+
+
+async def _fill(url: str, name: str) -> None:
+    async def handler(job: Job) -> object:
+        if job.name == "bad":
+            raise ConnectionError("mail server refused")
+        return {"sent": True}
+
+    async with Queue(name, url) as queue:
+        await queue.set_timeline()
+        await queue.set_metrics_by_name()
+        ended = asyncio.Semaphore(0)
+        await queue.add_bulk([("good", {"to": n}, {"tags": ["vip"]}) for n in range(5)] + [("bad", {"to": 9})])
+        worker = Worker(name, handler, url, log_failures=False)
+        worker.on("completed", lambda *_: ended.release())
+        worker.on("failed", lambda *_: ended.release())
+        async with worker:
+            for _ in range(6):
+                await ended.acquire()
+        await queue.add("later", {"password": "hunter2"}, delay=3_600_000, fair_key="tenant")
+        await queue.add("now", ordering={"key": "customer"})
+        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "digest"})
+
+
+@pytest.fixture
+def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the address of a dashboard and its pages by name."""
+    asyncio.run(_fill(url, queue_name))
+    paths = {"": {"find": queue_name}, "job": {"id": "6"}, "flow": {"id": "1"}, "audit": {}}
+    for name in ("queue", "jobs", "failures", "dead-letters", "schedules", "workers"):
+        paths[name] = {}
+    with served(url, "--allow-changes", "--refresh-interval", "250ms") as address:
+        found = {name: f"{address}/{name}?{urlencode({'q': queue_name, **given})}" for name, given in paths.items()}
+        yield address, found
+
+
+def until(browser: Any, condition: Any) -> Any:
+    return WebDriverWait(browser, PATIENCE_S, 0.1).until(condition)
+
+
+def test_pages_have_no_faults_for_people_with_disabilities_and_none_in_the_console(
+    browser: Any, axe: str, pages: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    """Run axe-core on each page, light and dark; a phone scrolls no page sideways."""
+    for name, address in pages[1].items():
+        browser.set_window_size(1_280, 900)
+        browser.get(address)
+        browser.execute_script(axe)
+        for theme in ("light", "dark"):
+            browser.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+            browser.save_screenshot(str(tmp_path / f"{name or 'overview'}-{theme}.png"))
+            found = browser.execute_async_script("axe.run().then(arguments[0])")
+            faults = [(each["id"], each["nodes"][0]["html"][:200]) for each in found["violations"]]
+            assert faults == [], f"page {name!r}, {theme}"
+        browser.set_window_size(500, 900)  # Chromium's smallest
+        wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"page {name!r} is {wide} px too wide"
+    problems = [each for each in browser.get_log("browser") if each["level"] == "SEVERE"]
+    assert problems == []
+
+
+def test_open_page_shows_changes_and_keeps_what_its_reader_has_opened(
+    browser: Any, pages: tuple[str, dict[str, str]], url: str, queue_name: str
+) -> None:
+    browser.set_window_size(1_280, 900)
+    browser.get(pages[1]["job"])
+    until(browser, lambda _: browser.find_element(By.ID, "connection").text == "live")
+    browser.find_element(By.CSS_SELECTOR, "details summary").click()
+
+    async def change() -> None:
+        async with Queue(queue_name, url) as queue:
+            job = await queue.get_job("6")
+            assert job is not None
+            await job.update_data({"changed": "by another"})
+
+    asyncio.run(change())
+    until(browser, lambda _: "by another" in browser.find_element(By.ID, "data").text)
+    assert browser.find_element(By.CSS_SELECTOR, "details").get_attribute("open") is not None
+
+
+def test_jobs_are_chosen_by_keyboard_and_deleted_after_a_question(
+    browser: Any, pages: tuple[str, dict[str, str]], url: str, queue_name: str
+) -> None:
+    browser.set_window_size(1_280, 900)
+    browser.get(pages[1]["jobs"] + "&state=completed")
+    everything = browser.find_element(By.ID, "all")
+    everything.send_keys(" ")
+    assert browser.find_element(By.ID, "number").text == "5 selected"
+    browser.find_element(By.CSS_SELECTOR, "button[value=remove]").send_keys("\ue007")
+    until(browser, lambda _: "Delete these jobs?" in browser.page_source)
+    assert "5" in browser.find_element(By.CSS_SELECTOR, ".card strong + strong").text
+    browser.find_element(By.CSS_SELECTOR, "button.main").send_keys("\ue007")
+    until(browser, lambda _: "5 jobs deleted" in browser.page_source)
+    assert "No jobs are completed" in browser.page_source
+
+    async def left() -> int:
+        async with Queue(queue_name, url) as queue:
+            return (await queue.get_job_counts()).completed
+
+    assert asyncio.run(left()) == 0
