@@ -44,7 +44,7 @@ def duration(ms: float | None) -> str:
 def ago(ms: int | None, *, now: float | None = None) -> Markup:
     """Return a time as a ``<time>`` element: how long ago or in how long, with the full time as its title."""
     if not ms:
-        return Markup(NONE)
+        return escape(NONE)
     try:
         at = datetime.fromtimestamp(ms / 1_000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -58,7 +58,7 @@ def ago(ms: int | None, *, now: float | None = None) -> Markup:
 def clock(ms: int | None) -> Markup:
     """Return the time of day of a time in ms, as a ``<time>`` element, which the page shows in local time."""
     if not ms:
-        return Markup(NONE)
+        return escape(NONE)
     at = datetime.fromtimestamp(ms / 1_000, UTC)
     text = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + " UTC"
     return Markup('<time class="full" datetime="{}">{}</time>').format(at.isoformat(), text)
@@ -98,16 +98,17 @@ def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, labe
     values = list(counts)
     most = max(values, default=0)
     step = width / max(len(values), 1)
+    bar = Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
     bars = [
-        f'<rect x="{at * step:.1f}" y="{height - value / most * height:.1f}" width="{max(step - 0.6, 0.6):.1f}" '
-        f'height="{value / most * height:.1f}"/>'
+        bar.format(at * step, height - value / most * height, max(step - 0.6, 0.6), value / most * height)
         for at, value in enumerate(values)
-        if value and most
+        if value
     ]
     text = label or f"{sum(values):,} in all, at most {most:,}"
-    return Markup(
-        '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>'
-    ).format(width, height, text) + Markup("".join(bars) + "</svg>")  # numbers only
+    whole = Markup(
+        '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
+    )
+    return whole.format(width, height, text, Markup("").join(bars))
 
 
 FILTERS: Final = {"ago": ago, "clock": clock, "duration": duration, "number": number, "pretty": pretty}
