@@ -1,1 +1,1 @@
-"""What the servers of this package share that speak HTTP: checks of requests, and uvicorn with limits."""
+"""Parts that all HTTP servers of this package share: checks of requests, and uvicorn with limits."""

@@ -27,7 +27,7 @@ LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class NotAllowedError(GlideMQError):
-    """Raised when a request comes from another site, or asks for what its sender may not use."""
+    """Raised when a request comes from another site, or asks for something its sender may not use."""
 
 
 class UnauthorizedError(GlideMQError):
@@ -72,7 +72,7 @@ def _is_origin_of(host: str, origin: str) -> bool:
 
 
 def digest(token: bytes) -> bytes:
-    """Return what `is_authorized` compares."""
+    """Return the digest of a token, for `is_authorized`."""
     # Digests have equal lengths, so comparing them does not reveal the length of a token.
     return hashlib.sha256(token).digest()
 

@@ -63,7 +63,7 @@ class Dashboard:
         connection: URL or `ConnectionOptions` of the server.
         prefix: First part of every key.
         title: Name in the head of each page.
-        allow_changes: Show buttons and forms, and accept what they send. Otherwise the pages change nothing.
+        allow_changes: Show buttons and forms that change queues and jobs. Otherwise the pages are read-only.
         tokens: Tokens that open the pages, by the name of their user, or a list of them; at least 8 characters. A
             browser asks for one; other clients send the header ``Authorization: Bearer``.
         authorize: Instead of tokens, the check of the application it is mounted in: gets the request, and returns an

@@ -1,4 +1,4 @@
-"""What the buttons and forms of the pages do: actions of `_operate`, confirmed if they delete or change many jobs."""
+"""Buttons and forms of the pages as actions of `_operate`; those that delete or change many jobs ask first."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Change:
     Attributes:
         kind: `Action.kind`, which the visitor's access must allow.
         says: Question of the page that asks for confirmation.
-        done: What was done, after the number of jobs (or of queues and schedules).
+        done: Text of the result, after the number of jobs (or of queues and schedules).
         create: Makes the action from the form.
         asks: True if a page asks for confirmation first.
     """

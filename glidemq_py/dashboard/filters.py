@@ -78,5 +78,5 @@ def _value(text: str) -> Any:
 
 
 def suggestions(names: Iterable[str]) -> list[str]:
-    """Return what the filter box suggests."""
+    """Return the suggestions of the filter box."""
     return [*(f"name:{name}" if " " not in name else f'name:"{name}"' for name in names), "since:1h", "tag:", "data:"]

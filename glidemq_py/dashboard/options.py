@@ -22,7 +22,7 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["COOKIE", "REDACTED", "Authorize", "DashboardOptions", "session_of", "tokens_of"]
 
 Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
-"""Returns what the sender of a request may see and change; None rejects the request."""
+"""Returns the access of the sender of a request; None rejects the request."""
 
 COOKIE: Final = "glidemq_dashboard"
 REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
@@ -101,11 +101,11 @@ class DashboardOptions:
 
     @property
     def default_access(self) -> Access:
-        """What everybody may do who may see the pages at all."""
+        """Access of every visitor, if `authorize` does not decide."""
         return FULL_ACCESS if self.allow_changes else READ_ONLY
 
     async def access_of(self, request: HTTPConnection) -> Access:
-        """Return what the sender of a request may see and change.
+        """Return the access of the sender of a request.
 
         Raises:
             NotAllowedError: `authorize` rejects the request.

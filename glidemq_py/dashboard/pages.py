@@ -1,4 +1,4 @@
-"""The pages: each function reads what its template shows."""
+"""The pages: each function reads the values of its template."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Visit:
     Attributes:
         arguments: Parameters of the URL.
         operator: Reads with the access of the visitor.
-        reader: Reads what pages share.
+        reader: Reads values that pages share.
         options: Of the dashboard.
     """
 
@@ -247,7 +247,7 @@ async def _first(found: AsyncIterator[_T], count: int) -> list[_T]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: what it reads, its template, and whether it is kept current while it is open."""
+    """A page: its function, its template, and whether it is kept current while it is open."""
 
     read: Callable[[Visit], Awaitable[dict[str, Any]]]
     template: str

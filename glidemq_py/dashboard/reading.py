@@ -1,4 +1,4 @@
-"""What the pages read, shared by all open pages: each read is repeated after a while only, however many pages ask."""
+"""Reads for all open pages together: a value is read again after a while, however many pages need it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reader:
     """Reads for pages. Values are at most `lifetime` old; one read at a time is made for the same value.
 
     Args:
-        operator: what reads, with full access; each page checks what its user may see.
+        operator: its access is full; each page checks that of its user.
         lifetime: ms until a value is read again.
     """
 

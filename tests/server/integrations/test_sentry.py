@@ -1,0 +1,126 @@
+"""Sentry: what its server would get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+
+sentry_sdk = pytest.importorskip("sentry_sdk")
+from sentry_sdk.envelope import Envelope  # noqa: E402
+from sentry_sdk.transport import Transport  # noqa: E402
+
+from glidemq_py.integrations.sentry import SentryMiddleware  # noqa: E402
+
+
+class Kept(Transport):
+    """Keeps the envelopes instead of sending them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[dict[str, Any]] = []
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        self.items += [item.payload.json for item in envelope.items if item.payload.json]
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [each for each in self.items if "exception" in each]
+
+    def transactions(self, name: str) -> list[dict[str, Any]]:
+        return [each for each in self.items if each.get("type") == "transaction" and each["transaction"] == name]
+
+
+@pytest.fixture
+def sent() -> Iterator[Kept]:
+    transport = Kept()
+    sentry_sdk.init(
+        "https://key@sentry.invalid/1", transport=transport, traces_sample_rate=1.0, default_integrations=False
+    )
+    yield transport
+    sentry_sdk.init()
+
+
+async def run_all(url: str, name: str, handler: Any, ends: int, **options: Any) -> None:
+    ended = asyncio.Semaphore(0)
+    worker = Worker(name, handler, url, log_failures=False, middleware=[SentryMiddleware(**options)])
+    worker.on("completed", lambda *_: ended.release())
+    worker.on("failed", lambda *_: ended.release())
+    async with worker, asyncio.timeout(100):
+        for _ in range(ends):
+            await ended.acquire()
+
+
+async def test_error_of_a_job_names_the_job(url: str, queue_name: str, sent: Kept) -> None:
+    async def fail(job: Job) -> None:
+        raise ValueError("no printer")
+
+    async with Queue(queue_name, url) as queue:
+        job = await queue.add("print", {"secret": "page"}, tags=["vip"])
+        await run_all(url, queue_name, fail, 1)
+    (error,) = sent.errors
+    assert error["exception"]["values"][0]["value"] == "no printer"
+    assert error["tags"] == {"glidemq.queue": queue_name, "glidemq.job_name": "print", "glidemq.job_id": job.id}
+    context = error["contexts"]["glidemq"]
+    assert (context["job_id"], context["failed_attempts"], context["tags"]) == (job.id, 0, ["vip"])
+    assert "data" not in context
+    (transaction,) = sent.transactions("print")
+    assert transaction["contexts"]["trace"]["status"] == "internal_error"
+    assert transaction["contexts"]["trace"]["trace_id"] == error["contexts"]["trace"]["trace_id"]
+
+
+async def test_add_and_run_are_one_trace(url: str, queue_name: str, sent: Kept) -> None:
+    async def work(job: Job) -> None:
+        return None
+
+    async with Queue(queue_name, url, middleware=[SentryMiddleware()]) as queue:
+        with sentry_sdk.start_transaction(name="request", op="http.server"):
+            await queue.add("work", job_id="mine")
+        await run_all(url, queue_name, work, 1)
+    (request,), (task,) = sent.transactions("request"), sent.transactions("work")
+    assert request["contexts"]["trace"]["trace_id"] == task["contexts"]["trace"]["trace_id"]
+    (publish,), (process,) = request["spans"], task["spans"]
+    assert publish["op"] == "queue.publish"
+    assert publish["data"]["messaging.destination.name"] == queue_name
+    assert publish["data"]["messaging.message.id"] == process["data"]["messaging.message.id"] == "mine"
+    assert task["contexts"]["trace"]["op"] == "queue.task.glidemq"
+    assert task["contexts"]["trace"]["parent_span_id"] == publish["span_id"]
+    assert process["op"] == "queue.process"
+    assert process["data"]["messaging.message.retry.count"] == 0
+    assert process["data"]["messaging.message.receive.latency"] >= 0
+
+
+@pytest.mark.parametrize(("report", "expected"), [("every", 3), ("last", 1)])
+async def test_errors_of_each_attempt_or_of_the_last(
+    url: str, queue_name: str, sent: Kept, report: str, expected: int
+) -> None:
+    async def fail(job: Job) -> None:
+        raise ValueError("again")
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("retried", {"n": 1}, attempts=3)
+        await run_all(url, queue_name, fail, 1, report=report, with_data=True)
+    assert len(sent.errors) == expected
+    context = sent.errors[-1]["contexts"]["glidemq"]
+    assert (context["failed_attempts"], context["data"]) == (2, {"n": 1})
+
+
+async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept) -> None:
+    async def twice(job: Job) -> None:
+        if job.step is None:
+            job.move_to_delayed(1, next_step="second")
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("stepped")
+        await run_all(url, queue_name, twice, 1)
+    assert sent.errors == []
+    assert [each["contexts"]["trace"].get("status") for each in sent.transactions("stepped")][-1] == "ok"
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(GlideMQValidationError, match="report"):
+        SentryMiddleware(report="first")  # type: ignore[arg-type]
