@@ -258,7 +258,7 @@ class Dashboard:
     async def _health(self, request: Request) -> Response:
         """Return 200 if the server answers, else 503."""
         try:
-            await (await self._operator.transport()).command("PING")
+            await (await self._operator.transport()).command("TIME")
         except GlideMQError as error:
             return Response(f"{error}\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
