@@ -81,14 +81,19 @@ async def _write(operator: Operator, action: Action, user: str, result: str, beg
     return _text(entry)
 
 
-async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -> list[AuditEntry]:
-    """Return the latest entries, newest first, of the queues that may be read; ``before``: id of an entry."""
+async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -> tuple[list[AuditEntry], str]:
+    """Return the latest entries, newest first, and the id before which the next page begins ("" = no more).
+
+    Entries of queues that may not be read are left out, so a page may have fewer than ``count``.
+    """
     transport = await operator.transport()
     end = f"({before}" if before else "+"
     found: Any = await transport.command("XREVRANGE", audit_key(operator.prefix), end, "-", "COUNT", str(count))
     rows: Any = found.items() if hasattr(found, "items") else found or ()
     entries: list[AuditEntry] = []
+    name, seen = "", 0
     for entry_id, pairs in rows:
+        seen += 1
         held: dict[str, str] = {_text(name): _text(value) for name, value in pairs}
         name = _text(entry_id)
         if operator.access.may_see(held.get("queue", "")):
@@ -104,7 +109,7 @@ async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -
                     of=held.get("of", ""),
                 )
             )
-    return entries
+    return entries, name if seen == count else ""
 
 
 def _plain(value: Any) -> Any:

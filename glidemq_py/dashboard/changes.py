@@ -97,7 +97,7 @@ class Change:
 def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
     def create(form: Form) -> Action:
         ids = form.all("id")
-        if ids:
+        if ids and not form.text("of_filter"):
             return kind(queue=form.text("q"), ids=ids)
         if not form.text("of_filter"):
             raise GlideMQValidationError("id", "", "select at least one job")

@@ -232,8 +232,8 @@ async def flow(visit: Visit) -> dict[str, Any]:
 
 async def audit(visit: Visit) -> dict[str, Any]:
     """Latest changes made on these pages."""
-    found = await read_audit(visit.operator, before=visit.arguments.get("before", ""))
-    return {"entries": found, "more": found[-1].id if len(found) == 50 else ""}
+    found, more = await read_audit(visit.operator, before=visit.arguments.get("before", ""))
+    return {"entries": found, "more": more}
 
 
 async def _first(found: AsyncIterator[_T], count: int) -> list[_T]:

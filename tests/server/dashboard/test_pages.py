@@ -234,6 +234,21 @@ async def test_buttons_change_and_each_change_is_recorded(url: str, queue_name: 
             assert ("pause_queue", "done 1") in rows
 
 
+async def test_changes_are_listed_in_pages(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a")
+        async with browsing(url, allow_changes=True) as client:
+            for change in ["pause", "resume"] * 15:
+                await posted(client, change=change, q=queue_name)
+            found: list[str] = []
+            path = "audit"
+            while path:
+                text = (await client.get(f"/{path}")).text
+                found += re.findall(rf"<td>(\w+)</td><td[^>]*><a [^>]*>{queue_name}</a></td><td[^>]*>done", text)
+                path = (re.findall(r'href="([^"]+)">Earlier changes', text) or [""])[0]
+    assert found == ["resume_queue", "pause_queue"] * 15
+
+
 async def test_what_deletes_or_changes_many_is_counted_and_confirmed_first(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("even" if n % 2 == 0 else "odd", n) for n in range(70)])
@@ -245,6 +260,10 @@ async def test_what_deletes_or_changes_many_is_counted_and_confirmed_first(url: 
             assert (await queue.get_job_counts()).waiting == 70
             assert (await posted(client, **fields, confirmed="1")).status_code == 303
             assert (await queue.get_job_counts()).waiting == 35
+            # "All jobs that match" has precedence over those that are marked.
+            (left,) = [job async for job in queue.iter_jobs("waiting")][:1]
+            everything = await posted(client, **{**fields, "filter": "name:odd"}, id=left.id)
+            assert "<strong>35</strong> jobs" in everything.text
             nothing = await posted(client, change="cancel", q=queue_name)
             assert nothing.status_code == 400
             assert "select at least one job" in nothing.text
