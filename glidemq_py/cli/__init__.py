@@ -18,6 +18,7 @@ __all__ = ["PASSED", "main"]
 PASSED: Final = {
     "worker": ("glidemq_py.worker", "Run workers."),
     "proxy": ("glidemq_py.proxy.__main__", "Serve queues over HTTP."),
+    "gateway": ("glidemq_py.gateway.__main__", "Serve bunqueue clients."),
     "dashboard": ("glidemq_py.dashboard.__main__", "Show queues in a browser."),
     "library": ("glidemq_py.library", "Print, load or check the function library of the server."),
     "spark": ("glidemq_py.spark.environment", "Print the missing requirements of the Spark data source."),
@@ -46,7 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def pass_on(name: str, argv: list[str]) -> int:
     """Run a command of `PASSED` and return its exit code."""
     PROGRAM.set(f"glidemq {name}")
-    run = import_module(PASSED[name][0]).main
+    try:
+        run = import_module(PASSED[name][0]).main
+    except ImportError as error:
+        if error.name is not None:  # not one of ours, which name the extra to install
+            raise
+        sys.stderr.write(f"glidemq: {error}\n")
+        return 1
     if name == "spark":  # reads its arguments itself
         return int(run() or 0)
     return int(run(argv) or 0)

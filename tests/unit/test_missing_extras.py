@@ -16,6 +16,7 @@ NEEDS = [
     ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
     ("jinja2", "import glidemq_py.dashboard", "dashboard"),
     ("uvicorn", "import glidemq_py.dashboard.__main__", "dashboard"),
+    ("textual", "import glidemq_py.cli.screen", "cli"),
     ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
 ]
@@ -56,3 +57,13 @@ def test_missing_package_is_reported_with_its_extra(module: str, code: str, extr
 def test_the_plain_install_needs_no_extra(code: str) -> None:
     done = run_without(OPTIONAL, code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("module", "command"), [("jinja2", "dashboard"), ("fastapi", "proxy")])
+def test_command_without_its_extra_is_one_line(module: str, command: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from glidemq_py.cli import main; sys.exit(main([{command!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("glidemq: ")
+    assert f"glidemq-py[{command}]" in line
