@@ -22,9 +22,10 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 
 __all__ = [
     "Action", "ActionResult", "AddJob", "CancelJobs", "CleanQueue", "DrainQueue", "JobsAction", "ObliterateQueue",
-    "PauseQueue", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "RemoveJobs",
-    "RemoveSchedule", "ReplayDeadLetters", "ResumeQueue", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
-    "SetGroupLimits", "SetQueueLimits", "check_queue", "count", "perform",
+    "PauseFairKey", "PauseQueue", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule",
+    "QuietWorker", "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ResumeFairKey", "ResumeQueue", "ResumeWorker",
+    "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetGroupLimits", "SetQueueLimits", "check_queue",
+    "count", "perform",
 ]  # fmt: skip
 
 Progress = Callable[[int], None]
@@ -238,6 +239,65 @@ class SetGroupLimits(Action):
         """See `Action`."""
         await queue.set_group_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
         return ActionResult(done=1)
+
+
+# -- fair keys and workers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseFairKey(Action):
+    """Start no more jobs with a fair key. Active jobs keep running."""
+
+    kind: ClassVar[str] = "pause_fair_key"
+
+    key: str
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        await queue.pause_fair_key(self.key)
+        return ActionResult(done=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFairKey(Action):
+    """Start jobs with a fair key again."""
+
+    kind: ClassVar[str] = "resume_fair_key"
+
+    key: str
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        await queue.resume_fair_key(self.key)
+        return ActionResult(done=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietWorker(Action):
+    """Let a worker fetch no further jobs, in any of its queues. Its active jobs keep running."""
+
+    kind: ClassVar[str] = "quiet_worker"
+
+    worker: str
+    timeout: int = 15_000
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
+        return ActionResult(done=len(await queue.quiet_workers(self.worker, timeout=self.timeout)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeWorker(Action):
+    """Let a quiet worker fetch jobs again."""
+
+    kind: ClassVar[str] = "resume_worker"
+
+    worker: str
+    timeout: int = 15_000
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
+        return ActionResult(done=len(await queue.resume_workers(self.worker, timeout=self.timeout)))
 
 
 def _in_state(found: QueueSnapshot, state: str) -> int:

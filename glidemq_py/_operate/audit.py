@@ -5,6 +5,7 @@ A change has two entries: one before it is made, and one with its result, so a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, cast
 
@@ -50,29 +51,37 @@ def audit_key(prefix: str) -> str:
 
 
 async def perform_audited(
-    operator: Operator, action: Action, user: str, progress: Progress | None = None
-) -> ActionResult:
+    operator: Operator, action: Action, user: str, progress: Progress | None = None,
+    *, hide: Callable[[Any], Any] = lambda given: given,
+) -> ActionResult:  # fmt: skip
     """Make a change, with an entry of the audit stream before and after it.
+
+    Args:
+        operator: Performs the action.
+        action: The change.
+        user: Who makes it.
+        progress: As for `perform`.
+        hide: Gets the arguments of the action as JSON types, and returns what the stream may hold of them.
 
     Raises:
         AccessDeniedError: The operator's access does not allow it; nothing is written.
         GlideMQError: As `perform`; the error is written.
     """
     operator.access.check_action(action.kind, action.queue)
-    begun = await _write(operator, action, user, "begun")
+    names = [each.name for each in fields(action) if each.name != "queue"]
+    given = {name: _plain(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
+    detail = json.dumps(hide(given))[:_TEXT]
+    begun = await _write(operator, action, user, detail, "begun")
     try:
         result = await perform(operator, action, progress)
     except (GlideMQError, ValueError, TypeError) as error:
-        await _write(operator, action, user, f"rejected: {error}", begun)
+        await _write(operator, action, user, detail, f"rejected: {error}", begun)
         raise
-    await _write(operator, action, user, f"done {result.done}", begun)
+    await _write(operator, action, user, detail, f"done {result.done}", begun)
     return result
 
 
-async def _write(operator: Operator, action: Action, user: str, result: str, begun: str = "") -> str:
-    names = [each.name for each in fields(action) if each.name != "queue"]
-    given = {name: _plain(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
-    detail = json.dumps(given)[:_TEXT]
+async def _write(operator: Operator, action: Action, user: str, detail: str, result: str, begun: str = "") -> str:
     transport = await operator.transport()
     entry = await transport.command(
         "XADD", audit_key(operator.prefix), "MAXLEN", "~", str(_KEPT), "*", "user", user, "action", action.kind,

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Self, cast
 
@@ -22,6 +22,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobState, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
@@ -30,6 +31,7 @@ from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
+from glidemq_py._features.remote_control.queue_api import WorkerActivity
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
@@ -264,6 +266,20 @@ class Operator:
     async def get_workers(self, queue: str) -> list[WorkerInfo]:
         """Return the live workers of a queue, oldest first."""
         return await (await self.queue(queue)).get_workers()
+
+    async def inspect_worker(self, queue: str, worker: str, *, timeout: int = 15_000) -> WorkerActivity:
+        """Return what a worker of a queue runs, as it answers itself; jobs of queues that may not be read are omitted.
+
+        Raises:
+            WorkerNotFoundError: The queue has no such worker.
+            WorkerTimeoutError: The worker has not answered within ``timeout`` ms.
+        """
+        (found,) = await (await self.queue(queue)).inspect_workers(worker, timeout=timeout)
+        return replace(found, jobs=tuple(job for job in found.jobs if self.access.may_see(job.queue)))
+
+    async def get_subscriptions(self, name: str) -> list[Subscription]:
+        """Return the subscriptions of a broadcast; none if it is a queue."""
+        return await get_subscriptions(await self.link(name))
 
     # -- jobs ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import hmac
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from pathlib import Path
@@ -34,9 +35,9 @@ from glidemq_py._operate.operating import Operator
 from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
 from glidemq_py.dashboard.changes import CHANGES, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
-from glidemq_py.dashboard.pages import PAGES, Page, Visit, link
+from glidemq_py.dashboard.pages import PAGES, MissingError, Page, Visit, link
 from glidemq_py.dashboard.reading import Reader
-from glidemq_py.dashboard.texts import FILTERS, sparkline
+from glidemq_py.dashboard.texts import FILTERS, day_chart, duration_chart, redacted, sparkline
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
 
 __all__ = ["Dashboard"]
@@ -47,6 +48,8 @@ _MAX_BODY: Final = 16 << 20
 _BODY_S: Final = 30.0
 _MAX_NOTES: Final = 1_000
 _MAX_STREAMS: Final = 1_000
+_STREAM_S: Final = 600.0
+"""Time until the browser must ask for a stream again, so that it shows nothing to users who have lost their access."""
 
 
 class Dashboard:
@@ -97,7 +100,10 @@ class Dashboard:
             undefined=jinja2.StrictUndefined,
         )  # fmt: skip
         environment.filters.update(FILTERS)
-        shared: dict[str, Any] = {"link": link, "sparkline": sparkline, "version": _static_version()}
+        shared: dict[str, Any] = {
+            "link": link, "sparkline": sparkline, "version": _static_version(),
+            "day_chart": day_chart, "duration_chart": duration_chart,
+        }  # fmt: skip
         cast("dict[str, Any]", environment.globals).update(shared)
         self._templates = environment
         pages = [Route(f"/{path}", functools.partial(self._page, path), methods=["GET"]) for path in PAGES]
@@ -196,7 +202,7 @@ class Dashboard:
         arguments = dict(request.query_params)
         page = PAGES.get(arguments.pop("of", "").replace("all", ""))
         if page is None or not page.is_live:
-            return self._refuse(request, JobNotFoundError("page"))
+            return self._refuse(request, MissingError("there is no such page"))
         if self._streams >= _MAX_STREAMS:
             return self._refuse(request, NotAllowedError("too many open pages"), 503)
         try:
@@ -209,6 +215,7 @@ class Dashboard:
     async def _stream(self, request: Request, page: Page, visit: Visit) -> AsyncIterator[bytes]:
         self._streams += 1
         sent = b""
+        end = time.monotonic() + _STREAM_S
         try:
             yield b"retry: 2000\n\n"
             while not self._closing.is_set():
@@ -226,6 +233,8 @@ class Dashboard:
                     sent = digest
                     lines = b"".join(b"data: " + line + b"\n" for line in text.encode().splitlines() if line.strip())
                     yield b"event: " + event + b"\n" + lines + b"\n"
+                if time.monotonic() >= end:
+                    return
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self._options.refresh_interval / 1_000)
         finally:
@@ -241,7 +250,7 @@ class Dashboard:
             status, title = 401, "A token is required"
         elif isinstance(error, (NotAllowedError, AccessDeniedError)):
             status, title = status or 403, "Not allowed"
-        elif isinstance(error, JobNotFoundError):
+        elif isinstance(error, (JobNotFoundError, MissingError)):
             status, title = 404, "Does not exist"
         elif isinstance(error, GlideMQConnectionError):
             status, title = 503, "The server cannot be reached"
@@ -282,7 +291,8 @@ class Dashboard:
                 fields = [(name, value) for name, values in form.fields.items() for value in values]
                 shown = {"change": change, "count": number, "fields": fields, "back": back, "q": visit.queue}
                 return HTMLResponse(self._render(request, "confirm.html", visit.access, shown))
-            result = await perform_audited(visit.operator, action, visit.access.user or "anonymous")
+            hide = functools.partial(redacted, names=self._options.redact)
+            result = await perform_audited(visit.operator, action, visit.access.user or "anonymous", hide=hide)
         except Exception as error:
             return self._refuse(request, error)
         self._reader.forget(visit.queue)

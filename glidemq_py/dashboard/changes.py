@@ -15,14 +15,18 @@ from glidemq_py._operate.actions import (
     CleanQueue,
     DrainQueue,
     JobsAction,
+    PauseFairKey,
     PauseQueue,
     PromoteJobs,
     PurgeDeadLetters,
     PurgeFailures,
+    QuietWorker,
     RemoveJobs,
     RemoveSchedule,
     ReplayDeadLetters,
+    ResumeFairKey,
     ResumeQueue,
+    ResumeWorker,
     RetryEdited,
     RetryFailures,
     RetryJobs,
@@ -173,6 +177,22 @@ CHANGES: Final[dict[str, Change]] = {
     ),
     "purge-dead": Change(
         "purge_dead_letters", "Delete these entries?", "entries deleted", _dead(PurgeDeadLetters), True
+    ),
+    "pause-fair-key": Change(
+        "pause_fair_key", "Pause the fair key?", "fair key paused",
+        lambda form: PauseFairKey(queue=form.text("q"), key=form.text("key")),
+    ),
+    "resume-fair-key": Change(
+        "resume_fair_key", "Resume the fair key?", "fair key resumed",
+        lambda form: ResumeFairKey(queue=form.text("q"), key=form.text("key")),
+    ),
+    "quiet-worker": Change(
+        "quiet_worker", "Let the worker fetch no further jobs?", "worker fetches no further jobs",
+        lambda form: QuietWorker(queue=form.text("q"), worker=form.text("worker")),
+    ),
+    "resume-worker": Change(
+        "resume_worker", "Let the worker fetch jobs again?", "worker fetches jobs again",
+        lambda form: ResumeWorker(queue=form.text("q"), worker=form.text("worker")),
     ),
     "run-schedule": Change(
         "run_schedule", "Run the schedule now?", "job added",

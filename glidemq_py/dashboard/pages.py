@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.operating import JobFilter, Operator
-from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
+from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
 from glidemq_py.dashboard.filters import parse_filter, suggestions
 from glidemq_py.dashboard.options import DashboardOptions
-from glidemq_py.dashboard.reading import Reader
-from glidemq_py.dashboard.texts import redacted
-from glidemq_py.errors import GlideMQValidationError, JobNotFoundError
+from glidemq_py.dashboard.reading import Reader, quarters_of
+from glidemq_py.dashboard.texts import redacted, shape_of
+from glidemq_py.errors import (
+    GlideMQError,
+    GlideMQValidationError,
+    JobNotFoundError,
+    PermissionDeniedError,
+    ScriptError,
+    WorkerCommandError,
+    WorkerNotFoundError,
+    WorkerTimeoutError,
+)
 
-__all__ = ["PAGES", "Page", "Visit", "link"]
+__all__ = ["PAGES", "MissingError", "Page", "Visit", "link"]
 
 _T = TypeVar("_T")
 
@@ -29,6 +40,10 @@ _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
 _FAILURES: Final = 100
 _HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 86_400_000
+_ANSWER_MS: Final = 12_000
+"""Time for the answer of a worker, which reads commands every ten seconds at most."""
+_MANY: Final = 1 << 53
 STATES: Final = (
     "waiting", "prioritized", "active", "delayed", "waiting-children", "suspended", "completed", "failed",
 )  # fmt: skip
@@ -39,6 +54,10 @@ _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "active": lambda each: (-each.active, each.name),
     "failed": lambda each: (-each.failed, each.name),
 }
+
+
+class MissingError(GlideMQError):
+    """What the page is about does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,20 @@ class Visit:
         name = self.arguments.get("q", "")
         self.access.check_read(name)
         return name
+
+    async def shared(self, kind: str, *key: Any, read: Callable[[], Awaitable[_T]]) -> _T:
+        """Return a value of the page's queue that open pages share; if ``read`` depends on more, so must the key."""
+        return await self.reader.shared(kind, self.queue, *key, read=read)
+
+    async def flow(self, job_id: str, max_jobs: int) -> FlowNode | None:
+        """Return the flow of a job; jobs of queues that the visitor may not see have no names."""
+        read = functools.partial(self.operator.get_flow, self.queue, job_id, max_jobs=max_jobs)
+        return await self.shared("flow", job_id, max_jobs, self.seen, read=read)
+
+    @property
+    def seen(self) -> tuple[str, ...] | None:
+        """Patterns of the queues that the visitor may see, as a part of keys; None = all."""
+        return None if self.access.queues is None else tuple(sorted(self.access.queues))
 
     def may(self, kind: str) -> bool:
         """Return True if the visitor may make a change of this kind on the page's queue."""
@@ -110,8 +143,16 @@ async def overview(visit: Visit) -> dict[str, Any]:
 async def _of_queue(visit: Visit, tab: str) -> dict[str, Any]:
     name = visit.queue
     if not await visit.operator.queue_exists(name):
-        raise JobNotFoundError(f"queue {name!r}")
-    return {"queue": await visit.reader.queue(name), "tab": tab, "states": STATES}
+        raise MissingError(f"queue {name!r} does not exist")
+    found = await _subscriptions(visit)
+    return {"queue": await visit.reader.queue(name), "tab": tab, "states": STATES, "is_broadcast": bool(found)}
+
+
+async def _subscriptions(visit: Visit) -> list[Subscription]:
+    try:
+        return await visit.shared("subscriptions", read=lambda: visit.operator.get_subscriptions(visit.queue))
+    except ScriptError:  # the stream has more consumer groups than a call may read
+        return []
 
 
 async def queue(visit: Visit) -> dict[str, Any]:
@@ -119,8 +160,8 @@ async def queue(visit: Visit) -> dict[str, Any]:
     common = await _of_queue(visit, "queue")
     name = visit.queue
     details = await visit.reader.details(name)
-    groups = await visit.operator.get_groups(name)
-    fair = await _first(visit.operator.iter_fair_keys(name), 20)
+    groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
+    fair = await visit.shared("fair keys", read=lambda: _first(visit.operator.iter_fair_keys(name), 20))
     return {
         **common, "details": details, "rates": await visit.reader.rates(name), "groups": groups.groups[:20],
         "fair": fair, "names": await visit.reader.by_name(name, _HOUR_MS), "limits": details.limits,
@@ -155,11 +196,12 @@ async def jobs(visit: Visit) -> dict[str, Any]:
 async def job(visit: Visit) -> dict[str, Any]:
     """One job."""
     common = await _of_queue(visit, "jobs")
-    details = await visit.operator.get_job(visit.queue, visit.arguments.get("id", ""), log_lines=200)
+    name, job_id = visit.queue, visit.arguments.get("id", "")
+    details = await visit.shared("job", job_id, read=lambda: visit.operator.get_job(name, job_id, log_lines=200))
     if details is None:
-        raise JobNotFoundError(visit.arguments.get("id", ""))
+        raise JobNotFoundError(job_id)
     hidden = visit.options.redact
-    flow = await visit.operator.get_flow(visit.queue, details.job.id, max_jobs=2)
+    flow = await visit.flow(details.job.id, 2)
     return {
         **common, "job": details.job, "details": details, "history": _history(details),
         "data": redacted(details.data, hidden), "result": redacted(details.result, hidden),
@@ -185,13 +227,15 @@ async def failures(visit: Visit) -> dict[str, Any]:
     name = visit.queue
     reason, wanted = visit.arguments.get("reason") or None, visit.arguments.get("name") or None
     criteria: dict[str, Any] = {"reason": reason, "name": wanted}
-    listed = await _first(visit.operator.iter_failures(name, **criteria), _FAILURES)
+    listed = await visit.shared(
+        "failures", reason, wanted, read=lambda: _first(visit.operator.iter_failures(name, **criteria), _FAILURES)
+    )
     groups: dict[tuple[str, str, str], list[Failure]] = {}
     for each in listed:
-        groups.setdefault((each.name, each.error_type, each.error), []).append(each)
+        groups.setdefault((each.name, each.error_type, shape_of(each.error)), []).append(each)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), -item[1][0].failed_at))
     return {
-        **common, "stats": await visit.operator.get_failure_stats(name), "groups": ordered, "reason": reason,
+        **common, "stats": (await visit.reader.details(name)).failures, "groups": ordered, "reason": reason,
         "name": wanted, "is_cut": len(listed) == _FAILURES, "rates": await visit.reader.rates(name),
     }  # fmt: skip
 
@@ -209,20 +253,59 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
 
 async def schedules(visit: Visit) -> dict[str, Any]:
     """Schedules of a queue."""
-    return {**await _of_queue(visit, "schedules"), "schedules": await visit.operator.get_schedules(visit.queue)}
+    common, name = await _of_queue(visit, "schedules"), visit.queue
+    return {**common, "schedules": await visit.shared("schedules", read=lambda: visit.operator.get_schedules(name))}
 
 
 async def workers(visit: Visit) -> dict[str, Any]:
     """Workers of a queue and the jobs that run."""
     common = await _of_queue(visit, "workers")
-    running = await visit.operator.get_jobs(visit.queue, JobFilter(state=JobState.ACTIVE), count=_JOBS_A_PAGE)
-    return {**common, "workers": await visit.reader.workers(visit.queue), "running": running.jobs}
+    name, active = visit.queue, JobFilter(state=JobState.ACTIVE)
+    running = await visit.shared("running", read=lambda: visit.operator.get_jobs(name, active, count=_JOBS_A_PAGE))
+    return {**common, "workers": await visit.reader.workers(name), "running": running.jobs}
+
+
+async def worker(visit: Visit) -> dict[str, Any]:
+    """One worker: what it runs, as it answers itself."""
+    common = await _of_queue(visit, "workers")
+    name, wanted = visit.queue, visit.arguments.get("id", "")
+    listed = next((each for each in await visit.reader.workers(name) if each.id == wanted), None)
+    if listed is None:
+        raise MissingError(f"worker {wanted!r} does not exist, or has ended")
+    found: dict[str, Any] = {"activity": None, "problem": ""}
+    try:
+        found["activity"] = await visit.shared(
+            "activity", wanted, visit.seen, read=lambda: visit.operator.inspect_worker(name, wanted, timeout=_ANSWER_MS)
+        )
+    except (WorkerNotFoundError, WorkerTimeoutError, WorkerCommandError, PermissionDeniedError) as error:
+        found["problem"] = str(error)
+    return {**common, **found, "worker": listed, "may_see": visit.access.may_see}
+
+
+async def metrics(visit: Visit) -> dict[str, Any]:
+    """Last 24 hours of a queue."""
+    common, name = await _of_queue(visit, "metrics"), visit.queue
+    quarters = quarters_of(await visit.reader.day(name))
+    durations = [each.duration for each in quarters if each.duration is not None]
+    completed, failed = (sum(getattr(each, kind) for each in quarters) for kind in ("completed", "failed"))
+    return {
+        **common, "quarters": quarters, "names": await visit.reader.by_name(name, _DAY_MS), "completed": completed,
+        "failed": failed, "slowest": max(durations, default=None),
+        "busiest": max(quarters, key=lambda each: each.completed + each.failed),
+    }  # fmt: skip
+
+
+async def subscriptions(visit: Visit) -> dict[str, Any]:
+    """Subscriptions of a broadcast, and how far each has read."""
+    common, found = await _of_queue(visit, "subscriptions"), await _subscriptions(visit)
+    ordered = sorted(found, key=lambda each: (-(_MANY if each.waiting is None else each.waiting), each.name))
+    return {**common, "subscriptions": ordered}
 
 
 async def flow(visit: Visit) -> dict[str, Any]:
     """Flow of a job as a drawing."""
     common = await _of_queue(visit, "jobs")
-    root = await visit.operator.get_flow(visit.queue, visit.arguments.get("id", ""), max_jobs=200)
+    root = await visit.flow(visit.arguments.get("id", ""), 200)
     if root is None:
         raise JobNotFoundError(visit.arguments.get("id", ""))
     from glidemq_py.dashboard.flow_drawing import draw
@@ -263,6 +346,9 @@ PAGES: Final[dict[str, Page]] = {
     "dead-letters": Page(dead_letters, "dead_letters.html", is_live=False),
     "schedules": Page(schedules, "schedules.html"),
     "workers": Page(workers, "workers.html"),
+    "worker": Page(worker, "worker.html", is_live=False),
+    "metrics": Page(metrics, "metrics.html"),
+    "subscriptions": Page(subscriptions, "subscriptions.html"),
     "flow": Page(flow, "flow.html"),
     "audit": Page(audit, "audit.html", is_live=False),
 }

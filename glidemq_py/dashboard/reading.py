@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -16,11 +16,14 @@ from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueDetails, QueueSnapshot
 
-__all__ = ["Rates", "Reader", "minutes_of"]
+__all__ = ["Day", "Quarter", "Rates", "Reader", "minutes_of", "quarters_of"]
 
 _T = TypeVar("_T")
 _KEPT: Final = 5_000
 _MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 86_400_000
+_QUARTER_MS: Final = 900_000
 _SHOWN_MINUTES: Final = 60
 
 
@@ -40,6 +43,32 @@ class Rates:
     def recently_failed(self) -> int:
         """Failed jobs of the last hour."""
         return sum(self.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Finished jobs of a queue per minute of the last 24 hours, and when they were read, epoch ms."""
+
+    completed: tuple[MetricsPoint, ...]
+    failed: tuple[MetricsPoint, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """Finished jobs of a quarter of an hour.
+
+    Attributes:
+        start: When it begins, epoch ms.
+        completed: Number of completed jobs.
+        failed: Number of failed jobs.
+        duration: Mean running time of the completed jobs, ms; None without one.
+    """
+
+    start: int
+    completed: int
+    failed: int
+    duration: int | None
 
 
 class Reader:
@@ -78,6 +107,10 @@ class Reader:
         for key in [key for key in self._values if key[1] in (queue, "")]:
             del self._values[key]
 
+    async def shared(self, kind: str, queue: str, *key: Any, read: Callable[[], Awaitable[_T]]) -> _T:
+        """Return another value of a queue. Everything that ``read`` depends on must be in the ``key``."""
+        return await self._once((kind, queue, *key), read)
+
     async def queue_names(self) -> list[str]:
         """Return the names of all queues; up to 10 s old."""
         return await self._once(("names", ""), self._operator.list_queues, 10_000)
@@ -103,24 +136,31 @@ class Reader:
         """Return the workers of a queue."""
         return await self._once(("workers", name), lambda: self._operator.get_workers(name))
 
-    async def rates(self, name: str) -> Rates:
-        """Return the rates of a queue; up to 10 s old."""
+    async def day(self, name: str) -> Day:
+        """Return what a queue has done in the last 24 hours; up to 10 s old."""
 
-        async def read() -> Rates:
+        async def read() -> Day:
             queue = await self._operator.queue(name)
             completed, failed = await asyncio.gather(queue.get_metrics("completed"), queue.get_metrics("failed"))
-            now = round(time.time() * 1_000)
-            return Rates(minutes_of(completed.data, now), minutes_of(failed.data, now))
+            return Day(completed.data, failed.data, round(time.time() * 1_000))
 
-        return await self._once(("rates", name), read, 10_000)
+        return await self._once(("day", name), read, 10_000)
+
+    async def rates(self, name: str) -> Rates:
+        """Return the rates of a queue; up to 10 s old."""
+        day = await self.day(name)
+        return Rates(minutes_of(day.completed, day.at), minutes_of(day.failed, day.at))
 
     async def by_name(self, name: str, window: int) -> list[MetricsByName]:
-        """Return the figures per job name over the last ``window`` ms; empty where the queue keeps none."""
+        """Return the figures per job name over the last ``window`` ms; empty where the queue keeps none.
+
+        Those of an hour are up to 10 s old, those of more up to a minute.
+        """
 
         async def read() -> list[MetricsByName]:
             return await (await self._operator.queue(name)).get_metrics_by_name(window, interval=None)
 
-        return await self._once(("by name", name, window), read, 10_000)
+        return await self._once(("by name", name, window), read, 10_000 if window <= _HOUR_MS else 60_000)
 
     async def problems(self) -> list[Diagnosis]:
         """Return the warnings and errors of the server's configuration; up to a minute old."""
@@ -137,3 +177,21 @@ def minutes_of(points: tuple[MetricsPoint, ...], now: int) -> tuple[int, ...]:
     found = {point.timestamp // _MINUTE_MS: point.count for point in points}
     last = now // _MINUTE_MS
     return tuple(found.get(last - back, 0) for back in range(_SHOWN_MINUTES - 1, -1, -1))
+
+
+def quarters_of(day: Day) -> list[Quarter]:
+    """Return the quarters of an hour of the last 24 hours, oldest first, the current one last."""
+    last = day.at - day.at % _QUARTER_MS
+    starts = range(last - _DAY_MS + _QUARTER_MS, last + 1, _QUARTER_MS)
+    completed, failed, spent = Counter[int](), Counter[int](), Counter[int]()
+    for point in day.completed:
+        start = point.timestamp - point.timestamp % _QUARTER_MS
+        completed[start] += point.count
+        spent[start] += point.count * point.avg_duration
+    for point in day.failed:
+        failed[point.timestamp - point.timestamp % _QUARTER_MS] += point.count
+    found: list[Quarter] = []
+    for start in starts:
+        mean = round(spent[start] / completed[start]) if completed[start] else None
+        found.append(Quarter(start, completed[start], failed[start], mean))
+    return found

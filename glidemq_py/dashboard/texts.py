@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from markupsafe import Markup, escape
 
 from glidemq_py._core import json_text as json
+from glidemq_py.dashboard.reading import Quarter
 
-__all__ = ["FILTERS", "ago", "duration", "pretty", "redacted", "sparkline"]
+__all__ = [
+    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "pretty", "redacted", "shape_of", "sparkline",
+]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _SHOWN: Final = 20_000
 """Characters of a value that a page shows."""
 NONE: Final = "\N{EN DASH}"
+_CHART: Final = Markup(
+    '<svg class="bars" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
+)
 HIDDEN: Final = "•••"
+_DEPTH: Final = 100
+"""Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
+CUT: Final = "…"
+_COMPARED: Final = 1_000
+_VARYING: Final = re.compile(r"""[\w.+-]{1,64}@[\w.-]{1,200}|'[^']*'|"[^"]*"|\b[0-9a-fA-F-]{8,}\b|\d+""")
 
 
 def number(value: float | None) -> str:
@@ -55,6 +67,12 @@ def ago(ms: int | None, *, now: float | None = None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, text)
 
 
+def hour(ms: int) -> Markup:
+    """Return a time in ms as a ``<time>`` element with hour and minute, which the page shows in local time."""
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    return Markup('<time class="hour" datetime="{}">{:%H:%M} UTC</time>').format(at.isoformat(), at)
+
+
 def clock(ms: int | None) -> Markup:
     """Return the time of day of a time in ms, as a ``<time>`` element, which the page shows in local time."""
     if not ms:
@@ -64,16 +82,18 @@ def clock(ms: int | None) -> Markup:
     return Markup('<time class="full" datetime="{}">{}</time>').format(at.isoformat(), text)
 
 
-def redacted(value: Any, names: Iterable[str]) -> Any:
-    """Return a value in which those of keys that contain one of the names are hidden."""
+def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
+    """Return a value in which those of keys that contain one of the names are hidden; deeper levels are cut."""
+    if isinstance(value, (Mapping, list, tuple)) and not depth:
+        return CUT
     if isinstance(value, Mapping):
         held: Mapping[Any, Any] = cast("Any", value)
         return {
-            key: HIDDEN if any(name in str(key).lower() for name in names) else redacted(item, names)
+            key: HIDDEN if any(name in str(key).lower() for name in names) else redacted(item, names, depth=depth - 1)
             for key, item in held.items()
         }
     if isinstance(value, (list, tuple)):
-        return [redacted(item, names) for item in cast("list[Any]", value)]
+        return [redacted(item, names, depth=depth - 1) for item in cast("list[Any]", value)]
     return value
 
 
@@ -85,6 +105,11 @@ def pretty(value: Any) -> str:
     except (TypeError, ValueError, RecursionError):
         text = str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN:,} more characters"
+
+
+def shape_of(error: str) -> str:
+    """Return an error message without what differs from job to job: addresses, quoted texts, numbers and ids."""
+    return _VARYING.sub(CUT, error[:_COMPARED])
 
 
 def _indented(value: Any) -> str:
@@ -111,4 +136,42 @@ def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, labe
     return whole.format(width, height, text, Markup("").join(bars))
 
 
-FILTERS: Final = {"ago": ago, "clock": clock, "duration": duration, "number": number, "pretty": pretty}
+def day_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int = 140) -> Markup:
+    """Return the finished jobs of a day as an SVG image: a bar per quarter of an hour, failed jobs on top."""
+    most = max((each.completed + each.failed for each in quarters), default=0) or 1
+    step = width / max(len(quarters), 1)
+    group = Markup("<g><title>{:%H:%M} UTC: {:,} completed, {:,} failed</title>{}{}</g>")
+    bar = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
+    bars: list[Markup] = []
+    for at, each in enumerate(quarters):
+        done, bad = each.completed / most * height, each.failed / most * height
+        if done or bad:
+            begun = datetime.fromtimestamp(each.start / 1_000, UTC)
+            lower, upper = (
+                bar.format(kind, at * step, top, step - 1, size) if size else Markup("")
+                for kind, top, size in (("completed", height - done, done), ("failed", height - done - bad, bad))
+            )
+            bars.append(group.format(begun, each.completed, each.failed, lower, upper))
+    return _CHART.format(width, height, f"at most {most:,} jobs in a quarter of an hour", Markup("").join(bars))
+
+
+def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int = 84) -> Markup:
+    """Return the mean running times of a day as an SVG image: a bar per quarter of an hour."""
+    most = max((each.duration or 0 for each in quarters), default=0) or 1
+    step = width / max(len(quarters), 1)
+    bar = Markup(
+        "<g><title>{:%H:%M} UTC: {}</title>"
+        '<rect class="time" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/></g>'
+    )
+    bars: list[Markup] = []
+    for at, each in enumerate(quarters):
+        if each.duration is not None:
+            size = max(each.duration / most * height, 1)
+            begun = datetime.fromtimestamp(each.start / 1_000, UTC)
+            bars.append(bar.format(begun, duration(each.duration), at * step, height - size, step - 1, size))
+    return _CHART.format(width, height, f"at most {duration(most)}", Markup("").join(bars))
+
+
+FILTERS: Final = {
+    "ago": ago, "clock": clock, "duration": duration, "hour": hour, "number": number, "pretty": pretty,
+}  # fmt: skip

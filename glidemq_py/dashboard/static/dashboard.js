@@ -10,6 +10,9 @@
       const at = new Date(each.dateTime);
       const text = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
       if (each.classList.contains("full")) each.textContent = text;
+      else if (each.classList.contains("hour")) {
+        each.textContent = at.toLocaleTimeString(undefined, { timeStyle: "short" });
+      }
       else each.title = text;
     }
   };
@@ -28,8 +31,12 @@
     const place = document.getElementById("connection");
     if (place && place.textContent !== text) place.textContent = text;
   };
-  document.addEventListener("htmx:sseOpen", () => status("live"));
-  document.addEventListener("htmx:sseError", () => status("reconnecting…"));
+  // The server ends each stream after some minutes; the browser then opens another one within two seconds.
+  let lost = 0;
+  document.addEventListener("htmx:sseOpen", () => { clearTimeout(lost); lost = 0; status("live"); });
+  document.addEventListener("htmx:sseError", () => {
+    lost = lost || setTimeout(() => status("reconnecting…"), 4000);
+  });
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-do]");

@@ -89,7 +89,7 @@ def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the address of a dashboard and its pages by name."""
     asyncio.run(_fill(url, queue_name))
     paths = {"": {"find": queue_name}, "job": {"id": "6"}, "flow": {"id": "1"}, "audit": {}}
-    for name in ("queue", "jobs", "failures", "dead-letters", "schedules", "workers"):
+    for name in ("queue", "jobs", "failures", "dead-letters", "schedules", "workers", "metrics", "subscriptions"):
         paths[name] = {}
     with served(url, "--allow-changes", "--refresh-interval", "250ms") as address:
         found = {name: f"{address}/{name}?{urlencode({'q': queue_name, **given})}" for name, given in paths.items()}

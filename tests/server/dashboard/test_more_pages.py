@@ -1,0 +1,283 @@
+"""Pages of workers, metrics and subscriptions; what open pages share; what the audit stream holds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py._features.metrics import MetricsPoint
+from glidemq_py._operate.operating import Operator
+from glidemq_py.dashboard import Access, app
+from glidemq_py.dashboard.reading import Day, quarters_of
+from glidemq_py.dashboard.texts import day_chart, duration_chart, redacted, shape_of
+from tests.server.dashboard.support import Elements, browsing
+from tests.server.dashboard.test_pages import EVIL, HOSTILE, page, posted, run_all
+from tests.server.worker_support import Raw
+
+_MINUTE = 60_000
+
+
+# -- workers -----------------------------------------------------------------------------------------------
+
+
+async def test_worker_page_shows_what_it_runs_and_lets_it_fetch_no_more(url: str, queue_name: str) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handler(_: Job) -> None:
+        started.set()
+        await release.wait()
+
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        job = await queue.add(EVIL)
+        worker = Worker(queue_name, handler, url, concurrency=3, lock_duration=1_000)
+        async with worker:
+            await started.wait()
+            listed = await page(client, "workers", q=queue_name)
+            address = next(each for each in Elements(listed).links() if each.startswith("worker?"))
+            shown = (await client.get(f"/{address}")).text
+            assert "1 of 3 in use" in shown
+            assert EVIL not in shown
+            assert f"job?{urlencode({'q': queue_name, 'id': job.id})}" in Elements(shown).links()
+            fields = {"q": queue_name, "worker": worker.consumer, "back": address}
+            response = await posted(client, change="quiet-worker", **fields)
+            assert response.status_code == 303
+            assert worker.is_paused
+            shown = (await client.get(response.headers["location"])).text
+            assert "1 worker fetches no further jobs" in shown
+            assert "Fetch jobs again" in shown
+            assert (await posted(client, change="resume-worker", **fields)).status_code == 303
+            assert not worker.is_paused
+            release.set()
+        response = await client.get(f"/worker?{urlencode({'q': queue_name, 'id': 'none'})}")
+        assert response.status_code == 404
+
+
+async def test_worker_that_does_not_answer_is_reported(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glidemq_py.dashboard.pages._ANSWER_MS", 1)
+
+    async def handler(_: Job) -> None: ...
+
+    async with Queue(queue_name, url) as queue, browsing(url) as client, Worker(queue_name, handler, url) as worker:
+        await queue.add("a")
+        shown = await page(client, "worker", q=queue_name, id=worker.consumer)
+    assert "at its last heartbeat" in shown
+    assert 'role="alert"' in shown
+
+
+# -- fair keys ---------------------------------------------------------------------------------------------
+
+
+async def test_fair_key_is_paused_and_resumed(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a", fair_key="tenant")
+        for change, paused in (("pause-fair-key", True), ("resume-fair-key", False)):
+            assert change in await page(client, "queue", q=queue_name)
+            assert (await posted(client, change=change, q=queue_name, key="tenant")).status_code == 303
+            found = await queue.get_fair_key("tenant")
+            assert found is not None
+            assert found.paused is paused
+
+
+# -- metrics -----------------------------------------------------------------------------------------------
+
+
+async def test_metrics_page_shows_the_last_day(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        await queue.set_metrics_by_name()
+        assert "No job has finished" in await page(client, "metrics", q=queue_name)
+        await queue.add_bulk([("good", 1), ("good", 2), ("bad", 3)])
+        await run_all(url, queue_name, 3)
+    async with browsing(url) as client:
+        shown = await page(client, "metrics", q=queue_name)
+    assert "33.3 % of all" in shown
+    assert "2 completed, 1 failed" in shown
+    assert '<rect class="failed"' in shown
+    assert ">good</a>" in shown
+
+
+def test_quarters_of_a_day() -> None:
+    at = 1_700_000_000_000
+    start = at - at % (15 * _MINUTE)
+    points = (
+        MetricsPoint(timestamp=start - 24 * 60 * _MINUTE, count=7, avg_duration=1),  # a day and more ago
+        MetricsPoint(timestamp=start - _MINUTE, count=1, avg_duration=50),
+        MetricsPoint(timestamp=start, count=1, avg_duration=100),
+        MetricsPoint(timestamp=start + _MINUTE, count=3, avg_duration=200),
+    )
+    found = quarters_of(Day(points, (MetricsPoint(timestamp=start, count=2, avg_duration=5),), at))
+    assert len(found) == 96
+    assert [(each.start, each.completed, each.failed, each.duration) for each in found[-2:]] == [
+        (start - 15 * _MINUTE, 1, 0, 50), (start, 4, 2, 175),
+    ]  # fmt: skip
+    assert sum(each.completed for each in found) == 5
+    assert day_chart(found).count("<g>") == duration_chart(found).count("<g>") == 2
+    assert day_chart([]).count("<g>") == 0
+
+
+# -- broadcasts --------------------------------------------------------------------------------------------
+
+
+async def test_subscriptions_of_a_broadcast_are_shown_with_their_lag(url: str, queue_name: str) -> None:
+    received = asyncio.Event()
+
+    async def handler(_: Any) -> None:
+        received.set()
+
+    async with Broadcast(queue_name, url) as broadcast, browsing(url) as client:
+        async with BroadcastWorker(queue_name, handler, url, subscription="a <b>"):
+            await broadcast.publish("news", {"n": 1})
+            await received.wait()
+        await broadcast.publish("news", {"n": 2})
+        shown = await page(client, "subscriptions", q=queue_name)
+        row = shown[shown.index("a &lt;b&gt;") :]
+        assert re.findall(r'<td class="num[^"]*">([^<]*)</td>', row)[0] == "1"
+        assert "Subscriptions" in await page(client, "queue", q=queue_name)
+    async with Queue(f"{queue_name}-plain", url) as queue, browsing(url) as client:
+        await queue.add("a")
+        assert "Subscriptions" not in await page(client, "queue", q=f"{queue_name}-plain")
+        assert "No subscriptions" in await page(client, "subscriptions", q=f"{queue_name}-plain")
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+def test_errors_that_differ_in_ids_only_have_one_shape() -> None:
+    shapes = {
+        shape_of(f"no answer of u{n}@example.org for '{n}' in {n} s, request 0f8fad5b-d9cb-469f-{n}") for n in (1, 22)
+    }
+    assert len(shapes) == 1
+    assert shape_of("no answer") != shape_of("refused")
+    assert len(shape_of("x" * 1_000_000)) == 1_000
+
+
+async def test_failures_are_grouped_by_the_shape_of_their_error(url: str, queue_name: str) -> None:
+    async def handler(job: Job) -> None:
+        raise ConnectionError(f"mail server refused u{job.data}@example.org")
+
+    ended = asyncio.Semaphore(0)
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        await queue.add_bulk([("welcome", n) for n in range(4)])
+        worker = Worker(queue_name, handler, url, log_failures=False)
+        worker.on("failed", lambda *_: ended.release())
+        async with worker:
+            for _ in range(4):
+                await ended.acquire()
+        shown = await page(client, "failures", q=queue_name)
+    assert shown.count("mail server refused") == 1
+    assert "and similar" in shown
+    assert '<td class="num">4</td>' in shown
+
+
+async def test_dead_letters_are_escaped(url: str, queue_name: str) -> None:
+    dead = f"{queue_name}-dead"
+    ended = asyncio.Event()
+
+    async def handler(_: Job) -> None:
+        raise ValueError(HOSTILE)
+
+    async with Queue(queue_name, url, dead_letter_queue=dead) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add(EVIL, {HOSTILE: HOSTILE, "password": "hunter2"})
+        worker = Worker(queue_name, handler, url, dead_letter_queue=dead, log_failures=False)
+        worker.on("failed", lambda *_: ended.set())
+        async with worker:
+            await ended.wait()
+        shown = await page(client, "dead-letters", q=queue_name)
+    assert "Add again" in shown
+    assert EVIL not in shown
+    assert "hunter2" not in shown
+
+
+# -- open pages --------------------------------------------------------------------------------------------
+
+
+def counting(name: str, method: Any, read: list[str]) -> Any:
+    """Return the method; it also appends its name to ``read``."""
+
+    def counted(*given: Any, **options: Any) -> Any:
+        read.append(name)
+        return method(*given, **options)
+
+    return counted
+
+
+async def test_open_pages_share_what_they_read(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows:
+        await queue.add("failing")
+        await run_all(url, queue_name, 1)
+        flow = await flows.add(FlowJob("root", queue_name, children=[FlowJob("child", queue_name)]))
+    read: list[str] = []
+    kinds = ["get_flow", "get_groups", "get_job", "get_jobs", "get_schedules", "get_subscriptions", "iter_failures"]
+    for name in kinds:
+        monkeypatch.setattr(Operator, name, counting(name, getattr(Operator, name), read))
+    async with browsing(url, refresh_interval=3_600_000) as client:
+        for path in ("queue", "job", "flow", "failures", "schedules", "workers", "subscriptions"):
+            await asyncio.gather(*(page(client, path, q=queue_name, id=flow.job.id) for _ in range(20)))
+    # The page of a job reads two jobs of its flow, that of a flow reads all.
+    assert sorted(read) == sorted([*kinds, "get_flow"])
+
+
+async def test_visitors_share_no_flow_that_only_one_may_see(url: str, queue_name: str) -> None:
+    hidden = f"{queue_name}-hidden"
+
+    def authorize(request: Any) -> Access:
+        return Access(queues=None if request.headers.get("x-user") == "admin" else [queue_name], actions=())
+
+    async with FlowProducer(url) as flows:
+        flow = await flows.add(FlowJob("root", queue_name, children=[FlowJob("private", hidden)]))
+    async with browsing(url, authorize=authorize, hosts=["localhost"], refresh_interval=3_600_000) as client:
+        address = f"/flow?{urlencode({'q': queue_name, 'id': flow.job.id})}"
+        assert "private" in (await client.get(address, headers={"x-user": "admin"})).text
+        assert "private" not in (await client.get(address)).text
+
+
+async def test_stream_ends_after_a_time_so_that_access_is_checked_again(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_STREAM_S", 0.0)
+    allowed = [True]
+
+    def authorize(_: Any) -> Access | None:
+        return Access(actions=()) if allowed[0] else None
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a")
+    async with browsing(url, authorize=authorize, hosts=["localhost"], refresh_interval=3_600_000) as client:
+        address = f"/live?{urlencode({'of': 'queue', 'q': queue_name})}"
+        assert "event: page" in (await client.get(address)).text
+        allowed[0] = False
+        assert (await client.get(address)).status_code == 403
+
+
+# -- the audit stream --------------------------------------------------------------------------------------
+
+
+async def test_audit_stream_holds_no_secrets(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a")
+        data = '{"password": "hunter2", "to": "somebody"}'
+        assert (await posted(client, change="add", q=queue_name, name="b", data=data)).status_code == 303
+        shown = await page(client, "audit")
+    assert "somebody" in shown
+    assert "hunter2" not in shown
+
+
+# -- stored values -----------------------------------------------------------------------------------------
+
+
+async def test_deeply_nested_values_are_cut(url: str, queue_name: str, raw: Raw) -> None:
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = {"a": [deep]}
+    assert str(redacted(deep, ["password"])).count("'a'") == 50
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        job = await queue.add("a", {"x": 1})
+        text = '{"a":' * 900 + "1" + "}" * 900  # by a client in another language
+        raw.run("HSET", f"job:{job.id}", "data", text)
+        assert "…" in await page(client, "job", q=queue_name, id=job.id)
