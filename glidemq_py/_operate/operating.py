@@ -306,7 +306,7 @@ class Operator:
         link = await self.link(queue)
         states = listed_states() if chosen.state is None else (listable(chosen.state),)
         at, position = _position_of(cursor, len(states))
-        size = min(count if chosen.is_plain else max(count, 100), ROWS_A_CALL)
+        size = min(count if chosen.is_plain else max(count, 50), ROWS_A_CALL)
         found: dict[str, JobSummary] = {}
         examined = 0
         while at < len(states) and len(found) < count and examined < _SCANNED:

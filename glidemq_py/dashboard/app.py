@@ -167,9 +167,10 @@ class Dashboard:
 
     # -- pages --------------------------------------------------------------------------------------------
 
-    async def _visit(self, request: Request, arguments: Mapping[str, str]) -> Visit:
+    async def _visit(self, request: Request, arguments: Mapping[str, str], *, is_stream: bool = False) -> Visit:
         access = await self._options.access_of(request)
-        return Visit(dict(arguments), await self._operator.with_access(access), self._reader, self._options)
+        operator = await self._operator.with_access(access)
+        return Visit(dict(arguments), operator, self._reader, self._options, is_stream)
 
     async def _page(self, path: str, request: Request) -> Response:
         page = PAGES[path]
@@ -206,7 +207,7 @@ class Dashboard:
         if self._streams >= _MAX_STREAMS:
             return self._refuse(request, NotAllowedError("too many open pages"), 503)
         try:
-            visit = await self._visit(request, arguments)
+            visit = await self._visit(request, arguments, is_stream=True)
         except Exception as error:
             return self._refuse(request, error)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -123,6 +123,15 @@ class Reader:
             return await self._operator.get_queues(names)
 
         return await self._once(("queues", ""), read, 4 * len(names))
+
+    def has_queues(self) -> bool:
+        """Return True if `queues` returns without reading."""
+        held = self._values.get(("queues", ""))
+        return held is not None and held[1].done() and held[0] > time.monotonic()
+
+    async def some_queues(self, names: Sequence[str]) -> list[QueueSnapshot]:
+        """Return some queues."""
+        return await self._once(("some queues", "", *names), lambda: self._operator.get_queues(names))
 
     async def queue(self, name: str) -> QueueSnapshot:
         """Return one queue."""

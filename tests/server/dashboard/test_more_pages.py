@@ -12,7 +12,7 @@ import pytest
 from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._operate.operating import Operator
-from glidemq_py.dashboard import Access, app
+from glidemq_py.dashboard import Access, app, pages
 from glidemq_py.dashboard.reading import Day, quarters_of
 from glidemq_py.dashboard.texts import day_chart, duration_chart, redacted, shape_of
 from tests.server.dashboard.support import Elements, browsing
@@ -281,3 +281,34 @@ async def test_deeply_nested_values_are_cut(url: str, queue_name: str, raw: Raw)
         text = '{"a":' * 900 + "1" + "}" * 900  # by a client in another language
         raw.run("HSET", f"job:{job.id}", "data", text)
         assert "…" in await page(client, "job", q=queue_name, id=job.id)
+
+
+# -- many queues -------------------------------------------------------------------------------------------
+
+
+async def test_first_page_of_many_queues_waits_only_for_those_it_lists(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_QUEUES_A_PAGE", 2)
+    monkeypatch.setattr(app, "_STREAM_S", 0.0)
+    names = [f"{queue_name}-{n}" for n in range(5)]
+    for name in names:
+        async with Queue(name, url) as queue:
+            await queue.add("a")
+    release = asyncio.Event()
+    get_queues = Operator.get_queues
+
+    async def slow(self: Operator, wanted: Any) -> Any:
+        if len(list(wanted)) > 2:
+            await release.wait()
+        return await get_queues(self, wanted)
+
+    monkeypatch.setattr(Operator, "get_queues", slow)
+    async with browsing(url, refresh_interval=3_600_000) as client:
+        shown = await page(client, "", find=queue_name)
+        assert re.findall(r'<a href="queue[^"]*">([^<]+)</a>', shown) == names[:2]
+        assert '<dd><span class="soft">…</span>' in shown
+        release.set()
+        shown = (await client.get(f"/live?{urlencode({'of': 'all', 'find': queue_name})}")).text
+        assert re.findall(r'<a href="queue[^"]*">([^<]+)</a>', shown) == names[:2]
+        assert "…</span>" not in shown
