@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from glidemq_py.errors.base import hide_urls
 
-__all__ = ["PROGRAM", "ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration"]
+__all__ = ["PROGRAM", "ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration", "parse_port"]
 
 PROGRAM: Final[ContextVar[str]] = ContextVar("PROGRAM", default="")
 """Name of the program in help and messages, if it is not the parser's: ``glidemq worker``."""
@@ -37,6 +37,13 @@ def parse_duration(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a duration with a unit, such as 30s, 500ms or 5m")
     return round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def parse_port(text: str) -> int:
+    """Return the number of a port, 0 to 65535."""
+    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
+        raise argparse.ArgumentTypeError(f"invalid port {text!r}: must be 0 to 65535")
+    return int(text)
 
 
 class ArgumentParser(argparse.ArgumentParser):

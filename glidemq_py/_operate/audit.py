@@ -6,12 +6,13 @@ A change has two entries: one before it is made, and one with its result, so a c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final, cast
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from glidemq_py._core import json_text as json
 from glidemq_py._operate.actions import Action, ActionResult, Progress, perform
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.snapshots import as_json
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["AuditEntry", "audit_key", "perform_audited", "read_audit"]
@@ -69,7 +70,7 @@ async def perform_audited(
     """
     operator.access.check_action(action.kind, action.queue)
     names = [each.name for each in fields(action) if each.name != "queue"]
-    given = {name: _plain(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
+    given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await _write(operator, action, user, detail, "begun")
     try:
@@ -119,16 +120,6 @@ async def read_audit(operator: Operator, *, before: str = "", count: int = 50) -
                 )
             )
     return entries, name if seen == count else ""
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in cast("list[Any]", value)]
-    if value is None or isinstance(value, (str, int, float, bool, dict)):
-        return cast("Any", value)
-    return str(value)
 
 
 def _text(value: Any) -> str:

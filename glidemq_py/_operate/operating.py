@@ -247,17 +247,21 @@ class Operator:
         hour_ago = int(seconds) * 1_000 - 3_600_000
         completed = (await queue.get_metrics("completed")).data
         failed = (await queue.get_metrics("failed")).data
-        # Opening the dead letter queue would deliver entries, and a reader may not write.
-        dead = await link.transport.call(dead_letter_queue(link.keys.meta, subscription=""))
         return QueueDetails(
             queue=await self.get_queue(name),
             limits=await queue.get_global_limits(),
-            dead_letter_queue=dead or None,
+            dead_letter_queue=await self.get_dead_letter_queue(name),
             failures=await queue.get_failure_stats(),
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
             features=await queue.get_features(),
         )
+
+    async def get_dead_letter_queue(self, name: str) -> str | None:
+        """Return the name of the dead letter queue of a queue; None without one."""
+        link = await self.link(name)
+        # Opening the dead letter queue would deliver entries, and a reader may not write.
+        return await link.transport.call(dead_letter_queue(link.keys.meta, subscription="")) or None
 
     async def get_limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""

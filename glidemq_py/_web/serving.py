@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import uvicorn
@@ -11,11 +13,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._web.checks import LOOPBACK_HOSTS
 
-__all__ = ["server_config"]
+__all__ = ["HttpServer", "accepted_hosts", "server_config"]
 
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30
+_ANY_ADDRESS: Final = ("0.0.0.0", "::", "")  # nosec B104  # compared with an option, never a default
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
     b"content-length: 52\r\n\r\n"
@@ -97,3 +101,36 @@ def server_config(
         app, http=protocol, ws="none", h11_max_incomplete_event_size=_HEADER_BYTES, timeout_keep_alive=idle,
         timeout_graceful_shutdown=_GRACE_S, **options,
     )  # fmt: skip
+
+
+class HttpServer(uvicorn.Server):
+    """Ends the open streams first: uvicorn waits for open responses before it closes the application.
+
+    Args:
+        config: of `server_config`.
+        begin_closing: ends the streams of the application.
+    """
+
+    def __init__(self, config: uvicorn.Config, begin_closing: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begin_closing = begin_closing
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down; see `uvicorn.Server`."""
+        self._begin_closing()
+        await super().shutdown(sockets)
+
+
+def accepted_hosts(host: str, given: Sequence[str] | None) -> list[str]:
+    """Return the names to accept in the header Host: those given, else those of this machine and ``host``.
+
+    Args:
+        host: the address to listen on; all addresses (``0.0.0.0``) add no name.
+        given: names of the command line.
+    """
+    if given:
+        return list(given)
+    if host in _ANY_ADDRESS:
+        return [*LOOPBACK_HOSTS]
+    named = f"[{host}]" if ":" in host else host
+    return [*LOOPBACK_HOSTS, *([named] if named not in LOOPBACK_HOSTS else [])]

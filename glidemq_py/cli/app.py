@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from glidemq_py.cli import PASSED, pass_on
-from glidemq_py.cli.commands import examination, failures, jobs, others, queues, schedules, watching
+from glidemq_py.cli.commands import examination, failures, jobs, others, queues, schedules, top
 from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
 
 __all__ = ["app", "run"]
@@ -34,7 +34,7 @@ for each in (
     app.add_typer(each)
 others.register_backups(app)
 examination.register_doctor(app)
-watching.register_top(app)
+top.register_top(app)
 
 
 def _passing(name: str) -> Callable[[typer.Context], None]:

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import socket
 import sys
 
 try:
-    import uvicorn
+    from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
 except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
-from glidemq_py._core.command_line import ArgumentParser, parse_duration
+from glidemq_py._core.command_line import ArgumentParser, parse_duration, parse_port
 from glidemq_py._core.logs import escape_control
-from glidemq_py._web.checks import LOOPBACK_HOSTS
-from glidemq_py._web.serving import server_config
 from glidemq_py.dashboard import Dashboard
 from glidemq_py.dashboard.options import REDACTED
 from glidemq_py.errors import GlideMQError
 
 TOKENS_VARIABLE = "GLIDEMQ_DASHBOARD_TOKENS"
-_ANY_ADDRESS = ("0.0.0.0", "::", "")  # nosec B104  # compared with an option, never a default
-
-
-class DashboardServer(uvicorn.Server):
-    """Ends the streams of open pages first: uvicorn waits for open responses before it closes the application."""
-
-    def __init__(self, dashboard: Dashboard, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._dashboard = dashboard
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down; see `uvicorn.Server`."""
-        self._dashboard.begin_closing()
-        await super().shutdown(sockets)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,10 +28,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         dashboard = Dashboard(
-            url, prefix=options.prefix, title=options.title, allow_changes=options.allow_changes,
-            tokens=_tokens(os.environ.get(TOKENS_VARIABLE, "")), hosts=_hosts(options),
-            redact=[*REDACTED, *options.redact], refresh_interval=options.refresh_interval,
-        )  # fmt: skip
+            url,
+            prefix=options.prefix,
+            title=options.title,
+            allow_changes=options.allow_changes,
+            tokens=_tokens(os.environ.get(TOKENS_VARIABLE, "")),
+            hosts=accepted_hosts(options.host, options.allowed_host),
+            redact=[*REDACTED, *options.redact],
+            refresh_interval=options.refresh_interval,
+        )
         config = server_config(
             dashboard, host=options.host, port=options.port, log_level=options.log_level,
             max_connections=options.max_connections, access_log=False,
@@ -57,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except GlideMQError as error:
         _print(f"{error} (tokens: {TOKENS_VARIABLE})" if "hosts" in str(error) else str(error))
         return 2
-    DashboardServer(dashboard, config).run()
+    HttpServer(config, dashboard.begin_closing).run()
     return 0
 
 
@@ -70,23 +57,8 @@ def _tokens(text: str) -> dict[str, str] | None:
     return found or None
 
 
-def _hosts(options: argparse.Namespace) -> list[str]:
-    """Return the accepted names: those given, else those of this machine and the address to listen on."""
-    if options.allowed_host:
-        return list(options.allowed_host)
-    if options.host in (*_ANY_ADDRESS, "::1"):
-        return [*LOOPBACK_HOSTS]
-    return [*LOOPBACK_HOSTS, f"[{options.host}]" if ":" in options.host else options.host]
-
-
 def _print(text: str) -> None:
     sys.stderr.write(f"python -m glidemq_py.dashboard: {escape_control(text)}\n")
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
-        raise argparse.ArgumentTypeError(f"invalid port {text!r}: must be 0 to 65535")
-    return int(text)
 
 
 def _parser() -> ArgumentParser:
@@ -97,7 +69,7 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--url", help="URL of the server; default: GLIDEMQ_URL")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8090, help="port to listen on (8090); 0 = any free port")
+    parser.add_argument("--port", type=parse_port, default=8090, help="port to listen on (8090); 0 = any free port")
     parser.add_argument("--allow-changes", action="store_true", help="show buttons that change queues and jobs")
     parser.add_argument(
         "--allowed-host", action="append", metavar="NAME",

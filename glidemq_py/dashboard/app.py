@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-import hmac
 import secrets
 import time
 from collections import OrderedDict
@@ -297,7 +296,7 @@ class Dashboard:
         except Exception as error:
             return self._refuse(request, error)
         self._reader.forget(visit.queue)
-        text = f"{result.done:,} {change.done}" if result.done else f"nothing changed: 0 {change.done}"
+        text = change.report(result.done)
         if result.ids and change.kind == "add_job":
             text = f"job {result.ids[0]} {result.detail}"
         if result.problems:
@@ -316,20 +315,20 @@ class Dashboard:
     async def _login(self, request: Request) -> Response:
         """Ask for a token, and give the browser a session for a right one."""
         back = _local(request.query_params.get("back", ""))
-        if request.method == "GET" or not self._options.tokens:
+        if request.method == "GET" or not self._options.sessions:
             return HTMLResponse(self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": False}))
         try:
             given = (await _form(request)).text("token").strip()
         except GlideMQError as error:
             return self._refuse(request, error)
-        fits = [hmac.compare_digest(session_of(given), session_of(token)) for token in self._options.tokens.values()]
-        if not any(fits):
+        session = session_of(given)
+        if self._options.user_with(session) is None:
             page = self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": True})
             return HTMLResponse(page, 401)
         root = request.scope.get("root_path", "")
         response = RedirectResponse(f"{root}/{back}", 303)
         response.set_cookie(
-            COOKIE, session_of(given), path=f"{root}/", httponly=True, samesite="strict",
+            COOKIE, session, path=f"{root}/", httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return response

@@ -86,7 +86,7 @@ class Change:
     Attributes:
         kind: `Action.kind`, which the visitor's access must allow.
         says: Question of the page that asks for confirmation.
-        done: Text of the result, after the number of jobs (or of queues and schedules).
+        done: Text of the result; ``{n}`` is the number of changed jobs, ``{s}`` the ending of the plural.
         create: Makes the action from the form.
         asks: True if a page asks for confirmation first.
     """
@@ -96,6 +96,10 @@ class Change:
     done: str
     create: Callable[[Form], Action]
     asks: bool = False
+
+    def report(self, number: int) -> str:
+        """Return the text of the result."""
+        return self.done.format(n=f"{number:,}", s="" if number == 1 else "s") if number else "nothing changed"
 
 
 def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
@@ -150,33 +154,36 @@ CHANGES: Final[dict[str, Change]] = {
     "pause": Change("pause_queue", "Pause the queue?", "queue paused", _of_queue(PauseQueue)),
     "resume": Change("resume_queue", "Resume the queue?", "queue resumed", _of_queue(ResumeQueue)),
     "drain": Change(
-        "drain_queue", "Delete all jobs that are ready to run?", "jobs deleted", _of_queue(DrainQueue), True
+        "drain_queue", "Delete all jobs that are ready to run?", "{n} job{s} deleted", _of_queue(DrainQueue), True
     ),
     "clean": Change(
-        "clean_queue", "Delete all these jobs?", "jobs deleted",
+        "clean_queue", "Delete all these jobs?", "{n} job{s} deleted",
         lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True,
     ),
     "limits": Change("limit_queue", "Set these limits?", "limits set", _limits),
     "add": Change("add_job", "Add this job?", "job added", _add),
-    "retry": Change("retry_jobs", "Retry these jobs?", "jobs to be retried", _jobs(RetryJobs)),
+    "retry": Change("retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs)),
     "retry-edited": Change(
         "retry_jobs", "Retry the job with this data?", "job to be retried with the new data",
         lambda form: RetryEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
     ),
-    "promote": Change("promote_jobs", "Run these delayed jobs now?", "jobs made ready", _jobs(PromoteJobs)),
-    "cancel": Change("cancel_jobs", "Cancel these jobs? Running ones stop.", "jobs cancelled", _jobs(CancelJobs), True),
-    "remove": Change("remove_jobs", "Delete these jobs?", "jobs deleted", _jobs(RemoveJobs), True),
+    "promote": Change("promote_jobs", "Run these delayed jobs now?", "{n} job{s} made ready", _jobs(PromoteJobs)),
+    "cancel": Change(
+        "cancel_jobs", "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs(CancelJobs), True
+    ),
+    "remove": Change("remove_jobs", "Delete these jobs?", "{n} job{s} deleted", _jobs(RemoveJobs), True),
     "retry-failures": Change(
-        "retry_failures", "Retry all these failed jobs?", "jobs to be retried", _failures(RetryFailures), True
+        "retry_failures", "Retry all these failed jobs?", "{n} job{s} to be retried", _failures(RetryFailures), True
     ),
     "purge-failures": Change(
-        "purge_failures", "Delete all these failed jobs?", "failed jobs deleted", _failures(PurgeFailures), True
+        "purge_failures", "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures(PurgeFailures), True
     ),
     "replay": Change(
-        "replay_dead_letters", "Add these jobs to their queue again?", "jobs added again", _dead(ReplayDeadLetters)
+        "replay_dead_letters", "Add these jobs to their queue again?", "{n} job{s} added again",
+        _dead(ReplayDeadLetters),
     ),
     "purge-dead": Change(
-        "purge_dead_letters", "Delete these entries?", "entries deleted", _dead(PurgeDeadLetters), True
+        "purge_dead_letters", "Delete these dead letters?", "{n} dead letter{s} deleted", _dead(PurgeDeadLetters), True
     ),
     "pause-fair-key": Change(
         "pause_fair_key", "Pause the fair key?", "fair key paused",

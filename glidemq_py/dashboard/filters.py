@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-import time
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any, Final
 
-from glidemq_py._core import json_text as json
 from glidemq_py._operate.operating import JobFilter
+from glidemq_py._operate.parsing import pairs_of, time_of
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["KEYS", "parse_filter"]
 
 KEYS: Final = ("name", "id", "group", "fair", "tag", "since", "until", "data")
-_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
@@ -49,32 +45,12 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
             case "tag":
                 tags.append(value)
             case "since" | "until":
-                found[key] = _time(word, value)
+                found[key] = time_of("filter", value)
             case "data":
-                name, equals, wanted = value.partition("=")
-                if not name or not equals:
-                    raise GlideMQValidationError("filter", word, "must be data:key=value")
-                data[name] = _value(wanted)
+                data |= pairs_of("filter", [value])
             case _:
                 found["fair_key" if key == "fair" else key] = value
     return JobFilter(**found, tags=tuple(tags), data=data or None), job_id
-
-
-def _time(word: str, text: str) -> int:
-    span = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if span:
-        return round(time.time() * 1_000) - int(span[1]) * _UNITS[span[2]]
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1_000)
-    except (ValueError, OverflowError):
-        raise GlideMQValidationError("filter", word, "must be a time such as 2026-11-23T06:00, or 2h (ago)") from None
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def suggestions(names: Iterable[str]) -> list[str]:

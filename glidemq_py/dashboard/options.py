@@ -56,12 +56,12 @@ def tokens_of(given: Mapping[str, str] | Collection[str] | None) -> dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """Options of a `Dashboard`, checked. See there."""
+    """Options of a `Dashboard`, checked. See there; ``sessions``: those of its tokens, by the name of their user."""
 
     prefix: str
     title: str
     allow_changes: bool
-    tokens: Mapping[str, str]
+    sessions: Mapping[str, str]
     authorize: Authorize | None
     hosts: tuple[str, ...]
     redact: tuple[str, ...]
@@ -94,10 +94,15 @@ class DashboardOptions:
                 "hosts", public[0], "is not a local name: give 'tokens' or 'authorize' as well"
             )
         return cls(
-            prefix=validate_prefix(prefix), title=str(title), allow_changes=check_bool("allow_changes", allow_changes),
-            tokens=named, authorize=authorize, hosts=accepted, redact=tuple(name.lower() for name in redact),
+            prefix=validate_prefix(prefix),
+            title=str(title),
+            allow_changes=check_bool("allow_changes", allow_changes),
+            sessions={name: session_of(token) for name, token in named.items()},
+            authorize=authorize,
+            hosts=accepted,
+            redact=tuple(name.lower() for name in redact),
             refresh_interval=to_ms("refresh_interval", refresh_interval, minimum=250, maximum=3_600_000),
-        )  # fmt: skip
+        )
 
     @property
     def default_access(self) -> Access:
@@ -120,7 +125,7 @@ class DashboardOptions:
                 return Access(queues=access.queues, actions=(), user=access.user)
             return access
         default = self.default_access
-        if not self.tokens:
+        if not self.sessions:
             return default
         user = self.user_of(request)
         if user is None:
@@ -130,9 +135,13 @@ class DashboardOptions:
     def user_of(self, request: HTTPConnection) -> str | None:
         """Return whose token the request has, in the header Authorization or as a session; None without one."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = session_of(bearer.strip()) if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
-        found = None
-        for name, token in self.tokens.items():  # all are compared: the time does not reveal which one matches
-            if hmac.compare_digest(given.encode("utf-8", "replace"), session_of(token).encode()):
-                found = name
-        return found
+        return self.user_with(
+            session_of(bearer.strip()) if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
+        )
+
+    def user_with(self, session: str) -> str | None:
+        """Return whose session this is; None if nobody's."""
+        # All are compared, so that the time does not reveal which one matches.
+        given = session.encode("utf-8", "replace")
+        found = [name for name, each in self.sessions.items() if hmac.compare_digest(given, each.encode())]
+        return found[0] if found else None

@@ -21,7 +21,7 @@ from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, Queu
 from glidemq_py.dashboard.filters import parse_filter, suggestions
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
-from glidemq_py.dashboard.texts import redacted, shape_of
+from glidemq_py.dashboard.texts import is_complete, redacted, shape_of
 from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
@@ -58,7 +58,7 @@ _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
 
 
 class MissingError(GlideMQError):
-    """What the page is about does not exist."""
+    """The subject of a page does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,10 @@ class Visit:
         return name
 
     async def shared(self, kind: str, *key: Any, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Return a value of the page's queue that open pages share; if ``read`` depends on more, so must the key."""
+        """Return a value of the page's queue, read once for all open pages.
+
+        The key must contain everything else that ``read`` depends on.
+        """
         return await self.reader.shared(kind, self.queue, *key, read=read)
 
     async def flow(self, job_id: str, max_jobs: int) -> FlowNode | None:
@@ -121,7 +124,7 @@ def link(page: str, /, **arguments: Any) -> str:
 
 
 async def overview(visit: Visit) -> dict[str, Any]:
-    """All queues. Where they are many, the first page has only those it lists; its stream adds the totals."""
+    """All queues. If there are many, only the listed ones are read at first; the first update adds the totals."""
     names = [name for name in await visit.reader.queue_names() if visit.access.may_see(name)]
     wanted = visit.arguments.get("find", "").strip().lower()
     sort = visit.arguments.get("sort", "name")
@@ -175,13 +178,13 @@ async def queue(visit: Visit) -> dict[str, Any]:
     """One queue: figures, limits, groups."""
     common = await _of_queue(visit, "queue")
     name = visit.queue
-    details = await visit.reader.details(name)
     groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
     fair = await visit.shared("fair keys", read=lambda: _first(visit.operator.iter_fair_keys(name), 20))
+    reader = visit.reader
     return {
-        **common, "details": details, "rates": await visit.reader.rates(name), "groups": groups.groups[:20],
-        "fair": fair, "names": await visit.reader.by_name(name, _HOUR_MS), "limits": details.limits,
-        "workers": await visit.reader.workers(name),
+        **common, "rates": await reader.rates(name), "stats": await reader.failure_stats(name), "fair": fair,
+        "groups": groups.groups[:20], "names": await reader.by_name(name, _HOUR_MS),
+        "limits": await reader.limits(name), "dead_letter_queue": await reader.dead_letter_queue(name),
     }  # fmt: skip
 
 
@@ -216,13 +219,13 @@ async def job(visit: Visit) -> dict[str, Any]:
     details = await visit.shared("job", job_id, read=lambda: visit.operator.get_job(name, job_id, log_lines=200))
     if details is None:
         raise JobNotFoundError(job_id)
-    hidden = visit.options.redact
+    data, result, options = (
+        redacted(value, visit.options.redact) for value in (details.data, details.result, details.options)
+    )
     flow = await visit.flow(details.job.id, 2)
     return {
-        **common, "job": details.job, "details": details, "history": _history(details),
-        "data": redacted(details.data, hidden), "result": redacted(details.result, hidden),
-        "options": redacted(details.options, hidden),
-        "is_redacted": redacted(details.data, hidden) != details.data,
+        **common, "job": details.job, "details": details, "history": _history(details), "data": data, "result": result,
+        "options": options, "is_editable": data == details.data and is_complete(data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
     }  # fmt: skip
 
@@ -251,7 +254,7 @@ async def failures(visit: Visit) -> dict[str, Any]:
         groups.setdefault((each.name, each.error_type, shape_of(each.error)), []).append(each)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), -item[1][0].failed_at))
     return {
-        **common, "stats": (await visit.reader.details(name)).failures, "groups": ordered, "reason": reason,
+        **common, "stats": await visit.reader.failure_stats(name), "groups": ordered, "reason": reason,
         "name": wanted, "is_cut": len(listed) == _FAILURES, "rates": await visit.reader.rates(name),
     }  # fmt: skip
 
@@ -259,12 +262,12 @@ async def failures(visit: Visit) -> dict[str, Any]:
 async def dead_letters(visit: Visit) -> dict[str, Any]:
     """Dead-letter entries of a queue."""
     common = await _of_queue(visit, "dead-letters")
-    details = await visit.reader.details(visit.queue)
+    target = await visit.reader.dead_letter_queue(visit.queue)
     found: list[DeadLetter] = []
-    if details.dead_letter_queue:
+    if target:
         found = await _first(visit.operator.iter_dead_letters(visit.queue), _FAILURES)
     shown = [(each, redacted(each.data, visit.options.redact)) for each in found]
-    return {**common, "entries": shown, "target": details.dead_letter_queue}
+    return {**common, "entries": shown, "target": target}
 
 
 async def schedules(visit: Visit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads for all open pages together: a value is read again after a while, however many pages need it."""
+"""A cache of what pages read: each value is read at most once per interval, however many pages show it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import WorkerInfo
+from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName
 from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import QueueDetails, QueueSnapshot
+from glidemq_py._operate.snapshots import QueueSnapshot
 
 __all__ = ["Day", "Quarter", "Rates", "Reader", "minutes_of", "quarters_of"]
 
@@ -38,11 +40,6 @@ class Rates:
     def recent(self) -> int:
         """Completed jobs of the last complete minute."""
         return self.completed[-2]
-
-    @property
-    def recently_failed(self) -> int:
-        """Failed jobs of the last hour."""
-        return sum(self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +134,17 @@ class Reader:
         """Return one queue."""
         return await self._once(("queue", name), lambda: self._operator.get_queue(name))
 
-    async def details(self, name: str) -> QueueDetails:
-        """Return a queue with its settings and figures."""
-        return await self._once(("details", name), lambda: self._operator.get_queue_details(name))
+    async def limits(self, name: str) -> GlobalLimits:
+        """Return the limits of a queue that apply now."""
+        return await self._once(("limits", name), lambda: self._operator.get_limits(name))
+
+    async def failure_stats(self, name: str) -> FailureStats:
+        """Return how many jobs of a queue have failed."""
+        return await self._once(("failure stats", name), lambda: self._operator.get_failure_stats(name))
+
+    async def dead_letter_queue(self, name: str) -> str | None:
+        """Return the name of the dead letter queue of a queue; None without one."""
+        return await self._once(("dead letter queue", name), lambda: self._operator.get_dead_letter_queue(name))
 
     async def workers(self, name: str) -> list[WorkerInfo]:
         """Return the workers of a queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as stdlib_json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,8 @@ from glidemq_py._core import json_text as json
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
-    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "pretty", "redacted", "shape_of", "sparkline",
+    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "pretty", "redacted", "shape_of",
+    "sparkline",
 ]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -99,11 +101,7 @@ def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
 
 def pretty(value: Any) -> str:
     """Return a stored value as indented JSON, cut to 20,000 characters."""
-    try:
-        text = json.dumps(value)
-        text = _indented(json.loads(text))
-    except (TypeError, ValueError, RecursionError):
-        text = str(value)
+    text = _indented(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN:,} more characters"
 
 
@@ -112,10 +110,16 @@ def shape_of(error: str) -> str:
     return _VARYING.sub(CUT, error[:_COMPARED])
 
 
-def _indented(value: Any) -> str:
-    import json as stdlib_json
+def is_complete(value: Any) -> bool:
+    """Return True if `pretty` does not cut the value."""
+    return len(_indented(value)) <= _SHOWN
 
-    return stdlib_json.dumps(value, indent=2, ensure_ascii=False)
+
+def _indented(value: Any) -> str:
+    try:
+        return stdlib_json.dumps(json.loads(json.dumps(value)), indent=2, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, label: str = "") -> Markup:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
 import sys
 from importlib import import_module
 
-from glidemq_py._core.command_line import ArgumentParser, parse_duration
+from glidemq_py._core.command_line import ArgumentParser, parse_duration, parse_port
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.server import Gateway
@@ -69,7 +68,7 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--url", help="URL of the server; default: GLIDEMQ_URL, else a private embedded server")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=6_789, help="port to listen on (6789); 0 = any free port")
+    parser.add_argument("--port", type=parse_port, default=6_789, help="port to listen on (6789); 0 = any free port")
     parser.add_argument("--prefix", default="glide", help="first part of every key (glide)")
     parser.add_argument(
         "--allow-anonymous", action="store_true",
@@ -85,12 +84,6 @@ def _parser() -> ArgumentParser:
         help="time for running commands at SIGTERM (30s)",
     )  # fmt: skip
     return parser
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
-        raise argparse.ArgumentTypeError(f"invalid port {text!r}: must be 0 to 65535")
-    return int(text)
 
 
 if __name__ == "__main__":

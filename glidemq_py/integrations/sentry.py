@@ -14,6 +14,7 @@ except ImportError as error:
 
 from glidemq_py._core.checks import check_bool, check_choice
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
+from glidemq_py._features.retries import is_retried
 from glidemq_py._job.job import Job
 from glidemq_py.errors import JobSignal
 
@@ -40,7 +41,8 @@ class SentryMiddleware(Middleware):
     Jobs that are suspended, delayed or requeued by their handler have not failed, and are not reported.
 
     Args:
-        report: "every" reports the error of each failed attempt, "last" only that of the last attempt.
+        report: "every" reports the error of each failed attempt, "last" only an error after which the job is not
+            retried: that of the last attempt, or an `UnrecoverableError`. The worker's `no_retry_on` is not considered.
         with_data: Send the data of the job with its errors. Off by default, since it may be personal.
 
     Raises:
@@ -89,14 +91,16 @@ class SentryMiddleware(Middleware):
                 except BaseException as error:
                     span.set_status("internal_error")
                     transaction.set_status("internal_error")
-                    if isinstance(error, Exception) and self._reports(job):
+                    if isinstance(error, Exception) and self._reports(job, error):
                         sentry_sdk.capture_exception(error)
                     raise
                 span.set_status("ok")
                 transaction.set_status("ok")
 
-    def _reports(self, job: Job[Any, Any, Any]) -> bool:
-        return not self._only_last or job.attempts_made + 1 >= max(1, int(job.opts.get("attempts", 1) or 1))
+    def _reports(self, job: Job[Any, Any, Any], error: Exception) -> bool:
+        if not self._only_last or not is_retried(error, None, ()):
+            return True
+        return job.attempts_made + 1 >= int(job.opts.get("attempts") or 1)
 
     def _context(self, job: Job[Any, Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {

@@ -10,7 +10,8 @@
 -- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with leases, ranks or a
 -- timeline (`reads_plain`, core/functions/exchange.lua).
 
-local AT = G.positions({ 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' })
+local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
+local AT = G.positions(FIELDS)
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
 local TIMESTAMP, DATA, OPTS, PROGRESS = AT.timestamp, AT.data, AT.opts, AT.progress
 -- Positions in the fields of the entry: jobId, its id, name, its name, plain, its timestamp.
@@ -22,8 +23,7 @@ G.activate_plain = function(q, fetching, entry, fields)
   if fields[PLAIN] ~= 'plain' then return false end
   local id = fields[ID]
   local key = q.J .. id
-  local h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts',
-    'progress')
+  local h = fetching.pcall('HMGET', key, unpack(FIELDS))
   local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
   -- Is this the record of the entry's job as it was added, apart from data and progress?
   if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]

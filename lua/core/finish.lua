@@ -25,7 +25,8 @@ ACTIVE_AND_TIMELINE[#ACTIVE + 1] = 'timeline'
 local AT = G.positions(ACTIVE_AND_TIMELINE)
 -- Fields read of a plain job that was completed. It has no group, parent or scheduler: these are written with a job that
 -- is not plain (docs/reference/data-model.md, "Plain jobs").
-local PLAIN_AT = G.positions({ 'state', 'fence', 'processedOn', 'parentIds' })
+local PLAIN = { 'state', 'fence', 'processedOn', 'parentIds' }
+local PLAIN_AT = G.positions(PLAIN)
 local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
@@ -152,7 +153,7 @@ end
 local function complete_plain(b, row)
   local q, id, run = b.q, row[ID], b.pcall
   local key = q.J .. id
-  local h = run('HMGET', key, 'state', 'fence', 'processedOn', 'parentIds')
+  local h = run('HMGET', key, unpack(PLAIN))
   if h[PLAIN_AT.state] ~= 'active' or h[PLAIN_AT.processedOn] ~= started_text(b, row)
     or tonumber(h[PLAIN_AT.fence] or '') ~= row[FENCE] or h[PLAIN_AT.parentIds] or b.timeline or b.results then
     return complete(b, row)

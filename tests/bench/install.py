@@ -8,6 +8,7 @@ be installed (no network, no Node) is left out with a reason; nothing else fails
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from pathlib import Path
 
 PYTHON_PEERS = ("bullmq==3.4.4", "tarsk-redis==0.2.1", "hiredis==3.5.0", "uvloop==0.23.0")
 NODE_PEERS = ("bullmq@6.7.0", "ioredis@5.9.2")
+
+_INSTALL_S = 300
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = Path(__file__).resolve().parent / "peers"
@@ -127,14 +130,25 @@ def _node_modules() -> Path:
     named = Path(os.environ.get("GLIDEMQ_BENCH_NODE_MODULES", ""))
     if all((named / package).is_dir() for package in ("bullmq", "ioredis")):
         return named
+    return npm_modules(*NODE_PEERS)
+
+
+def npm_modules(*packages: str) -> Path:
+    """Folder `node_modules` with these packages of npm, installed once into the cache by one of the processes.
+
+    Raises:
+        PeerMissingError: npm is not installed, or cannot install them.
+    """
     npm = shutil.which("npm")
     if npm is None:
         raise PeerMissingError("npm is not installed")
-    folder = cache_folder() / "-".join(("node", *NODE_PEERS)).replace("@", "-")
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
-        _install([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *NODE_PEERS], folder)
+    folder = cache_folder() / "-".join(("node", *packages)).replace("@", "-").replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
+            _install([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages], folder)
     return folder / "node_modules"
 
 
@@ -159,7 +173,10 @@ def _install(command: list[str], folder: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_INSTALL_S)
+    except subprocess.TimeoutExpired:
+        raise PeerMissingError(f"could not be installed within {_INSTALL_S} s") from None
     if done.returncode != 0:
         raise PeerMissingError(f"could not be installed: {done.stderr.strip().splitlines()[-1:] or command}")
 

@@ -24,7 +24,7 @@ from glidemq_py._operate.operating import Operator
 pytest.importorskip("textual")
 from textual.widgets import DataTable, Static
 
-from glidemq_py.cli.screen import Top
+from glidemq_py.cli.top_screen import Top
 
 MINUTE_S = 60.0
 

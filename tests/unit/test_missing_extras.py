@@ -16,7 +16,7 @@ NEEDS = [
     ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
     ("jinja2", "import glidemq_py.dashboard", "dashboard"),
     ("uvicorn", "import glidemq_py.dashboard.__main__", "dashboard"),
-    ("textual", "import glidemq_py.cli.screen", "cli"),
+    ("textual", "import glidemq_py.cli.top_screen", "cli"),
     ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
 ]

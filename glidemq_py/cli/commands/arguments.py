@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glidemq_py import _operate as operate
-from glidemq_py.cli.texts import pairs_of, time_of
+from glidemq_py._operate.parsing import pairs_of, time_of
 
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import span_of
 from glidemq_py.cli.commands.arguments import Queues
 from glidemq_py.cli.commands.queues import queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command
-from glidemq_py.cli.texts import span_of
 
 __all__ = ["register_doctor"]
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import time_of
 from glidemq_py.cli.commands.arguments import JobName, Limit, Queue, Reason, Since, Until
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, time_of
+from glidemq_py.cli.texts import age, clock
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

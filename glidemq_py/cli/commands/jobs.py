@@ -11,6 +11,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
+from glidemq_py._operate.parsing import pairs_of, span_of, value_of
 from glidemq_py.cli.commands.arguments import (
     Data,
     FairKey,
@@ -28,7 +29,7 @@ from glidemq_py.cli.commands.arguments import (
 )
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, pairs_of, span, span_of, value_of
+from glidemq_py.cli.texts import age, clock, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import pairs_of, span_of
 from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
-from glidemq_py.cli.texts import clock, pairs_of, span, span_of
+from glidemq_py.cli.texts import clock, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import rate_of, span_of
 from glidemq_py.cli.commands.arguments import Queue, Queues
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
-from glidemq_py.cli.texts import clock, joined, rate_of, span, span_of
+from glidemq_py.cli.texts import clock, joined, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

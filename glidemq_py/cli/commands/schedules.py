@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import span_of, value_of
 from glidemq_py.cli.commands.arguments import Queue
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, span_of, value_of
+from glidemq_py.cli.texts import age, clock
 
 __all__ = ["app"]
 

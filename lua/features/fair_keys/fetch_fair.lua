@@ -92,8 +92,9 @@ end
 -- read and returned than by core/fetch.lua, and it is completed like a plain job (docs/reference/data-model.md, "Plain
 -- jobs"). A call with leases, ranks or a timeline does not use it (`reads_plain`). Return whether the job was fetched; if not,
 -- nothing was changed. Hot: few calls of others.
-local AT = G.positions({ 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'name',
-  'fairKey', 'priority', 'expireAt', 'groupKey', 'budgetKey', 'parentId', 'schedulerName' })
+local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'name',
+  'fairKey', 'priority', 'expireAt', 'groupKey', 'budgetKey', 'parentId', 'schedulerName' }
+local AT = G.positions(FIELDS)
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
 local TIMESTAMP, DATA, OPTS, PROGRESS, NAME = AT.timestamp, AT.data, AT.opts, AT.progress, AT.name
 local FAIR_KEY, PRIORITY, EXPIRE_AT, GROUP_KEY = AT.fairKey, AT.priority, AT.expireAt, AT.groupKey
@@ -108,8 +109,7 @@ end
 
 local function activate_simple(q, fetching, id, fair_key)
   local key, now_text = q.J .. id, fetching.now_text
-  local h = fetching.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress',
-    'name', 'fairKey', 'priority', 'expireAt', 'groupKey', 'budgetKey', 'parentId', 'schedulerName')
+  local h = fetching.pcall('HMGET', key, unpack(FIELDS))
   if not is_simple(h, fair_key) then return false end
   fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1',
     'takenBy', fetching.consumer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from tests.bench.install import cache_folder
+from tests.bench.install import PeerMissingError, npm_modules
 from tests.server.dashboard.support import served
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -46,20 +44,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """Return the script of axe-core, installed by npm once for all test processes."""
-    folder = cache_folder() / "axe-core"
-    folder.mkdir(parents=True, exist_ok=True)
-    script = folder / "node_modules" / "axe-core" / "axe.min.js"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not script.exists():
-            (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
-            command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", AXE]
-            try:
-                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
-            except (OSError, subprocess.SubprocessError) as error:
-                pytest.skip(f"axe-core: npm cannot install it: {error}")
-    return script.read_text(encoding="utf-8")
+    """Return the script of axe-core."""
+    try:
+        return (npm_modules(AXE) / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    except PeerMissingError as error:
+        pytest.skip(f"axe-core: {error}")
 
 
 async def _fill(url: str, name: str) -> None:

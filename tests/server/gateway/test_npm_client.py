@@ -1,11 +1,9 @@
 """The unmodified npm client `bunqueue` under `bun`, installed once into the cache of the benchmarks, else skipped."""
 
 import asyncio
-import fcntl
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.gateway import Gateway
-from tests.bench.install import cache_folder
+from tests.bench.install import PeerMissingError, npm_modules
 
 CLIENT = Path(__file__).with_name("npm_client.mjs")
 MACHINES = {"x86_64": "x64", "aarch64": "aarch64"}
@@ -30,21 +28,10 @@ def modules() -> Path:
     machine = MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         pytest.skip("bunqueue: bun is not installed on this platform")
-    folder = cache_folder() / "bunqueue-2.9.5-bun-1.4.4"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test processes installs it
-        done = folder / "complete"
-        if not done.exists():
-            (folder / "package.json").write_text('{"private": true}\n', encoding="utf-8")
-            install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-            try:
-                command = [*install, *(name.format(machine) for name in PACKAGES)]
-                subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
-            except (OSError, subprocess.SubprocessError) as error:
-                pytest.skip(f"bunqueue: npm cannot install the client: {error}")
-            done.touch()
-    return folder / "node_modules"
+    try:
+        return npm_modules(*(name.format(machine) for name in PACKAGES))
+    except PeerMissingError as error:
+        pytest.skip(f"bunqueue: {error}")
 
 
 @pytest.fixture

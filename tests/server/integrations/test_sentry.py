@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py import GlideMQValidationError, Job, Queue, UnrecoverableError, Worker
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
 from sentry_sdk.envelope import Envelope  # noqa: E402
@@ -107,6 +107,17 @@ async def test_errors_of_each_attempt_or_of_the_last(
     assert len(sent.errors) == expected
     context = sent.errors[-1]["contexts"]["glidemq"]
     assert (context["failed_attempts"], context["data"]) == (2, {"n": 1})
+
+
+async def test_permanent_error_is_the_last(url: str, queue_name: str, sent: Kept) -> None:
+    async def fail(job: Job) -> None:
+        raise UnrecoverableError("no such printer")
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("retried", attempts=3)
+        await run_all(url, queue_name, fail, 1, report="last")
+    (error,) = sent.errors
+    assert error["contexts"]["glidemq"]["failed_attempts"] == 0
 
 
 async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 
 from glidemq_py import Worker
-from glidemq_py._web.serving import server_config
+from glidemq_py._web.serving import HttpServer, server_config
 from glidemq_py.proxy import create_proxy_app
-from glidemq_py.proxy.__main__ import ProxyServer
 
 
 @cache
@@ -33,7 +32,7 @@ def client_of(base_url: str) -> httpx.Client:
 @contextlib.contextmanager
 def running_proxy(
     connection: Any, *, limits: Mapping[str, Any] = MappingProxyType({}), **options: Any
-) -> Iterator[tuple[httpx.Client, ProxyServer]]:
+) -> Iterator[tuple[httpx.Client, HttpServer]]:
     """Yield a client of a running proxy; its paths are relative to the proxy.
 
     Args:
@@ -45,12 +44,12 @@ def running_proxy(
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
 
-    class Announced(ProxyServer):
+    class Announced(HttpServer):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             started.set()
 
-    server = Announced(app, server_config(app, log_level="warning", **limits))
+    server = Announced(server_config(app, log_level="warning", **limits), app.state.proxy.begin_closing)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     assert started.wait(100)

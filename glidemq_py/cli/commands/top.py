@@ -33,7 +33,7 @@ async def top(
     if shell.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         shell.fail("top needs a terminal; for scripts, use queue ls --json", ExitCode.USAGE)
     try:
-        from glidemq_py.cli.screen import Top
+        from glidemq_py.cli.top_screen import Top
     except ImportError as error:
         shell.fail(str(error), ExitCode.USAGE)
     names = queues or list(shell.settings.queues)
