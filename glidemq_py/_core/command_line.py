@@ -41,7 +41,7 @@ def parse_duration(text: str) -> int:
 
 def parse_port(text: str) -> int:
     """Return the number of a port, 0 to 65535."""
-    if not (text.isascii() and text.isdigit() and int(text) < 2**16):
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 2**16):
         raise argparse.ArgumentTypeError(f"invalid port {text!r}: must be 0 to 65535")
     return int(text)
 

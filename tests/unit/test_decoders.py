@@ -330,6 +330,14 @@ DECODERS = dict(
             ),
         ),
         (
+            "_core.command_line:parse_port",
+            Decoder(
+                of("_core.command_line:parse_port"),
+                TEXT | st.from_regex(r"\A\d{1,5000}\Z"),
+                (GlideMQError, argparse.ArgumentTypeError),
+            ),
+        ),
+        (
             "_worker.command.arguments:parse_size",
             Decoder(
                 of("_worker.command.arguments:parse_size"),
