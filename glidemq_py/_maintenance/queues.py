@@ -97,6 +97,7 @@ class Maintenance(BackgroundService):
         max_stalled_count: int = 1,
     ) -> None:
         super().__init__()
+        self._queue_tasks: list[_QueueTask] = []
         self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
@@ -106,10 +107,16 @@ class Maintenance(BackgroundService):
 
     async def _open(self) -> Sequence[BackgroundTask]:
         links = [await queue._connected() for queue in self._queues]
-        return [
+        self._queue_tasks = [
             _QueueTask(link, self._options, events=queue.options.events)
             for queue, link in zip(self._queues, links, strict=True)
         ]
+        return self._queue_tasks
+
+    def wake(self) -> None:
+        """Look at the queues now, for example after a scheduler was created."""
+        for task in self._queue_tasks:
+            task.wake()
 
     async def close(self) -> None:
         """Stop, and let another process take over at once. Idempotent."""
@@ -133,6 +140,11 @@ class _QueueTask(BackgroundTask):
         self._lock = link.keys.stem + "lock:maintenance"
         self._running: AsyncExitStack | None = None
         self._failures = 0
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """End the pause."""
+        self._woken.set()
 
     async def _repeat(self) -> None:
         while True:
@@ -145,7 +157,10 @@ class _QueueTask(BackgroundTask):
                 self._failures += 1
                 pause = min(_IDLE_S, 2.0 ** min(self._failures, 6))
                 _log.warning("queue %r: maintenance failed: %s; retried in %.0f s", self._link.keys.name, error, pause)
-            await asyncio.sleep(pause)
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
 
     async def _run_once(self) -> float:
         due = await self._link.transport.call(maintenance_due(self._link.keys.meta, self._holder, _HOLD_MS))

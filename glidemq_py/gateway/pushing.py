@@ -9,7 +9,15 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
-__all__ = ["JOB_FIELDS", "MAX_BACKOFF_MS", "Push", "job_name_and_data", "push_of"]
+__all__ = [
+    "JOB_FIELDS",
+    "MAX_BACKOFF_MS",
+    "TEMPLATE_FIELDS",
+    "Push",
+    "job_name_and_data",
+    "push_of",
+    "template_options",
+]
 
 MAX_BACKOFF_MS: Final = 3_600_000
 _YEAR_MS: Final = 31_536_000_000
@@ -21,6 +29,8 @@ _MOST_PRIORITY: Final = 1_000_000
 _MOST_GROUP_PRIORITY: Final = 2_046
 _FIXED_JITTER: Final = 0.2
 _EXPONENTIAL_JITTER: Final = 1.0
+
+_TEMPLATE_NAMES: Final = ("maxAttempts", "backoff", "timeout", "delay", "removeOnComplete", "removeOnFail")
 
 JOB_FIELDS: Final = (
     Field("name", Kind.ANY), Field("data", Kind.ANY),
@@ -44,6 +54,11 @@ JOB_FIELDS: Final = (
         )
     ),
 )  # fmt: skip
+
+TEMPLATE_FIELDS: Final = (
+    *(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES), Field("stallTimeout", Kind.UNSUPPORTED),
+)  # fmt: skip
+"""The options of the jobs of a cron job."""
 
 Push = tuple[str, Any, dict[str, Any]]
 """Name, data and options of a job to add."""
@@ -73,28 +88,57 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any]) -> Push:
         CommandError: If an option is invalid.
     """
     name, data = job_name_and_data(given)
-    options: dict[str, Any] = {"job_id": await ids.make(queue), "attempts": given["maxAttempts"]}
+    options: dict[str, Any] = {"job_id": await ids.make(queue)}
+    _add_common(given, options)
+    if given["ttl"]:
+        options["ttl"] = max(1, round(given["ttl"]))
+    _add_order(given, options)
+    _add_unique_key(given, options)
+    if given["tags"]:
+        options["tags"] = given["tags"]
+    if given["dependsOn"]:
+        options["depends_on"] = [await _dependency(ids, queue, each) for each in given["dependsOn"]]
+    return name, data, options
+
+
+def template_options(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the jobs of a cron job.
+
+    Args:
+        own: Values of `TEMPLATE_FIELDS`.
+        given: Has `priority`, `uniqueKey` and `dedup`.
+
+    Raises:
+        CommandError: If an option is invalid.
+    """
+    options: dict[str, Any] = {}
+    _add_common(own, options)
+    if given["priority"]:
+        options["rank"] = given["priority"]
+    _add_unique_key(given, options)
+    return options
+
+
+def _add_common(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+    options["attempts"] = given["maxAttempts"]
     if given["maxAttempts"] > 1:
         backoff = _backoff(given["backoff"])
         if backoff is not None:
             options["backoff"] = backoff
-    for field in ("delay", "ttl", "timeout"):
+    for field in ("delay", "timeout"):
         if given[field]:
             options[field] = max(1, round(given[field]))
-    _add_order(given, options)
-    if given["uniqueKey"] is not None:
-        options["deduplication"] = _deduplication(given["uniqueKey"], given["dedup"] or {})
-    elif given["dedup"]:
-        raise CommandError("dedup requires uniqueKey")
-    if given["tags"]:
-        options["tags"] = given["tags"]
     for field, option in (("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail")):
         kept = _retention(field, given[field])
         if kept is not None:
             options[option] = kept
-    if given["dependsOn"]:
-        options["depends_on"] = [await _dependency(ids, queue, each) for each in given["dependsOn"]]
-    return name, data, options
+
+
+def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+    if given["uniqueKey"] is not None:
+        options["deduplication"] = _deduplication(given["uniqueKey"], given["dedup"] or {})
+    elif given["dedup"]:
+        raise CommandError("dedup requires uniqueKey")
 
 
 def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import random
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Self
@@ -14,6 +16,8 @@ from glidemq_py._client.connect import Connection, check_connection, open_transp
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.job_ids import JobIds
@@ -26,6 +30,8 @@ _log = get_logger(__name__)
 
 _QUEUES_KEPT: Final = 10_000
 _RELEASED_PER_CALL: Final = 100
+_LIST_S: Final = 60.0
+"""Interval of the search for queues that need maintenance."""
 
 
 class Gateway:
@@ -59,6 +65,8 @@ class Gateway:
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._maintained: dict[str, Maintenance] = {}
+        self._lister: asyncio.Task[None] | None = None
         self._sessions: set[Session] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,12 +93,15 @@ class Gateway:
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
+        self._lister = asyncio.create_task(self._maintain_listed())
 
     async def close(self) -> None:
         """Stop listening, wait for running commands, and close all connections. Idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
+        if self._lister is not None:
+            self._lister.cancel()
         if self._server is not None:
             self._server.close()
         grace = self.options.shutdown_timeout / 1_000
@@ -101,7 +112,7 @@ class Gateway:
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._is_closed = True
-        await asyncio.gather(*(queue.close() for queue in self._queues.values()), return_exceptions=True)
+        await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
         await self._close_client()
 
@@ -129,8 +140,43 @@ class Gateway:
             raise ClosedError("the gateway is closed")
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         if len(self._queues) > _QUEUES_KEPT:
-            self._start(self._queues.popitem(last=False)[1].close())
+            self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
+
+    async def _close_queue(self, queue: Queue[Any, Any]) -> None:
+        maintenance = self._maintained.pop(queue.name, None)
+        if maintenance is not None:
+            await maintenance.close()
+        await queue.close()
+
+    def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
+        """Run the maintenance of a queue, unless another process does.
+
+        Args:
+            queue: The queue.
+            now: If True, look at it now, because its next due time may have changed.
+        """
+        known = self._maintained.get(queue.name)
+        if known is None and not self._is_closing:
+            known = self._maintained[queue.name] = Maintenance([queue])
+            self._start(self._begin_maintenance(queue.name, known))
+        elif known is not None and now:
+            known.wake()
+
+    async def _begin_maintenance(self, name: str, maintenance: Maintenance) -> None:
+        try:
+            await maintenance.start()
+        except GlideMQError as error:
+            _log.warning("gateway: queue %r: its maintenance did not start: %s", name, error)
+            self._maintained.pop(name, None)
+
+    async def _maintain_listed(self) -> None:
+        """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
+        while True:
+            with contextlib.suppress(GlideMQError):
+                for name in await find_queues(self.transport, self.options.prefix):
+                    self.maintain(await self.queue(name))
+            await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
     def opened(self, session: Session) -> bool:
         """Register a session; return False if there are too many."""
@@ -145,6 +191,12 @@ class Gateway:
         self._sessions.discard(session)
         if not self._is_closed:
             self._start(self._release(session, running))
+
+    @property
+    def transport(self) -> Transport:
+        """The connection to the server of the queues, for commands that are about no queue."""
+        assert self._transport is not None, "a gateway with sessions is started"
+        return self._transport
 
     @property
     def ids(self) -> JobIds:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
@@ -46,12 +47,21 @@ class GatewayState(Protocol):
         ...
 
     @property
+    def transport(self) -> Transport:
+        """The connection to the server of the queues, for commands that are about no queue."""
+        ...
+
+    @property
     def digests(self) -> Sequence[bytes]:
         """Digests of the tokens; empty without authentication."""
         ...
 
     async def queue(self, name: str) -> Queue[Any, Any]:
         """Return the open queue of this name."""
+        ...
+
+    def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
+        """Run the maintenance of a queue, which is needed while it has no worker."""
         ...
 
     def opened(self, session: Session) -> bool:

@@ -16,7 +16,18 @@ from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_nam
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["Answer", "Command", "CommandError", "Field", "Kind", "check_all", "check_fields", "is_map"]
+__all__ = [
+    "Answer",
+    "Command",
+    "CommandError",
+    "Field",
+    "Kind",
+    "check_all",
+    "check_field",
+    "check_fields",
+    "check_nested",
+    "is_map",
+]
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
@@ -52,7 +63,7 @@ class Field:
         name: Name on the wire.
         kind: Type of the value.
         required: If False, the field may be absent or null.
-        minimum: Smallest number, or None.
+        minimum: Smallest number, or 1 for a text that must not be empty, or None.
         maximum: Largest number, or longest text, or None.
         default: Value if the field is absent.
     """
@@ -100,6 +111,23 @@ def check_all(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[str, An
     return {field.name: check_field(field, given.get(field.name)) for field in fields}
 
 
+def check_nested(name: str, fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the values of the map in a field; the names of its items are all known.
+
+    Raises:
+        CommandError: If an item is unknown, missing or invalid; the message names it.
+    """
+    listed = tuple(fields)
+    known = {field.name for field in listed}
+    for key in given:
+        if key not in known:
+            raise CommandError(f"{name}.{key} is not supported")
+    try:
+        return check_all(listed, given)
+    except CommandError as error:
+        raise CommandError(f"{name}.{error}") from None
+
+
 def check_field(field: Field, value: Any) -> Any:
     """Return the value of one field.
 
@@ -133,6 +161,8 @@ def _queue(field: Field, value: Any) -> str:
 def _text(field: Field, value: Any) -> str:
     if not isinstance(value, str):
         raise CommandError(f"{field.name} must be a string")
+    if field.minimum is not None and len(value) < field.minimum:
+        raise CommandError(f"{field.name} must be a non-empty string")
     if field.maximum is not None and len(value) > field.maximum:
         raise CommandError(f"{field.name} must be at most {field.maximum:.0f} characters")
     return value

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from glidemq_py.gateway.commands import connection, control, core, jobs, limits
+from glidemq_py.gateway.commands import (
+    connection,
+    control,
+    core,
+    cron,
+    dead_letters,
+    deduplication,
+    groups,
+    jobs,
+    limits,
+    locks,
+    logs,
+)
 from glidemq_py.gateway.table import Command
 
 __all__ = ["COMMANDS", "PROTOCOL"]
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    command.name: command for group in (connection, core, jobs, control, limits) for command in group.COMMANDS
-}
+_GROUPS: Final = (
+    connection, core, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs,
+)  # fmt: skip
+
+COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}
 """The commands that a gateway executes, by name."""
 
 PROTOCOL: Final[Mapping[str, tuple[str, ...]]] = {

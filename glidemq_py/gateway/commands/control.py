@@ -1,20 +1,43 @@
-"""Commands about a whole queue: pausing, draining and counting."""
+"""Commands about a whole queue: pausing, deleting, listing and counting its jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.times import MAX_DURATION_MS
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py._job.reading import get_slice
+from glidemq_py.errors import JobDataError, SerializationError
+from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.table import Answer, Command, Field, Kind
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS"]
 
 _QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
+_LISTED: Final[Mapping[str, tuple[JobState, ...]]] = {
+    "waiting": (JobState.WAITING, JobState.GROUP_WAITING),
+    "prioritized": (JobState.PRIORITIZED,),
+    "delayed": (JobState.DELAYED, JobState.SUSPENDED),
+    "active": (JobState.ACTIVE,),
+    "completed": (JobState.COMPLETED,),
+    "failed": (JobState.FAILED,),
+    "waiting-children": (JobState.WAITING_CHILDREN,),
+}
+"""Our states by those of the protocol."""
+_CLEANED: Final = {name: states for name, states in _LISTED.items() if name != "active"}
+_READY_AND_DELAYED: Final = (*_LISTED["waiting"], *_LISTED["prioritized"], JobState.DELAYED)
+_ALSO_READ: Final = ("progressMessage",)
+_MOST_LISTED: Final = 10_000
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53, default=0)
 
 
@@ -73,11 +96,111 @@ async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"count": sum(unfinished)}
 
 
+async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
+    await (await session.state.queue(given["queue"])).obliterate(force=True)
+    return {"id": UNDEFINED}
+
+
+async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    states = _READY_AND_DELAYED if given["state"] is None else _CLEANED.get(given["state"], ())
+    left, deleted = given["limit"], list[str]()
+    for state in states:
+        deleted += await queue.clean(given["grace"], left - len(deleted), state)
+        if len(deleted) >= left:
+            break
+    ids = [await session.state.ids.on_wire(queue.name, job_id) for job_id in deleted]
+    return {"count": len(ids), "ids": ids}
+
+
+async def _list_queues(session: Session, given: Mapping[str, Any]) -> Answer:
+    found = await find_queues(session.state.transport, session.state.options.prefix)
+    return {"queues": [wire_name(name) for name in found]}
+
+
+async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
+    link = await (await session.state.queue(given["queue"]))._connected()
+    removed = await link.transport.command("XTRIM", link.keys.events, "MAXLEN", "=", str(given["maxLength"]))
+    return {"data": {"removed": int(removed)}}
+
+
+async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    offset, limit = given["offset"], given["limit"]
+    if offset + limit > _MOST_LISTED:
+        raise CommandError(f"offset + limit must be at most {_MOST_LISTED:,}")
+    states = await _listed_states(queue, given["state"])
+    found = await _first_jobs(queue, states, offset + limit, oldest=given["asc"]) if limit else []
+    jobs: list[Any] = []
+    for job in found[offset:]:
+        with contextlib.suppress(JobDataError, SerializationError):
+            jobs.append(full_job_object(job, await session.state.ids.on_wire(queue.name, job.id)))
+    return {"jobs": jobs}
+
+
+async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[JobState]:
+    if given is None:
+        return [state for states in _LISTED.values() for state in states]
+    names = [given] if isinstance(given, str) else check_field(Field("state", Kind.TEXTS), given)
+    wanted = dict.fromkeys(state for name in names for state in _LISTED.get(name, ()))
+    if "paused" in names and await queue.is_paused():
+        wanted.update(dict.fromkeys((*_LISTED["waiting"], *_LISTED["prioritized"])))
+    return list(wanted)
+
+
+async def _first_jobs(
+    queue: Queue[Any, Any], states: Sequence[JobState], count: int, *, oldest: bool
+) -> list[Job[Any, Any]]:
+    """Return at most ``count`` jobs in the states, in the order in which they were added or its reverse."""
+    found: list[Job[Any, Any]] = []
+    counts = None if oldest else await queue.get_job_counts()
+    link = await queue._connected()
+    for state in states:
+        first = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
+        found += await get_slice(link, state, first, first + count - 1, bare=False, also=_ALSO_READ)
+    found.sort(key=lambda job: (job.timestamp, len(job.id), job.id))  # ids ascend too
+    return found[:count] if oldest else found[::-1][:count]
+
+
 COMMANDS: Final = (
     Command("Pause", "control", _pause, "Pause the queue for all workers.", _QUEUE),
     Command("Resume", "control", _resume, "Resume the queue.", _QUEUE),
     Command("IsPaused", "control", _is_paused, "Return whether the queue is paused.", _QUEUE),
     Command("Drain", "control", _drain, "Delete the waiting, prioritized and delayed jobs.", _QUEUE),
+    Command("Obliterate", "control", _obliterate, "Delete the queue with all its jobs and cron jobs.", _QUEUE),
+    Command(
+        "Clean",
+        "control",
+        _clean,
+        "Delete jobs of a state that ended, or else were added, `grace` ms ago; by default ready and delayed ones.",
+        (
+            *_QUEUE,
+            Field("grace", Kind.INTEGER, minimum=0, maximum=MAX_DURATION_MS, default=0),
+            Field("state"),
+            Field("limit", Kind.INTEGER, minimum=0, maximum=1_000_000, default=1_000),
+        ),
+    ),
+    Command("ListQueues", "control", _list_queues, "Return the names of the queues."),
+    Command(
+        "TrimEvents",
+        "control",
+        _trim_events,
+        "Delete the oldest events of the queue.",
+        (*_QUEUE, Field("maxLength", Kind.INTEGER, required=True, minimum=0, maximum=2**53)),
+    ),
+    Command(
+        "GetJobs",
+        "query",
+        _jobs,
+        "Return jobs in one or several states, all without `state`, in the order in which they were added.",
+        (
+            *_QUEUE,
+            Field("state", Kind.ANY),
+            Field("limit", Kind.INTEGER, minimum=0, maximum=_MOST_LISTED, default=100),
+            Field("offset", Kind.INTEGER, minimum=0, maximum=_MOST_LISTED, default=0),
+            Field("asc", Kind.FLAG, default=True),
+        ),
+    ),
     Command("PromoteJobs", "control", _promote, "Make delayed jobs ready; all without `count`.", (*_QUEUE, _COUNT)),
     Command("GetCountsPerPriority", "query", _priorities, "Count the ready jobs by priority.", _QUEUE),
     Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),

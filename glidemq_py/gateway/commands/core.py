@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.leases.exchanging import LeaseOutcome
-from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease
+from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
+from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease, maker
 from glidemq_py._features.leases.queue_api import LeaseReport
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -20,6 +21,7 @@ from glidemq_py.errors import (
     JobDataError,
     JobNotFoundError,
     JobStateError,
+    LeaseLostError,
 )
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
@@ -55,6 +57,7 @@ async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
         await queue.connect()
+        session.state.maintain(queue)
         name, data, options = await push_of(session.state.ids, queue.name, given)
     durable = True if given["durable"] else None
     try:
@@ -75,6 +78,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
         await queue.connect()
+        session.state.maintain(queue)
         jobs, is_durable = await _checked(session, queue.name, given["jobs"])
     durable = True if is_durable else None
     try:
@@ -145,6 +149,7 @@ async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
+    session.state.maintain(queue)
     fetching = queue.fetch(
         count, lock_duration=lock_ms, wait=round(given["timeout"]), owner=session.owner, count_expiry=True
     )
@@ -196,6 +201,33 @@ class LeasedJob:
         """Whether the timeout of the job has passed."""
         limit = self.lease._facts.limit
         return 0 < limit <= time.time() * 1_000
+
+    async def delay(self, ms: int) -> None:
+        """End the attempt without counting it, and let the job wait.
+
+        Raises:
+            LeaseLostError: If the lease is lost.
+        """
+        await self._end(working.delayed(*self._attempt, ms, 0, None))
+
+    async def wait_for_children(self) -> None:
+        """End the attempt without counting it, and let the job wait for its children.
+
+        Raises:
+            LeaseLostError: If the lease is lost.
+        """
+        await self._end(working.waiting_children(*self._attempt))
+
+    @property
+    def _attempt(self) -> tuple[str, str, int, int]:
+        facts = self.lease._facts
+        return facts.id, facts.entry, facts.fence, facts.processed_on
+
+    async def _end(self, row: working.Finished) -> None:
+        report = Report(row, self.lease._facts.limit, None)
+        (outcome,), _, _ = await exchange(self.queue, [report], None, maker(self.queue, None))
+        if not outcome.applied:
+            raise LeaseLostError(self.lease.id)
 
 
 async def leased_job(session: Session, job_id: str, token: str | None) -> LeasedJob:

@@ -42,6 +42,22 @@ async def _clear_concurrency(session: Session, given: Mapping[str, Any]) -> Answ
     return {"id": UNDEFINED}
 
 
+async def _limits(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    found = await queue.get_global_limits()
+    rate, most = found.rate_limit, found.concurrency
+    is_maxed = most is not None and (await queue.get_job_counts()).active >= most
+    return {
+        "data": {
+            "limits": {
+                "rateLimit": None if rate is None else {"max": rate.max, "duration": rate.duration},
+                "rateLimitTtl": -2 if found.rate_limit_ttl is None else found.rate_limit_ttl,
+                "concurrencyLimit": most, "maxed": is_maxed,
+            }
+        }
+    }  # fmt: skip
+
+
 COMMANDS: Final = (
     Command(
         "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
@@ -49,5 +65,10 @@ COMMANDS: Final = (
     ),
     Command("RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (_QUEUE,)),
     Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (_QUEUE, _LIMIT)),
+    Command(
+        "GetQueueLimits", "limits", _limits,
+        "Return the limits of the queue; `rateLimitTtl` is the rest of a `ttl` in ms, -2 without one.",
+        (_QUEUE, Field("maxJobs", Kind.ANY)),
+    ),
     Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (_QUEUE,)),
 )  # fmt: skip

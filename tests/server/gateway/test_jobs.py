@@ -1,7 +1,7 @@
 """Jobs that are added, fetched and reported through gateways, with raw frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -10,57 +10,13 @@ import pytest
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
-from tests.server.gateway.wire import Wire, packed
-
-
-@pytest.fixture
-async def gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
-    """Two gateways side by side."""
-    async with Gateway(url, port=0) as first, Gateway(url, port=0) as second:
-        yield first, second
-
-
-@pytest.fixture
-async def wire(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
-    async with Wire(gateways[0]) as wire:
-        yield wire
-
-
-@pytest.fixture
-async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
-    """A connection to the other gateway."""
-    async with Wire(gateways[1]) as wire:
-        yield wire
-
-
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
+from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 
 async def until(reached: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
         while not await reached():  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.01)
-
-
-async def good(wire: Wire, cmd: str, **fields: Any) -> dict[str, Any]:
-    answer = await wire.call(cmd, **fields)
-    assert answer["ok"] is True, answer
-    return answer
-
-
-async def failure(wire: Wire, cmd: str, **fields: Any) -> str:
-    answer = await wire.call(cmd, **fields)
-    assert answer["ok"] is False, answer
-    error: str = answer["error"]
-    return error
-
-
-async def state_of(wire: Wire, job_id: str) -> str:
-    found: str = (await good(wire, "GetState", id=job_id))["state"]
-    return found
 
 
 async def test_job_is_pulled_by_one_gateway_and_acknowledged_by_another(

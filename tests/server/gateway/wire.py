@@ -55,3 +55,21 @@ class Wire:
         """Send a command and return its answer."""
         self.send(packed({"cmd": cmd, "reqId": "1", **fields}))
         return await self.receive()
+
+
+async def good(wire: Wire, cmd: str, **fields: Any) -> dict[str, Any]:
+    answer = await wire.call(cmd, **fields)
+    assert answer["ok"] is True, answer
+    return answer
+
+
+async def failure(wire: Wire, cmd: str, **fields: Any) -> str:
+    answer = await wire.call(cmd, **fields)
+    assert answer["ok"] is False, answer
+    error: str = answer["error"]
+    return error
+
+
+async def state_of(wire: Wire, job_id: str) -> str:
+    found: str = (await good(wire, "GetState", id=job_id))["state"]
+    return found

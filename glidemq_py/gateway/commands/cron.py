@@ -1,0 +1,178 @@
+"""Commands about cron jobs: schedulers of the queues, under names that are unique over all queues.
+
+The hash `<prefix>:gateway:crons` maps names to queues. It is written before the scheduler, so an entry may lead to a
+queue without such a scheduler; it then counts as missing. Schedulers of other programs are found by a search of all
+queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_MOST: Final = 2**53 - 1
+_AT_A_TIME: Final = 50
+_NAME: Final = Field("name", required=True, minimum=1, maximum=256)
+
+
+def _key(session: Session) -> str:
+    return f"{session.state.options.prefix}:gateway:crons"
+
+
+async def _schedulers(session: Session, queue: str) -> list[JobScheduler]:
+    return await (await session.state.queue(queue)).get_job_schedulers()
+
+
+async def _queues(session: Session) -> list[str]:
+    """Return the queues that may have schedulers; a queue that never had a job is only in the hash."""
+    transport = session.state.transport
+    names, cursor = set(await find_queues(transport, session.state.options.prefix)), b"0"
+    while True:
+        cursor, pairs = await transport.command("HSCAN", _key(session), cursor, "COUNT", "1000")
+        names |= {queue.decode("utf-8", "replace") for queue in pairs[1::2]}
+        if cursor == b"0":
+            return sorted(names)
+
+
+async def _all(session: Session) -> list[tuple[str, JobScheduler]]:
+    """Return the schedulers of all queues, by name."""
+    queues = await _queues(session)
+    found: list[tuple[str, JobScheduler]] = []
+    for start in range(0, len(queues), _AT_A_TIME):
+        some = queues[start : start + _AT_A_TIME]
+        lists = await asyncio.gather(*(_schedulers(session, queue) for queue in some))
+        found += [(queue, each) for queue, listed in zip(some, lists, strict=True) for each in listed]
+    return sorted(found, key=lambda pair: (pair[1].name, pair[0]))
+
+
+async def _find(session: Session, name: str) -> tuple[str, JobScheduler] | None:
+    """Return the queue and the scheduler with a name."""
+    known = await session.state.transport.command("HGET", _key(session), name)
+    if known is not None:
+        queue = known.decode("utf-8", "replace")
+        scheduler = await (await session.state.queue(queue)).get_job_scheduler(name)
+        if scheduler is not None:
+            return queue, scheduler
+    return next((pair for pair in await _all(session) if pair[1].name == name), None)
+
+
+def _cron_object(queue: str, scheduler: JobScheduler) -> dict[str, Any]:
+    schedule = scheduler.schedule
+    return {
+        "name": scheduler.name, "jobName": scheduler.job_name, "queue": wire_name(queue),
+        "schedule": schedule.pattern, "repeatEvery": schedule.every, "nextRun": scheduler.next_run,
+        "executions": scheduler.iteration_count, "maxLimit": schedule.limit, "timezone": schedule.tz,
+        "priority": _rank_of(scheduler),
+    }  # fmt: skip
+
+
+def _rank_of(scheduler: JobScheduler) -> int:
+    options = scheduler.options
+    if options.rank is not None:
+        return options.rank
+    return 2_048 - options.priority if options.priority else 0
+
+
+def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
+    pattern, every = given["schedule"], given["repeatEvery"]
+    if pattern is None and every is None:
+        raise CommandError("Cron job must have either schedule or repeatEvery")
+    if pattern is not None and every is not None:
+        raise CommandError("Cron job must not have both schedule and repeatEvery")
+    if every is not None and not _is_interval(every):
+        raise CommandError("Cron repeatEvery must be a positive safe integer number of milliseconds")
+    options: dict[str, Any] = {"overlap": "skip" if given["preventOverlap"] else "allow"}
+    if given["maxLimit"]:
+        options["limit"] = given["maxLimit"]
+    if given["immediately"]:
+        options["immediately"] = True
+    if given["skipMissedOnRestart"]:
+        options["misfire"] = "skip"
+    if pattern is None:
+        if given["timezone"]:
+            raise CommandError("timezone requires schedule")
+        return options | {"every": int(cast("float", every))}
+    # As in crontab: a day matches if one of two restricted day fields does.
+    return options | {"pattern": pattern, "day_match": "or", "tz": given["timezone"] or None}
+
+
+def _is_interval(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 1 <= value <= _MOST and value == int(value)
+
+
+async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
+    name, queue = given["name"], await session.state.queue(given["queue"])
+    schedule = _schedule(given)
+    own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
+    options = template_options(own, given)
+    template: dict[str, Any] = {"name": given["jobName"], "options": options}
+    if given["data"] is not None:
+        template["data"] = json_value("data", given["data"])
+    before = await _find(session, name)
+    await session.state.transport.command("HSET", _key(session), name, queue.name)
+    try:
+        scheduler = await queue.upsert_job_scheduler(name, template=template, **schedule)
+    except GlideMQValidationError as error:
+        if error.option in ("pattern", "tz"):
+            raise CommandError(f"Invalid cron expression: {error}") from None
+        raise CommandError(str(error)) from None
+    session.state.maintain(queue, now=True)
+    if before is not None and before[0] != queue.name:
+        await (await session.state.queue(before[0])).remove_job_scheduler(name)
+    return {"cron": _cron_object(queue.name, scheduler)}
+
+
+async def _delete(session: Session, given: Mapping[str, Any]) -> Answer:
+    found = await _find(session, given["name"])
+    if found is None or not await (await session.state.queue(found[0])).remove_job_scheduler(given["name"]):
+        raise CommandError("Cron job not found")
+    await session.state.transport.command("HDEL", _key(session), given["name"])
+    return {"id": UNDEFINED}
+
+
+async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
+    found = await _find(session, given["name"])
+    if found is None:
+        raise CommandError("Cron job not found")
+    return {"cron": _cron_object(*found)}
+
+
+async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"crons": [_cron_object(*pair) for pair in await _all(session)]}
+
+
+COMMANDS: Final = (
+    Command(
+        "Cron", "cron", _put, "Create or replace a cron job; by default no run overlaps the job of an earlier one.",
+        (
+            _NAME, Field("queue", Kind.STRICT_QUEUE, required=True), Field("data", Kind.ANY),
+            Field("schedule", minimum=1, maximum=1_000), Field("repeatEvery", Kind.ANY),
+            Field("jobName", minimum=1, maximum=256, default="default"),
+            Field("priority", Kind.INTEGER, minimum=-1_000_000, maximum=1_000_000, default=0),
+            Field("maxLimit", Kind.INTEGER, minimum=0, maximum=_MOST), Field("timezone", maximum=256),
+            Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP),
+            Field("skipMissedOnRestart", Kind.FLAG, default=True), Field("immediately", Kind.FLAG, default=False),
+            Field("skipIfNoWorker", Kind.UNSUPPORTED), Field("preventOverlap", Kind.FLAG, default=True),
+            Field("jobOptions", Kind.MAP),
+        ),
+    ),
+    Command("CronDelete", "cron", _delete, "Delete a cron job; the jobs that it has added are kept.", (_NAME,)),
+    Command("CronGet", "cron", _get, "Return a cron job.", (_NAME,)),
+    Command("CronList", "cron", _list, "Return the cron jobs of all queues, and schedulers of other programs."),
+)  # fmt: skip

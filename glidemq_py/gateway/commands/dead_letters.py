@@ -1,0 +1,312 @@
+"""Commands about failed jobs, which the protocol calls dead letters, and about the policies for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
+from glidemq_py._features.failures.attempts import FailureReason
+from glidemq_py._features.failures.policy import FailurePolicy
+from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
+from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
+from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.lookup import own_id
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_MOST: Final = 2**53
+_PAGE: Final = 100
+_MOST_ENTRIES: Final = 1_000
+_COUNTED: Final = 10_000
+"""Failed jobs that `GetDlqStats` counts one by one; beyond it reports the counters of the queue."""
+_AUTO_RETRY_MS: Final = 3_600_000
+_AUTO_RETRIES: Final = 3
+_STALLED_MS: Final = 30_000
+_STALLED_COUNT: Final = 1
+_REASONS: Final = tuple(map(str, FailureReason))
+
+_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
+_COUNT: Final = Field("count", Kind.INTEGER, minimum=1, maximum=_MOST)
+_TIME: Final[Mapping[str, Any]] = {"kind": Kind.NUMBER, "minimum": 0, "maximum": _MOST}
+_FILTER: Final = (
+    Field("reason"), Field("olderThan", **_TIME), Field("newerThan", **_TIME), Field("retriable", Kind.FLAG),
+    Field("expired", Kind.FLAG), Field("limit", Kind.INTEGER, minimum=1, maximum=_MOST),
+    Field("offset", Kind.INTEGER, minimum=0, maximum=_MOST, default=0),
+)  # fmt: skip
+_DLQ_CONFIG: Final = (
+    Field("autoRetry", Kind.FLAG),
+    Field("autoRetryInterval", Kind.INTEGER, minimum=SECOND_MS, maximum=MAX_DURATION_MS),
+    Field("maxAutoRetries", Kind.INTEGER, minimum=1, maximum=1_000_000),
+    Field("maxAge", Kind.INTEGER, minimum=SECOND_MS, maximum=MAX_DURATION_MS),
+    Field("maxEntries", Kind.INTEGER, minimum=1, maximum=100_000_000),
+)
+_STALL_CONFIG: Final = (
+    Field("enabled", Kind.FLAG),
+    Field("stallInterval", Kind.INTEGER, minimum=SECOND_MS, maximum=DAY_MS),
+    Field("maxStalls", Kind.INTEGER, minimum=0, maximum=MAX_STALLED_COUNT),
+    Field("gracePeriod", Kind.INTEGER, minimum=0, maximum=DAY_MS),
+)
+
+
+# -- the failed jobs -------------------------------------------------------------------------------------------
+
+
+def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
+    found = check_nested("filter", _FILTER, given["filter"] or {})
+    if found["reason"] is not None and found["reason"] not in _REASONS:
+        raise CommandError(f"filter.reason must be one of {', '.join(_REASONS)}")
+    return found
+
+
+async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
+    """Iterate over the failed jobs that match a filter, without its `offset` and `limit`."""
+    now = time.time() * 1_000
+    since, until = (None if wanted[name] is None else int(wanted[name]) for name in ("newerThan", "olderThan"))
+    async for failure in queue.iter_failures(reason=wanted["reason"], since=since, until=until):
+        if wanted["retriable"] is not None and wanted["retriable"] is (failure.next_retry_at is None):
+            continue
+        is_expired = failure.expires_at is not None and failure.expires_at <= now
+        if wanted["expired"] is None or wanted["expired"] is is_expired:
+            yield failure
+
+
+async def _selected(queue: Queue[Any, Any], wanted: Mapping[str, Any], count: int) -> list[Failure]:
+    """Return at most `count` failed jobs that match a filter."""
+    skipped, found = 0, list[Failure]()
+    async for failure in _failures(queue, wanted):
+        if skipped < wanted["offset"]:
+            skipped += 1
+            continue
+        found.append(failure)
+        if len(found) == count:
+            break
+    return found
+
+
+async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, wanted = await session.state.queue(given["queue"]), _filter(given)
+    count = min(given["count"] or wanted["limit"] or _PAGE, _MOST_ENTRIES)
+    found = await _selected(queue, wanted, count)
+    entries = [each for each in await asyncio.gather(*(_entry(session, queue, each) for each in found)) if each]
+    return {"jobs": [entry["job"] for entry in entries], "entries": entries}
+
+
+async def _entry(session: Session, queue: Queue[Any, Any], failure: Failure) -> dict[str, Any] | None:
+    job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.get_job_attempts(failure.job_id))
+    if job is None or job.state is not JobState.FAILED:
+        return None
+    try:
+        described = job_object(job, await session.state.ids.on_wire(queue.name, job.id))
+    except JobDataError:
+        return None
+    return {
+        "job": described, "enteredAt": failure.failed_at, "reason": str(failure.reason), "error": failure.error,
+        "attempts": [
+            {
+                "attempt": each.number, "startedAt": each.started_at, "failedAt": each.failed_at,
+                "reason": str(each.reason), "error": each.error, "duration": each.duration,
+            }
+            for each in attempts
+        ],
+        "retryCount": failure.auto_retries, "lastRetryAt": None, "nextRetryAt": failure.next_retry_at,
+        "expiresAt": failure.expires_at,
+    }  # fmt: skip
+
+
+async def _retry(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    if given["jobId"] is not None:
+        return {"count": await _retry_one(session, queue, given["jobId"], JobState.FAILED)}
+    if not given["filter"]:
+        return {"count": await queue.retry_jobs(given["count"] or 0)}
+    wanted = _filter(given)
+    most = min(each for each in (given["count"], wanted["limit"], _MOST) if each is not None)
+    retried = 0
+    while retried < most:
+        found = await _selected(queue, wanted, min(most - retried, _PAGE))
+        changed = sum(await asyncio.gather(*(_retried(queue, failure.job_id) for failure in found)))
+        retried += changed
+        if not changed:
+            break
+    return {"count": retried}
+
+
+async def _retried(queue: Queue[Any, Any], job_id: str) -> int:
+    job = await queue.get_job(job_id, exclude_data=True)
+    try:
+        if job is None or job.state is not JobState.FAILED:
+            return 0
+        await job.retry()
+    except (JobNotFoundError, JobStateError):
+        return 0
+    return 1
+
+
+async def _retry_one(session: Session, queue: Queue[Any, Any], job_id: str, state: JobState) -> int:
+    own = await own_id(session, queue.name, job_id)
+    job = None if own is None else await queue.get_job(own, exclude_data=True)
+    if job is None or job.state is not state:
+        return 0
+    try:
+        await (job.retry() if state is JobState.FAILED else job.requeue())
+    except (JobNotFoundError, JobStateError):
+        return 0
+    return 1
+
+
+async def _retry_completed(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    if given["id"] is not None:
+        return {"count": await _retry_one(session, queue, given["id"], JobState.COMPLETED)}
+    return {"count": await queue.requeue_completed(given["count"] or 0)}
+
+
+async def _purge(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"count": await (await session.state.queue(given["queue"])).purge_failures()}
+
+
+async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    own = await own_id(session, queue.name, given["jobId"])
+    try:
+        removed = own is not None and await queue.remove(own, states=(JobState.FAILED,))
+    except JobStateError:
+        removed = False
+    return {"data": {"removed": removed}}
+
+
+async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    stats = await queue.get_failure_stats()
+    reasons: Mapping[str, int]
+    expired, now = 0, time.time() * 1_000
+    if stats.kept <= _COUNTED:
+        found = [each async for each in queue.iter_failures()]
+        reasons = Counter(str(each.reason) for each in found)
+        expired = sum(each.expires_at is not None and each.expires_at <= now for each in found)
+    else:
+        reasons = {str(reason): number for reason, number in stats.by_reason.items()}
+    return {
+        "data": {
+            "stats": {
+                "total": stats.kept, "byReason": {reason: reasons.get(reason, 0) for reason in _REASONS},
+                "byQueue": {wire_name(queue.name): stats.kept}, "pendingRetry": stats.awaiting_retry,
+                "expired": expired, "oldestEntry": stats.oldest, "newestEntry": stats.newest,
+            }
+        }
+    }  # fmt: skip
+
+
+# -- the policies ----------------------------------------------------------------------------------------------
+
+
+async def _get_config(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    return {"config": _dlq_config(await queue.get_failure_policy())}
+
+
+def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
+    retries = policy is not None and policy.retry_interval is not None
+    return {
+        "autoRetry": retries,
+        "autoRetryInterval": policy.retry_interval if policy is not None and retries else _AUTO_RETRY_MS,
+        "maxAutoRetries": _AUTO_RETRIES if policy is None else policy.max_auto_retries,
+        "maxAge": None if policy is None else policy.max_age,
+        "maxEntries": None if policy is None else policy.max_entries,
+    }
+
+
+async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, changes = await session.state.queue(given["queue"]), given["config"]
+    checked = check_nested("config", _DLQ_CONFIG, changes)
+    # null removes a limit.
+    settings = _dlq_config(await queue.get_failure_policy()) | {name: checked[name] for name in changes}
+    for name in ("autoRetry", "autoRetryInterval", "maxAutoRetries"):
+        if settings[name] is None:
+            raise CommandError(f"config.{name} must not be null")
+    is_custom = settings["autoRetryInterval"] != _AUTO_RETRY_MS
+    if "autoRetryInterval" in changes and is_custom and not settings["autoRetry"]:
+        raise CommandError("config.autoRetryInterval requires config.autoRetry")
+    interval = settings["autoRetryInterval"] if settings["autoRetry"] else None
+    if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
+        await queue.remove_failure_policy()
+        return {"id": UNDEFINED}
+    await queue.set_failure_policy(
+        retry_interval=interval, max_auto_retries=settings["maxAutoRetries"], max_age=settings["maxAge"],
+        max_entries=settings["maxEntries"],
+    )  # fmt: skip
+    return {"id": UNDEFINED}
+
+
+async def _get_stall_config(session: Session, given: Mapping[str, Any]) -> Answer:
+    policy = await (await session.state.queue(given["queue"])).get_stalled_policy()
+    interval, most, grace = policy
+    return {
+        "config": {
+            "enabled": True, "stallInterval": _STALLED_MS if interval is None else interval,
+            "maxStalls": _STALLED_COUNT if most is None else most, "gracePeriod": grace or 0,
+        }
+    }  # fmt: skip
+
+
+async def _set_stall_config(session: Session, given: Mapping[str, Any]) -> Answer:
+    changes = check_nested("config", _STALL_CONFIG, given["config"])
+    if changes["enabled"] is False:
+        raise CommandError("config.enabled must be true: stalled jobs are always recovered")
+    interval, most, grace = changes["stallInterval"], changes["maxStalls"], changes["gracePeriod"]
+    if (interval, most, grace) != (None, None, None):
+        queue = await session.state.queue(given["queue"])
+        await queue.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
+    return {"id": UNDEFINED}
+
+
+COMMANDS: Final = (
+    Command(
+        "Dlq", "dead letters", _list,
+        "Return failed jobs with their failures, oldest first; at most 1,000. `filter` has `reason`, `olderThan`, "
+        "`newerThan`, `retriable`, `expired`, `limit` and `offset`.",
+        (_QUEUE, _COUNT, Field("filter", Kind.MAP)),
+    ),
+    Command(
+        "RetryDlq", "dead letters", _retry, "Requeue failed jobs with all their attempts: one, or those that match.",
+        (_QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)),
+    ),
+    Command(
+        "RetryCompleted", "dead letters", _retry_completed, "Requeue one completed job, or the oldest `count`.",
+        (_QUEUE, Field("id"), _COUNT, Field("timestamp", Kind.UNSUPPORTED)),
+    ),
+    Command("PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (_QUEUE,)),
+    Command(
+        "RemoveDlqJob", "dead letters", _remove, "Delete a failed job.", (_QUEUE, Field("jobId", required=True))
+    ),
+    Command("GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (_QUEUE,)),
+    Command(
+        "SetDlqConfig", "dead letters", _set_config,
+        "Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`.",
+        (_QUEUE, Field("config", Kind.MAP, required=True)),
+    ),
+    Command(
+        "GetDlqStats", "dead letters", _stats,
+        "Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones.",
+        (_QUEUE,),
+    ),
+    Command("GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (_QUEUE,)),
+    Command(
+        "SetStallConfig", "dead letters", _set_stall_config,
+        "Change the stalled-job policy: `stallInterval`, `maxStalls`, `gracePeriod`.",
+        (_QUEUE, Field("config", Kind.MAP, required=True)),
+    ),
+)  # fmt: skip

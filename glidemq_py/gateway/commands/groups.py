@@ -1,0 +1,143 @@
+"""Commands about groups of jobs: fair keys of this package."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._features.fair_keys.options import FairKeyInfo
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_MAX_MS: Final = 31_536_000_000
+_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
+_GROUP: Final = (_QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
+
+
+def _group_of(group: str) -> str:
+    """Return the id of a group as a fair key.
+
+    Raises:
+        CommandError: If it contains NUL.
+    """
+    if "\0" in group:
+        raise CommandError("groupId must not contain NUL")
+    return group
+
+
+async def _queue_and_group(session: Session, given: Mapping[str, Any]) -> tuple[Queue[Any, Any], str]:
+    return await session.state.queue(given["queue"]), _group_of(given["groupId"])
+
+
+async def _info(session: Session, given: Mapping[str, Any]) -> FairKeyInfo:
+    queue, group = await _queue_and_group(session, given)
+    return await queue.get_fair_key(group)
+
+
+async def _backlog(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"data": {"count": (await _info(session, given)).backlog}}
+
+
+async def _all_backlogs(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    return {"data": {"count": sum([each.backlog async for each in queue.iter_fair_keys()])}}
+
+
+async def _active(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"data": {"count": (await _info(session, given)).active}}
+
+
+async def _set_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    await queue.set_fair_key_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
+    return {"id": UNDEFINED}
+
+
+async def _get_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+    limit = (await _info(session, given)).rate_limit
+    return {"data": {"limit": None if limit is None else {"max": limit.max, "duration": limit.duration}}}
+
+
+async def _remove_rate_limit(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    had_limit = (await queue.get_fair_key(group)).rate_limit is not None
+    await queue.set_fair_key_limits(group, rate_limit=False)
+    return {"data": {"removed": int(had_limit)}}
+
+
+async def _rate_limit_ttl(session: Session, given: Mapping[str, Any]) -> Answer:
+    until = (await _info(session, given)).limited_until
+    left = -2 if until is None else until - round(time.time() * 1_000)
+    return {"data": {"ttl": left if left > 0 else -2}}
+
+
+async def _set_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    await queue.set_fair_key_limits(group, concurrency=given["concurrency"])
+    return {"id": UNDEFINED}
+
+
+async def _get_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"data": {"concurrency": (await _info(session, given)).concurrency}}
+
+
+async def _remove_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    had_limit = (await queue.get_fair_key(group)).concurrency is not None
+    await queue.set_fair_key_limits(group, concurrency=False)
+    return {"data": {"removed": int(had_limit)}}
+
+
+async def _pause(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    was_paused = (await queue.get_fair_key(group)).paused
+    await queue.pause_fair_key(group)
+    return {"data": {"changed": not was_paused}}
+
+
+async def _resume(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    was_paused = (await queue.get_fair_key(group)).paused
+    await queue.resume_fair_key(group)
+    return {"data": {"changed": was_paused}}
+
+
+async def _is_paused(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"data": {"paused": (await _info(session, given)).paused}}
+
+
+COMMANDS: Final = (
+    Command("GetGroupJobsCount", "groups", _backlog, "Count the ready jobs of a group.", _GROUP),
+    Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (_QUEUE,)),
+    Command("GetGroupActiveCount", "groups", _active, "Count the active jobs of a group.", _GROUP),
+    Command(
+        "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",
+        (
+            *_GROUP, Field("max", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT),
+            Field("duration", Kind.INTEGER, required=True, minimum=1, maximum=_MAX_MS),
+        ),
+    ),
+    Command("GetGroupRateLimit", "groups", _get_rate_limit, "Return the rate limit of a group.", _GROUP),
+    Command("RemoveGroupRateLimit", "groups", _remove_rate_limit, "Remove the rate limit of a group.", _GROUP),
+    Command(
+        "GetGroupRateLimitTtl", "groups", _rate_limit_ttl,
+        "Return for how many ms the rate limit holds back the group; -2 = it does not.", _GROUP,
+    ),
+    Command(
+        "SetGroupConcurrency", "groups", _set_concurrency, "Limit the active jobs of a group.",
+        (*_GROUP, Field("concurrency", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)),
+    ),
+    Command("GetGroupConcurrency", "groups", _get_concurrency, "Return the limit of active jobs of a group.", _GROUP),
+    Command("RemoveGroupConcurrency", "groups", _remove_concurrency, "Remove the limit of active jobs.", _GROUP),
+    Command("PauseGroup", "groups", _pause, "Start no more jobs of a group.", _GROUP),
+    Command("ResumeGroup", "groups", _resume, "Start jobs of a paused group again.", _GROUP),
+    Command("IsGroupPaused", "groups", _is_paused, "Return whether a group is paused.", _GROUP),
+)  # fmt: skip

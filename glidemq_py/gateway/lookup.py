@@ -1,0 +1,53 @@
+"""Finding the job that a command names by its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._job.job import Job
+from glidemq_py.gateway.job_objects import wire_state
+from glidemq_py.gateway.table import CommandError
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["active_job", "existing_job", "find_job", "own_id"]
+
+
+async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any] | None:
+    """Return the job with this id on the wire; None if it does not exist."""
+    found = await session.state.ids.find(job_id)
+    if found is None:
+        return None
+    return await (await session.state.queue(found[0])).get_job(found[1], exclude_data=exclude_data)
+
+
+async def existing_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any]:
+    """Return the job with this id on the wire.
+
+    Raises:
+        CommandError: If it does not exist.
+    """
+    job = await find_job(session, job_id, exclude_data=exclude_data)
+    if job is None:
+        raise CommandError("Job not found")
+    return job
+
+
+async def active_job(session: Session, job_id: str) -> Job[Any, Any]:
+    """Return an active job.
+
+    Raises:
+        CommandError: If it does not exist, or is not active.
+    """
+    job = await existing_job(session, job_id)
+    if job.state is not JobState.ACTIVE:
+        raise CommandError(f"Job is not active (current state: {wire_state(job.state)})")
+    return job
+
+
+async def own_id(session: Session, queue: str, job_id: str) -> str | None:
+    """Return the id in the queue of a job of that queue; None if the id names no job of it."""
+    found = await session.state.ids.find(job_id)
+    return found[1] if found is not None and found[0] == queue else None

@@ -1,0 +1,35 @@
+"""Two gateways on one server, and connections to them."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from glidemq_py import Queue
+from glidemq_py.gateway import Gateway
+from tests.server.gateway.wire import Wire
+
+
+@pytest.fixture
+async def gateways(url: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """Two gateways side by side."""
+    async with Gateway(url, port=0) as first, Gateway(url, port=0) as second:
+        yield first, second
+
+
+@pytest.fixture
+async def wire(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
+    async with Wire(gateways[0]) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
+    """A connection to the other gateway."""
+    async with Wire(gateways[1]) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url) as queue:
+        yield queue

@@ -1,0 +1,81 @@
+"""Cron jobs of clients, with raw frames."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py import Queue
+from tests.server.gateway.wire import Wire, failure, good
+
+
+async def names(wire: Wire) -> list[tuple[str, str]]:
+    return [(cron["queue"], cron["name"]) for cron in (await good(wire, "CronList"))["crons"]]
+
+
+async def test_cron_jobs_are_put_read_and_deleted(wire: Wire, other: Wire, queue: Queue) -> None:
+    name = f"{queue.name}-report"
+    put = {"name": name, "queue": queue.name, "schedule": "0 8 * * *", "timezone": "Europe/Berlin", "priority": 4}
+    cron = (await good(wire, "Cron", **put, jobName="mail", maxLimit=9))["cron"]
+    assert (cron["name"], cron["jobName"], cron["queue"], cron["schedule"]) == (name, "mail", queue.name, "0 8 * * *")
+    assert (cron["repeatEvery"], cron["executions"], cron["maxLimit"], cron["priority"]) == (None, 0, 9, 4)
+    assert isinstance(cron["nextRun"], float)
+    assert (await good(other, "CronGet", name=name))["cron"] == cron
+    assert (queue.name, name) in await names(other)
+    (scheduler,) = await queue.get_job_schedulers()
+    assert (scheduler.schedule.overlap, scheduler.schedule.misfire) == ("skip", "skip")
+    await good(other, "CronDelete", name=name)
+    assert await failure(wire, "CronDelete", name=name) == "Cron job not found"
+    assert await failure(wire, "CronGet", name=name) == "Cron job not found"
+    assert await queue.get_job_schedulers() == []
+
+
+async def test_name_moves_to_another_queue(wire: Wire, other: Wire, queue: Queue) -> None:
+    name, second = f"{queue.name}-move", f"{queue.name}-2"
+    await good(wire, "Cron", name=name, queue=queue.name, repeatEvery=60_000)
+    await good(other, "Cron", name=name, queue=second, repeatEvery=60_000)
+    assert (await good(wire, "CronGet", name=name))["cron"]["queue"] == second
+    assert await queue.get_job_schedulers() == []
+    await good(wire, "CronDelete", name=name)
+
+
+async def test_scheduler_of_python_is_found(wire: Wire, queue: Queue) -> None:
+    await queue.add("x", 1)  # lists the queue
+    name = f"{queue.name}-python"
+    await queue.upsert_job_scheduler(name, every=60_000, template=("tick", {"a": 1}))
+    assert (await good(wire, "CronGet", name=name))["cron"]["jobName"] == "tick"
+    await good(wire, "CronDelete", name=name)
+    assert await queue.get_job_schedulers() == []
+
+
+async def test_gateway_fires_cron_jobs_without_a_worker(wire: Wire, queue: Queue) -> None:
+    name = f"{queue.name}-tick"
+    options = {"maxAttempts": 5, "removeOnComplete": True}
+    await good(
+        wire, "Cron", name=name, queue=queue.name, repeatEvery=60_000, immediately=True, data={"a": 1},
+        uniqueKey="one", jobOptions=options,
+    )  # fmt: skip
+    job = (await good(wire, "PULL", queue=queue.name, owner="w", timeout=60_000))["job"]
+    assert (job["name"], job["data"], job["maxAttempts"]) == ("default", {"a": 1}, 5)
+    assert (job["uniqueKey"], job["removeOnComplete"]) == ("one", True)
+    assert (await good(wire, "CronGet", name=name))["cron"]["executions"] == 1
+    await good(wire, "CronDelete", name=name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, "Cron job must have either schedule or repeatEvery"),
+        ({"schedule": "* * * * *", "repeatEvery": 1}, "Cron job must not have both schedule and repeatEvery"),
+        ({"repeatEvery": -1}, "Cron repeatEvery must be a positive safe integer number of milliseconds"),
+        ({"repeatEvery": 1.5}, "Cron repeatEvery must be a positive safe integer number of milliseconds"),
+        ({"schedule": "nope"}, "Invalid cron expression: "),
+        ({"schedule": "* * * * *", "timezone": "Mars/X"}, "Invalid cron expression: "),
+        ({"repeatEvery": 1_000, "timezone": "UTC"}, "timezone requires schedule"),
+        ({"repeatEvery": 1_000, "skipIfNoWorker": True}, "skipIfNoWorker is not supported yet"),
+        ({"repeatEvery": 1_000, "jobOptions": {"color": 1}}, "jobOptions.color is not supported"),
+        ({"repeatEvery": 1_000, "jobOptions": {"maxAttempts": 0}}, "jobOptions.maxAttempts must be at least 1"),
+    ],
+)
+async def test_invalid_cron_job(wire: Wire, queue: Queue, fields: dict[str, Any], error: str) -> None:
+    assert (await failure(wire, "Cron", name="x", queue=queue.name, **fields)).startswith(error)
+    assert await queue.get_job_schedulers() == []

@@ -1,0 +1,94 @@
+"""Commands about groups, unique keys and logs, with raw frames."""
+
+from glidemq_py import Queue
+from tests.server.gateway.wire import Wire, failure, good
+
+
+async def add(wire: Wire, queue: str, group: str, count: int) -> None:
+    jobs = [{"data": number, "groupId": group} for number in range(count)]
+    await good(wire, "PUSHB", queue=queue, jobs=jobs)
+
+
+async def test_counts(wire: Wire, other: Wire, queue_name: str) -> None:
+    await add(wire, queue_name, "a", 3)
+    await add(wire, queue_name, "b", 2)
+    await good(wire, "PULL", queue=queue_name, owner="w")
+    counts = {
+        cmd: (await good(other, cmd, queue=queue_name, groupId="a"))["data"]["count"]
+        for cmd in ("GetGroupJobsCount", "GetGroupActiveCount")
+    }
+    assert counts == {"GetGroupJobsCount": 2, "GetGroupActiveCount": 1}
+    assert (await good(wire, "GetGroupsJobsCount", queue=queue_name))["data"]["count"] == 4
+
+
+async def test_limits_are_set_read_and_removed(wire: Wire, queue_name: str) -> None:
+    group = {"queue": queue_name, "groupId": "a"}
+    assert (await good(wire, "GetGroupRateLimit", **group))["data"]["limit"] is None
+    await good(wire, "SetGroupRateLimit", **group, max=1, duration=60_000)
+    assert (await good(wire, "GetGroupRateLimit", **group))["data"]["limit"] == {"max": 1, "duration": 60_000}
+    await add(wire, queue_name, "a", 2)
+    first = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
+    assert len(first["jobs"]) == 1
+    assert 0 < (await good(wire, "GetGroupRateLimitTtl", **group))["data"]["ttl"] <= 60_000
+    assert (await good(wire, "RemoveGroupRateLimit", **group))["data"]["removed"] == 1
+    assert (await good(wire, "RemoveGroupRateLimit", **group))["data"]["removed"] == 0
+    assert (await good(wire, "GetGroupRateLimitTtl", **group))["data"]["ttl"] == -2
+    await good(wire, "SetGroupConcurrency", **group, concurrency=1)
+    assert (await good(wire, "GetGroupConcurrency", **group))["data"]["concurrency"] == 1
+    assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
+    assert (await good(wire, "RemoveGroupConcurrency", **group))["data"]["removed"] == 1
+    assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"]["data"] == 1
+
+
+async def test_paused_group_is_not_served(wire: Wire, other: Wire, queue: Queue) -> None:
+    await queue.add("x", 1, fair_key="a")
+    group = {"queue": queue.name, "groupId": "a"}
+    assert (await good(wire, "PauseGroup", **group))["data"]["changed"] is True
+    assert (await good(wire, "PauseGroup", **group))["data"]["changed"] is False
+    assert (await good(other, "IsGroupPaused", **group))["data"]["paused"] is True
+    assert (await good(other, "PULL", queue=queue.name, owner="w"))["job"] is None
+    assert (await good(wire, "ResumeGroup", **group))["data"]["changed"] is True
+    assert (await good(other, "PULL", queue=queue.name, owner="w"))["job"]["groupId"] == "a"
+
+
+async def test_invalid_group(wire: Wire, queue_name: str) -> None:
+    assert await failure(wire, "PauseGroup", queue=queue_name) == "groupId is required"
+    assert await failure(wire, "PauseGroup", queue=queue_name, groupId="") == "groupId must be a non-empty string"
+    assert await failure(wire, "PauseGroup", queue=queue_name, groupId="\0a") == "groupId must not contain NUL"
+    error = await failure(wire, "SetGroupConcurrency", queue=queue_name, groupId="a", concurrency=0)
+    assert error == "concurrency must be at least 1"
+
+
+async def test_unique_keys(wire: Wire, other: Wire, queue_name: str) -> None:
+    key = {"queue": queue_name, "deduplicationId": "k"}
+    assert (await good(wire, "GetDeduplicationJobId", **key))["data"]["jobId"] is None
+    push = {"queue": queue_name, "data": 1, "uniqueKey": "k", "dedup": {"ttl": 600_000}}
+    first = (await good(wire, "PUSH", **push))["id"]
+    assert (await good(other, "GetDeduplicationJobId", **key))["data"]["jobId"] == first
+    assert (await good(other, "RemoveDeduplicationKey", **key))["data"]["count"] == 1
+    assert (await good(other, "RemoveDeduplicationKey", **key))["data"]["count"] == 0
+    second = (await good(wire, "PUSH", **push))["id"]
+    assert second != first
+    # The first job does not own the key any more.
+    assert (await good(wire, "RemoveJobDeduplicationKey", id=first))["data"]["removed"] is False
+    assert (await good(wire, "RemoveJobDeduplicationKey", id=second))["data"]["removed"] is True
+    assert (await good(wire, "RemoveJobDeduplicationKey", id="unknown"))["data"]["removed"] is False
+
+
+async def test_logs(wire: Wire, other: Wire, queue: Queue) -> None:
+    job = await queue.add("x", 1)
+    job_id = f"{queue.name}:{job.id}"
+    for level in ("warn", "info"):
+        await good(wire, "AddLog", id=job_id, message=level, level=level)
+    await good(wire, "AddLog", id=job_id, message="last")
+    assert await job.logs() == ["[WARNING] warn", "[INFO] info", "[INFO] last"]
+    found = (await good(other, "GetLogs", id=job_id, start=0, end=1))["data"]
+    assert found["count"] == 3
+    assert [(line["level"], line["message"]) for line in found["logs"]] == [("warn", "warn"), ("info", "info")]
+    await good(wire, "ClearLogs", id=job_id, keepLogs=1)
+    assert await job.logs() == ["[INFO] last"]
+    await good(wire, "ClearLogs", id=job_id)
+    assert await job.logs() == []
+    assert (await good(wire, "GetLogs", id="unknown"))["data"] == {"logs": [], "count": 0}
+    assert await failure(wire, "AddLog", id="unknown", message="x") == "Job not found"
+    assert "level must be one of" in await failure(wire, "AddLog", id=job_id, message="x", level="loud")
