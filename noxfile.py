@@ -139,6 +139,13 @@ def bench(session: "nox.Session") -> None:
     session.run("python", "-m", "tests.bench", *session.posargs, env={"GLIDEMQ_BENCH_CACHE": str(cache)})
 
 
+def bench_gateway(session: "nox.Session") -> None:
+    """Compare the gateway with bunqueue (npm) under bun. Arguments: those of tests/bench/gateway. Needs npm."""
+    session.install("-q", "-e", ".[embedded,speed,gateway]")
+    cache = Path(session.virtualenv.location) / "peers"
+    session.run("python", "-m", "tests.bench.gateway", *session.posargs, env={"GLIDEMQ_BENCH_CACHE": str(cache)})
+
+
 def bench_spark(session: "nox.Session") -> None:
     """Measure the Spark data source against plain processes. Arguments: those of tests/bench/spark.py. Needs Java."""
     session.install("-q", "-e", ".[embedded,speed,spark]", "redis", "psutil")
@@ -285,6 +292,7 @@ SESSIONS = (
     chaos,
     simulation,
     bench,
+    bench_gateway,
     bench_spark,
     spark,
     spark_versions,

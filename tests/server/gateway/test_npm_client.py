@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import platform
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,26 +10,19 @@ import pytest
 
 from glidemq_py import Job, Queue, Worker
 from glidemq_py.gateway import Gateway
-from tests.bench.install import PeerMissingError, npm_modules
+from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
+from tests.bench.install import PeerMissingError
 
 CLIENT = Path(__file__).with_name("npm_client.mjs")
-MACHINES = {"x86_64": "x64", "aarch64": "aarch64"}
-PACKAGES = ("bunqueue@2.9.5", "@oven/bun-linux-{}@1.4.4")
 
 
 @pytest.fixture(scope="session")
-def modules() -> Path:
-    """Return the folder of the client's packages. `GLIDEMQ_BUNQUEUE_MODULES` replaces the installation."""
-    named = os.environ.get("GLIDEMQ_BUNQUEUE_MODULES")
-    if named:
-        return Path(named)
-    machine = MACHINES.get(platform.machine())
-    if sys.platform != "linux" or machine is None:
-        pytest.skip("bunqueue: bun is not installed on this platform")
+def packages() -> BunqueuePackages:
+    """Return the installed packages."""
     try:
-        return npm_modules(*(name.format(machine) for name in PACKAGES))
+        return find_bunqueue()
     except PeerMissingError as error:
-        pytest.skip(f"bunqueue: {error}")
+        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -40,12 +31,11 @@ async def gateway(url: str) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-async def run(modules: Path, gateway: Gateway, what: str, queue: str) -> list[object]:
+async def run(packages: BunqueuePackages, gateway: Gateway, what: str, queue: str) -> list[object]:
     """Run the client; return the JSON values that it printed, one a line."""
-    bun = next((modules / "@oven").glob("bun-*/bin/bun"))
     process = await asyncio.create_subprocess_exec(
-        bun, CLIENT, what, str(gateway.port), queue, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "BUNQUEUE_CLIENT": str(modules / "bunqueue" / "dist" / "client" / "index.js")},
+        packages.bun, CLIENT, what, str(gateway.port), queue, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "BUNQUEUE_CLIENT": str(packages.client)},
     )  # fmt: skip
     try:
         async with asyncio.timeout(90):
@@ -57,26 +47,28 @@ async def run(modules: Path, gateway: Gateway, what: str, queue: str) -> list[ob
     return [json.loads(line) for line in out.decode().splitlines()]
 
 
-async def test_client_adds_and_processes(modules: Path, gateway: Gateway, queue_name: str) -> None:
-    printed = await run(modules, gateway, "both", queue_name)
+async def test_client_adds_and_processes(packages: BunqueuePackages, gateway: Gateway, queue_name: str) -> None:
+    printed = await run(packages, gateway, "both", queue_name)
     assert printed == [{"doubled": 42}, "completed"]
 
 
 async def test_python_worker_processes_jobs_of_the_client(
-    modules: Path, gateway: Gateway, url: str, queue_name: str
+    packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str
 ) -> None:
     async def handler(job: Job) -> object:
         return {"doubled": job.data["n"] * 2}
 
     async with Worker(queue_name, handler, url):
-        assert await run(modules, gateway, "add", queue_name) == ["completed", {"doubled": 42}]
+        assert await run(packages, gateway, "add", queue_name) == ["completed", {"doubled": 42}]
 
 
-async def test_client_processes_jobs_of_python(modules: Path, gateway: Gateway, url: str, queue_name: str) -> None:
+async def test_client_processes_jobs_of_python(
+    packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str
+) -> None:
     async with Queue(queue_name, url) as queue:
         good = await queue.add("double", {"n": 4})
         bad = await queue.add("fail", {"n": 5})
-        printed = await run(modules, gateway, "work", queue_name)
+        printed = await run(packages, gateway, "work", queue_name)
         assert printed == [2]
         assert await good.wait_until_finished() == {"doubled": 8}
         found = await queue.get_job(bad.id)

@@ -1,0 +1,1 @@
+"""The gateway compared with bunqueue: ``python -m tests.bench.gateway``."""
