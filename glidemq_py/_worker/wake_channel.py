@@ -98,9 +98,15 @@ class WakeChannels:
         self._subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._heard = asyncio.Event()
+        self._is_heard = False
         self._task: asyncio.Task[None] | None = None
         self._turn: Iterator[int] = iter(())
         self._next_round = 0.0
+
+    @property
+    def hears(self) -> bool:
+        """Whether messages arrive; if not, queues are only polled."""
+        return self._is_heard
 
     def channel(self, number: int, *, cluster: bool) -> WakeChannel:
         """Return the channel of a queue."""
@@ -124,6 +130,7 @@ class WakeChannels:
         async with self._opening:
             if self._sleepers or self._task is None:
                 return
+            self._is_heard = False
             task, self._task = self._task, None
             subscription, self._subscription = self._subscription, None
             await stop_task(task)
@@ -137,6 +144,7 @@ class WakeChannels:
             _log.warning("subscribing to wake-up channels failed; queues are polled instead: %s", error)
             return
         if self._subscription is None or not hasattr(transport, "config"):
+            self._is_heard = self._subscription is not None
             return
         # GLIDE subscribes in the background.
         self._heard.clear()
@@ -145,6 +153,7 @@ class WakeChannels:
                 while not self._heard.is_set():
                     await transport.command("PUBLISH", f"{self._prefix}0", "")
                     await asyncio.sleep(0.01)
+            self._is_heard = True
         except (GlideMQError, TimeoutError) as error:
             _log.warning(
                 "no message arrives on wake-up channels %s*; queues are polled instead: %r (permissions: +publish, "

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from glidemq_py._features.leases.lease import Lease
 
-__all__ = ["Held", "HeldJobs"]
+__all__ = ["FRESH_S", "Held", "HeldJobs"]
 
+FRESH_S: Final = 1.0
+"""How long after a fetch a renewal of its lock is answered from memory."""
 _MARGIN_S: Final = 60.0
 
 
@@ -26,6 +28,7 @@ class Held:
         expires_at: When the lock expires unless it is renewed, epoch ms of the server's clock.
         is_owned: Whether the client has the token, because it named an owner.
         is_kept: Whether the job stays locked if the connection is lost.
+        fetched_at: When it was fetched, monotonic seconds.
         forget_at: When this process forgets it, monotonic seconds.
     """
 
@@ -36,6 +39,7 @@ class Held:
     expires_at: int
     is_owned: bool
     is_kept: bool
+    fetched_at: float
     forget_at: float
 
 
@@ -61,19 +65,35 @@ class HeldJobs:
             del self._jobs[oldest]
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = Held(
-            connection, queue, token, lock_ms, lease.expires_at, is_owned, is_kept, now + lock_ms / 1_000 + _MARGIN_S
+            connection,
+            queue,
+            token,
+            lock_ms,
+            lease.expires_at,
+            is_owned,
+            is_kept,
+            now,
+            now + lock_ms / 1_000 + _MARGIN_S,
         )
 
     def find(self, job_id: str) -> Held | None:
         """Return the job with this id, or None."""
         return self._jobs.get(job_id)
 
-    def renewed(self, job_id: str, token: str, duration: int) -> None:
+    def is_fresh(self, job_id: str, token: str | None, duration: int | None) -> bool:
+        """Return whether the job was fetched so recently that its lock need not be renewed on the server."""
+        held = self._jobs.get(job_id)
+        return (
+            held is not None and token in (None, "", held.token) and duration in (None, held.lock_ms)
+            and time.monotonic() - held.fetched_at < FRESH_S
+        )  # fmt: skip
+
+    def renewed(self, job_id: str, token: str | None, duration: int | None) -> None:
         """Note that the lock was extended: the job stays locked if the connection is lost."""
         held = self._jobs.get(job_id)
-        if held is not None and held.token == token:
+        if held is not None and token in (None, "", held.token):
             held.is_kept = True
-            held.forget_at = time.monotonic() + duration / 1_000 + _MARGIN_S
+            held.forget_at = time.monotonic() + (duration or held.lock_ms) / 1_000 + _MARGIN_S
             self._jobs.move_to_end(job_id)
 
     def ended(self, job_id: str, token: str) -> None:

@@ -67,6 +67,16 @@ class JobIds:
         except (QueueNameError, GlideMQValidationError):
             return None
 
+    def known_queue(self, job_id: str) -> str | None:
+        """Return the queue of a job if this process knows it without a call."""
+        number = queue_number(job_id)
+        if number is not None:
+            return self._names.get(number)
+        try:
+            return engine_name(job_id.rpartition(":")[0])
+        except QueueNameError:
+            return None
+
     async def on_wire(self, queue: str, job_id: str) -> str:
         """Return the id of a job on the wire.
 

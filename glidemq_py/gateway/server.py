@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import random
+import secrets
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Self
 
 from glidemq_py._api.job_queue import Queue
@@ -18,8 +19,10 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._maintenance.queues import Maintenance
+from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.held import Held, HeldJobs
+from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
@@ -65,6 +68,9 @@ class Gateway:
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._hubs: dict[str, Hub] = {}
+        self._channels = WakeChannels()
+        self._owner = secrets.token_hex(8)
         self._maintained: dict[str, Maintenance] = {}
         self._lister: asyncio.Task[None] | None = None
         self._sessions: set[Session] = set()
@@ -143,7 +149,28 @@ class Gateway:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
 
+    async def hub(self, name: str) -> Hub:
+        """Return the hub of the queue of this name."""
+        queue = await self.queue(name)
+        if name not in self._hubs:
+            link = await queue._connected()
+            if name not in self._hubs:  # no other command was faster
+                self._hubs[name] = Hub(queue, link, self._owner, self._channels, self.transport)
+        return self._hubs[name]
+
+    def changed(self, fields: Mapping[str, Any]) -> None:
+        """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
+        queue, job_id = fields.get("queue"), fields.get("id")
+        if queue is None and isinstance(job_id, str):
+            queue = self.ids.known_queue(job_id)
+        hub = self._hubs.get(queue) if isinstance(queue, str) else None
+        if hub is not None:
+            hub.look()
+
     async def _close_queue(self, queue: Queue[Any, Any]) -> None:
+        hub = self._hubs.pop(queue.name, None)
+        if hub is not None:
+            await hub.close()
         maintenance = self._maintained.pop(queue.name, None)
         if maintenance is not None:
             await maintenance.close()

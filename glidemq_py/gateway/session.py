@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import secrets
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
@@ -17,6 +16,7 @@ from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
 from glidemq_py.gateway.held import HeldJobs
+from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
+_FETCHES: Final = frozenset(("PULL", "PULLB"))
+"""Commands that make no job ready."""
 _MAX_UNSTARTED: Final = 100
 """Frames that wait before the connection is read no further."""
 
@@ -58,6 +60,14 @@ class GatewayState(Protocol):
 
     async def queue(self, name: str) -> Queue[Any, Any]:
         """Return the open queue of this name."""
+        ...
+
+    async def hub(self, name: str) -> Hub:
+        """Return the hub of the queue of this name, through which jobs are fetched and reported."""
+        ...
+
+    def changed(self, fields: Mapping[str, Any]) -> None:
+        """Note that a command with these fields may have made jobs ready."""
         ...
 
     def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
@@ -105,8 +115,6 @@ class Session(asyncio.Protocol):
         self._is_ending = False
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
-        self.owner = secrets.token_hex(8)
-        """Owner of the leases of this connection."""
 
     # -- connection ------------------------------------------------------------------------------------------
 
@@ -231,7 +239,12 @@ class Session(asyncio.Protocol):
             raise CommandError("Not authenticated")
         if command is None:
             raise CommandError(f"Unknown command: {name}")
-        return {"ok": True, **await command.handler(self, check_fields(command, given))}
+        fields = check_fields(command, given)
+        try:
+            return {"ok": True, **await command.handler(self, fields)}
+        finally:
+            if name not in _FETCHES:
+                self.state.changed(fields)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from glidemq_py._core.calls import reading, working
-from glidemq_py._core.calls.working import AttemptStatus, BudgetVerdicts, ExchangeFlags, Finished, Leasing
+from glidemq_py._core.calls.working import AttemptStatus, BudgetVerdicts, ExchangeFlags, Finished, Leasing, WakeChannel
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
@@ -42,8 +42,8 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py._features.leases.lease import Lease
 
-__all__ = ["FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row", "exchange", "failed_rows",
-           "released_row"]  # fmt: skip
+__all__ = ["Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row", "exchange",
+           "failed_rows", "released_row"]  # fmt: skip
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
@@ -217,39 +217,56 @@ def _failed_row(
 # -- the call --------------------------------------------------------------------------------------------------
 
 
+class Exchanged(NamedTuple):
+    """Result of `exchange`."""
+
+    outcomes: list[LeaseOutcome]
+    """One per report."""
+    leases: list[Lease[Any, Any]]
+    next_due: int
+    """In how many ms the next job is due; -1 = unknown."""
+    now: int
+    """Time of the server, epoch ms."""
+    has_fewer: bool
+    """Whether no further job was ready."""
+
+
 async def exchange(
-    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None, make: Callable[[Run], Lease[Any, Any]]
-) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]], int]:
+    queue: LeasingQueue, reports: Sequence[Report], fetch: FetchOptions | None, make: Callable[[Run], Lease[Any, Any]],
+    channel: WakeChannel | None = None,
+) -> Exchanged:  # fmt: skip
     """Report leases, and fetch others with the last call.
 
-    Returns:
-        The outcome per report, the fetched leases, and in how many ms the next job is due (-1 = unknown).
+    Args:
+        queue: The queue.
+        reports: Any number; at most `ROWS_PER_CALL` per call.
+        fetch: What to fetch, or None.
+        make: Makes a lease.
+        channel: Is registered if no further job is ready: the next push publishes a message there.
 
     Raises:
         AmbiguousResultError: If the reply was lost twice.
     """
     link = await queue._connected()
     outcomes: list[LeaseOutcome] = []
-    leases: list[Lease[Any, Any]] = []
-    next_due = -1
+    found = Exchanged([], [], -1, 0, False)
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):
         piece = reports[start : start + ROWS_PER_CALL]
         is_last = start + ROWS_PER_CALL >= len(reports)
         wanted = fetch if is_last else None
-        work = _call(queue, link, piece, wanted, make)
+        work = _call(queue, link, piece, wanted, make, channel)
         if wanted is None:
             found = await work
         else:
-            found = await uncancelled(link.runtime, work, lambda late: _release_orphans(queue, late[1]))
-        outcomes += found[0]
-        leases, next_due = found[1], found[2]
-    return outcomes, leases, next_due
+            found = await uncancelled(link.runtime, work, lambda late: _release_orphans(queue, late.leases))
+        outcomes += found.outcomes
+    return found._replace(outcomes=outcomes)
 
 
 async def _call(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
-    make: Callable[[Run], Lease[Any, Any]],
-) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]], int]:  # fmt: skip
+    make: Callable[[Run], Lease[Any, Any]], channel: WakeChannel | None,
+) -> Exchanged:  # fmt: skip
     limits = [report.limit for report in reports]
     want, owner, lock, counts = (0, "", 0, False) if fetch is None else (
         fetch.count, fetch.owner, fetch.lock_duration, fetch.count_expiry
@@ -257,6 +274,7 @@ async def _call(
     call = working.exchange(
         link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
         charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, counts, limits if any(limits) else ()),
+        channel=channel if want else None,
     )  # fmt: skip
     sent = False
     try:
@@ -272,7 +290,8 @@ async def _call(
         runs = await _within_budgets(queue, link, runs, reply.budgets)
     if reply.flags & ExchangeFlags.OUTBOX_PENDING:
         await _deliver(link)
-    return outcomes, [make(run) for run in runs], reply.next_due
+    has_fewer = bool(reply.flags & ExchangeFlags.FEWER)
+    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
 
 
 def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseOutcome:

@@ -189,12 +189,12 @@ class Lease(Generic[DataT, ResultT]):
 
     async def _report(self, report: Report, fetch_next: int) -> list[Lease[Any, Any]]:
         fetch = next_fetch(self._queue, self._options, fetch_next)
-        (outcome,), leases, _ = await exchange(self._queue, [report], fetch, maker(self._queue, fetch))
-        if not outcome.applied:
-            await release_unwanted(self._queue, leases)
+        found = await exchange(self._queue, [report], fetch, maker(self._queue, fetch))
+        if not found.outcomes[0].applied:
+            await release_unwanted(self._queue, found.leases)
             raise LeaseLostError(self.id)
         self.ended = True
-        return leases
+        return found.leases
 
 
 def lock_ms(option: str, value: Milliseconds) -> int:
@@ -228,11 +228,11 @@ async def report_all(
     queue: LeasingQueue, leases: list[Lease[Any, Any]], reports: list[Report], fetch: FetchOptions | None
 ) -> tuple[list[LeaseOutcome], list[Lease[Any, Any]]]:
     """Report leases, and fetch others; return the outcomes and the fetched leases."""
-    outcomes, fetched, _ = await exchange(queue, reports, fetch, maker(queue, fetch))
-    for lease, outcome in zip(leases, outcomes, strict=True):
+    found = await exchange(queue, reports, fetch, maker(queue, fetch))
+    for lease, outcome in zip(leases, found.outcomes, strict=True):
         if outcome is LeaseOutcome.COMPLETED or outcome.applied:
             lease.ended = True
-    return outcomes, fetched
+    return found.outcomes, found.leases
 
 
 async def extend_all(

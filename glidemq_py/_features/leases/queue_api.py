@@ -104,11 +104,11 @@ async def fetch(
     make = maker(self, options)
     wakes = await self._wake_ups() if patience else None
     while True:
-        _, leases, next_due = await exchange(self, (), options, make)
+        found = await exchange(self, (), options, make)
         left = until - time.monotonic()
-        if leases or wakes is None or left <= 0:
-            return leases
-        await wakes.wait(left if next_due < 0 else min(left, next_due / 1_000))
+        if found.leases or wakes is None or left <= 0:
+            return found.leases
+        await wakes.wait(left if found.next_due < 0 else min(left, found.next_due / 1_000))
 
 
 def _fetch_options(

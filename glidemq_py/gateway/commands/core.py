@@ -13,7 +13,6 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease, maker
-from glidemq_py._features.leases.queue_api import LeaseReport
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
@@ -23,6 +22,7 @@ from glidemq_py.errors import (
     JobStateError,
     LeaseLostError,
 )
+from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
@@ -37,7 +37,6 @@ __all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
 DEFAULT_LOCK_MS: Final = 30_000
 _MOST_JOBS: Final = 250
 _MOST_CHARS: Final = 512 * 1_024
-_MOST_FETCHED: Final = 500
 _UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 
 _QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
@@ -142,7 +141,7 @@ async def _pull(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
-    count = min(given["count"], _MOST_FETCHED)
+    count = min(given["count"], MOST_FETCHED)
     jobs, tokens = await _fetch(session, given, count) if count else ([], [])
     return {"jobs": jobs} if given["owner"] is None else {"jobs": jobs, "tokens": tokens}
 
@@ -150,10 +149,8 @@ async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
-    fetching = queue.fetch(
-        count, lock_duration=lock_ms, wait=round(given["timeout"]), owner=session.owner, count_expiry=True
-    )
-    leases = await session.polled(fetching) or []
+    hub = await session.state.hub(queue.name)
+    leases = await session.polled(hub.fetch(count, lock_ms, given["timeout"] / 1_000)) or []
     # First all are remembered: if the connection is lost now, all are released.
     ids: list[str] = []
     for lease in leases:
@@ -225,8 +222,8 @@ class LeasedJob:
 
     async def _end(self, row: working.Finished) -> None:
         report = Report(row, self.lease._facts.limit, None)
-        (outcome,), _, _ = await exchange(self.queue, [report], None, maker(self.queue, None))
-        if not outcome.applied:
+        found = await exchange(self.queue, [report], None, maker(self.queue, None))
+        if not found.outcomes[0].applied:
             raise LeaseLostError(self.lease.id)
 
 
@@ -287,8 +284,9 @@ async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
 async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await leased_job(session, given["id"], given["token"])
     _remove_on_complete(job, given["removeOnComplete"])
-    report = await job.queue.complete_leases([(job.lease, json_value("result", given["result"]))])
-    return await _answer_of(await _reported(session, [job], report.outcomes))
+    result = json_value("result", given["result"])
+    outcomes = await (await session.state.hub(job.queue.name)).complete([(job.lease, result)])
+    return await _answer_of(await _reported(session, [job], outcomes))
 
 
 def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
@@ -314,8 +312,9 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
         pairs.setdefault(job.queue, []).append((job, json_value(f"results[{number}]", result)))
     lost: list[LeasedJob] = []
     for queue, of_queue in pairs.items():
-        report: LeaseReport[Any] = await queue.complete_leases([(job.lease, result) for job, result in of_queue])
-        lost += await _reported(session, [job for job, _ in of_queue], report.outcomes)
+        hub = await session.state.hub(queue.name)
+        outcomes = await hub.complete([(job.lease, result) for job, result in of_queue])
+        lost += await _reported(session, [job for job, _ in of_queue], outcomes)
     ignored = [job for job in lost if job.is_timed_out]
     for job in lost:
         if job not in ignored:
@@ -337,8 +336,9 @@ class ClientError(Exception):
 async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await leased_job(session, given["id"], given["token"])
     error = ClientError(given["error"], given["stack"] or ())
-    report = await job.queue.fail_leases([(job.lease, error)], retry=not given["unrecoverable"])
-    return await _answer_of(await _reported(session, [job], report.outcomes))
+    hub = await session.state.hub(job.queue.name)
+    outcome = await hub.fail(job.lease, error, retry=not given["unrecoverable"])
+    return await _answer_of(await _reported(session, [job], [outcome]))
 
 
 COMMANDS: Final = (

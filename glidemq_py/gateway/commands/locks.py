@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._features.leases.lease import MAX_LOCK_MS
-from glidemq_py.errors import JobRevokedError, LeaseLostError
-from glidemq_py.gateway.commands.core import leased_job
+from glidemq_py.gateway.commands.core import LeasedJob, leased_job
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -22,28 +22,36 @@ _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1_000, maximum=MAX_LO
 _IDS: Final = Field("ids", Kind.TEXTS, required=True)
 
 
-async def _renew(session: Session, job_id: str, token: str | None, duration: int | None) -> bool:
-    """Extend the lock of a job; return False if it is lost."""
-    held = session.state.held.find(job_id)
-    if not token and held is not None:
-        token = held.token
-    try:
-        job = await leased_job(session, job_id, token)
-    except CommandError:
-        return False
-    ms = duration or job.lock_ms
-    try:
-        await job.lease.extend(ms)
-    except LeaseLostError:
-        return False
-    except JobRevokedError:
-        pass  # the lock was extended
-    session.state.held.renewed(job_id, job.lease.token, ms)
-    return True
+_Renewal = tuple[str, str | None, int | None]
+"""Id of a job on the wire, token or None, and duration of the lock or None."""
+
+
+async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
+    """Extend the locks of jobs; return how many were extended."""
+    held, count = session.state.held, 0
+    calls: dict[tuple[Queue[Any, Any], int], list[LeasedJob]] = {}
+    for job_id, given, duration in renewals:
+        if held.is_fresh(job_id, given, duration):
+            held.renewed(job_id, given, duration)
+            count += 1
+            continue
+        known = held.find(job_id)
+        try:
+            job = await leased_job(session, job_id, given or (None if known is None else known.token))
+        except CommandError:
+            continue
+        calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
+    for (queue, ms), jobs in calls.items():
+        outcomes = await queue.extend_leases([job.lease for job in jobs], ms)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome.applied:
+                held.renewed(job.id, job.lease.token, ms)
+                count += 1
+    return count
 
 
 async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
-    if not await _renew(session, given["id"], given["token"], given["duration"]):
+    if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Job not found or not active (or invalid token)")
     return {"data": {"ok": True}}
 
@@ -53,14 +61,15 @@ async def _heartbeats(session: Session, given: Mapping[str, Any]) -> Answer:
     if tokens is not None and len(tokens) != len(ids):
         raise CommandError("tokens must have as many items as ids")
     nothing: list[Any] = [None] * len(ids)
-    count = 0
-    for job_id, token in zip(ids, tokens or nothing, strict=True):
-        count += await _renew(session, job_id, token if isinstance(token, str) else None, None)
+    pairs = zip(ids, tokens or nothing, strict=True)
+    count = await _renew(
+        session, [(job_id, token if isinstance(token, str) else None, None) for job_id, token in pairs]
+    )
     return {"data": {"ok": True, "count": count}}
 
 
 async def _extend(session: Session, given: Mapping[str, Any]) -> Answer:
-    if not given["token"] or not await _renew(session, given["id"], given["token"], given["duration"]):
+    if not given["token"] or not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Lock not found or invalid token")
     return {"id": UNDEFINED}
 
@@ -74,10 +83,9 @@ async def _extend_many(session: Session, given: Mapping[str, Any]) -> Answer:
         is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
         if not is_number or not 1_000 <= duration <= MAX_LOCK_MS:
             raise CommandError(f"durations[{number}] must be a number from 1000 to {MAX_LOCK_MS}")
-    count = 0
-    for job_id, token, duration in zip(ids, tokens, durations, strict=True):
-        count += bool(token) and await _renew(session, job_id, token, round(duration))
-    return {"count": count}
+    given_rows = zip(ids, tokens, durations, strict=True)
+    renewals = [(job_id, token, round(duration)) for job_id, token, duration in given_rows if token]
+    return {"count": await _renew(session, renewals)}
 
 
 COMMANDS: Final = (

@@ -1,0 +1,429 @@
+"""`Hub`: the fetches and reports of one queue that the clients of this process have in flight.
+
+They leave together, in at most `MOST_CALLS` exchanges at a time. There is no timer: a lone one leaves at once, and
+those that arrive meanwhile leave when a call has returned.
+
+A queue without ready jobs is known to be empty until a client of this process changes it, a message on the process's
+wake-up channel tells of a push, its next delayed job is due, or `STALE_S` have passed. Until then long polls sleep, and
+other polls are answered from memory after the first `FIRST_LOOKS`, so that a lone poll always looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls import working
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.leases.exchanging import (
+    Exchanged,
+    FetchOptions,
+    LeaseOutcome,
+    Report,
+    completed_row,
+    exchange,
+    failed_rows,
+)
+from glidemq_py._features.leases.lease import Lease, maker
+from glidemq_py._job.link import QueueLink
+from glidemq_py._worker.wake_channel import WakeChannels
+from glidemq_py.errors import ClosedError, GlideMQError
+
+__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "STALE_S", "Hub"]
+
+_log = get_logger(__name__)
+
+MOST_CALLS: Final = 2
+"""Exchanges of a queue in flight."""
+MOST_FETCHED: Final = 500
+"""Jobs and reports of a call."""
+STALE_S: Final = 5.0
+"""How long an empty queue is believed to be empty. Clients of other libraries may add jobs without a message."""
+FIRST_LOOKS: Final = 3
+"""Looks at an empty queue before polls are answered from memory."""
+_UNHEARD_S: Final = 0.05
+"""The same if no messages arrive."""
+_PASS_S: Final = 0.1
+"""How long a message waits for a poll that fetches the job, before another process is woken."""
+_FORGOTTEN_S: Final = 60.0
+"""The hub stops listening if no client has polled for so long."""
+
+AnyLease = Lease[Any, Any]
+
+
+class _Fetch:
+    """A fetch of a client."""
+
+    __slots__ = ("count", "future", "is_sent", "lock_ms", "timer")
+
+    def __init__(self, count: int, lock_ms: int, future: asyncio.Future[list[AnyLease]]) -> None:
+        self.count = count
+        self.lock_ms = lock_ms
+        self.future = future
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends the wait for a job; None if it does not wait any more."""
+        self.is_sent = False
+
+    def end(self, leases: list[AnyLease]) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(leases)
+
+    def fail(self, error: Exception) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+_Reported = tuple[Sequence[Report], asyncio.Future[list[LeaseOutcome]]]
+
+
+class Hub:
+    """Fetches and reports of one queue.
+
+    Args:
+        queue: The queue.
+        link: Its connection.
+        owner: Owner of the leases.
+        channels: Wake-ups of the process.
+        transport: Connection of the process.
+    """
+
+    def __init__(
+        self, queue: Queue[Any, Any], link: QueueLink, owner: str, channels: WakeChannels, transport: Transport
+    ) -> None:
+        self._queue = queue
+        self._link = link
+        self._owner = owner
+        self._channels = channels
+        self._loop = asyncio.get_running_loop()
+        self._reports: deque[_Reported] = deque()
+        self._fetches: deque[_Fetch] = deque()
+        self._sleeping: dict[_Fetch, None] = {}
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_scheduled = False
+        self._is_listening = False
+        self._is_closed = False
+        self._empty_until = 0.0
+        self._empty_at = 0
+        self._empty_looks = 0
+        self._messages = 0
+        self._is_woken = False
+        self._polled_at = 0.0
+        self._due: asyncio.TimerHandle | None = None
+        self.number = channels.next_number()
+        self.keys = link.keys
+        self.transport = transport
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    async def fetch(self, count: int, lock_ms: int, wait: float) -> list[AnyLease]:
+        """Fetch jobs.
+
+        Args:
+            count: Maximum number, up to `MOST_FETCHED`.
+            lock_ms: Duration of their locks.
+            wait: How long to wait if no job is ready, seconds.
+
+        Returns:
+            Their leases. If the caller is cancelled, its jobs are released.
+
+        Raises:
+            ClosedError: If the hub is closed.
+            GlideMQError: If the call failed.
+        """
+        self._check_open()
+        self._polled_at = self._loop.time()
+        if not self._is_listening:
+            self._listen()
+        is_empty = self._polled_at < self._empty_until
+        if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS:
+            return []
+        fetch = _Fetch(count, lock_ms, self._loop.create_future())
+        if wait > 0:
+            fetch.timer = self._loop.call_later(wait, self._give_up, fetch)
+        if is_empty and wait > 0:
+            self._sleep(fetch)
+        else:
+            self._fetches.append(fetch)
+            self._schedule()
+        try:
+            return await fetch.future
+        except asyncio.CancelledError:
+            if fetch.timer is not None:
+                fetch.timer.cancel()
+            self._sleeping.pop(fetch, None)
+            if fetch.future.done() and not fetch.future.cancelled() and fetch.future.exception() is None:
+                self._release(fetch.future.result())
+            raise
+
+    async def complete(self, results: Sequence[tuple[AnyLease, Any]]) -> list[LeaseOutcome]:
+        """Complete leases with their results; return the outcome of each.
+
+        Raises:
+            SerializationError: If a result cannot be serialized. Nothing was sent.
+            PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
+            GlideMQError: If the call failed.
+        """
+        serializer = self._link.serializer
+        return await self._report(
+            [Report(completed_row(serializer, lease._facts, result), lease._facts.limit, None)
+             for lease, result in results]
+        )  # fmt: skip
+
+    async def fail(self, lease: AnyLease, error: Exception, *, retry: bool) -> LeaseOutcome:
+        """Fail the attempt of a lease; see `Lease.fail`.
+
+        Raises:
+            GlideMQError: If the call failed.
+        """
+        rows = await failed_rows(self._link, [(lease, error)], retry)
+        (outcome,) = await self._report([Report(row, lease._facts.limit, None, error) for row in rows])
+        return outcome
+
+    async def _report(self, reports: Sequence[Report]) -> list[LeaseOutcome]:
+        self._check_open()
+        if not reports:
+            return []
+        future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
+        self._reports.append((reports, future))
+        self._schedule()
+        return await future
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Send what has arrived in this turn of the event loop at its end."""
+        if not self._is_scheduled and len(self._in_flight) < MOST_CALLS:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_scheduled = False
+        while len(self._in_flight) < MOST_CALLS and (self._reports or self._fetches):
+            task = self._loop.create_task(self._exchange(self._next_reports(), self._next_fetches()))
+            self._in_flight.add(task)
+            task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._schedule()
+
+    def _next_reports(self) -> list[_Reported]:
+        some: list[_Reported] = []
+        rows = 0
+        while self._reports and (not some or rows + len(self._reports[0][0]) <= MOST_FETCHED):
+            some.append(self._reports.popleft())
+            rows += len(some[-1][0])
+        return some
+
+    def _next_fetches(self) -> list[_Fetch]:
+        """Return the next fetches with equal locks."""
+        some: list[_Fetch] = []
+        jobs = 0
+        while self._fetches:
+            fetch = self._fetches[0]
+            if some and (jobs + fetch.count > MOST_FETCHED or fetch.lock_ms != some[0].lock_ms):
+                break
+            self._fetches.popleft()
+            fetch.is_sent = True
+            if not fetch.future.done():
+                some.append(fetch)
+                jobs += fetch.count
+        return some
+
+    async def _exchange(self, reported: list[_Reported], fetches: list[_Fetch]) -> None:
+        if not reported and not fetches:
+            return
+        options = channel = None
+        if fetches:
+            wanted = sum(fetch.count for fetch in fetches)
+            options = FetchOptions(wanted, fetches[0].lock_ms, self._owner, True)
+            if self._channels.hears:
+                channel = self._channels.channel(self.number, cluster=self.transport.is_cluster)
+        reports = [report for some, _ in reported for report in some]
+        messages = self._messages
+        try:
+            found = await exchange(self._queue, reports, options, maker(self._queue, options), channel)
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else ClosedError("the gateway is closing")
+            for _, future in reported:
+                if not future.done():
+                    future.set_exception(failure)
+            for fetch in fetches:
+                fetch.fail(failure)
+            if not isinstance(error, Exception):
+                raise
+            return
+        done = 0
+        for some, future in reported:
+            if not future.done():
+                future.set_result(found.outcomes[done : done + len(some)])
+            done += len(some)
+        self._note(found, bool(fetches), messages == self._messages)
+        self._distribute(fetches, found.leases)
+
+    def _note(self, found: Exchanged, has_fetched: bool, is_silent: bool) -> None:
+        """Note whether the queue is empty; ``is_silent``: no message arrived during the call."""
+        now = self._loop.time()
+        if found.outcomes:
+            self._empty_until = 0.0  # a slot of a limit may be free, or a job retried
+        if found.leases:
+            self._empty_looks = 0
+        if has_fetched and found.has_fewer:
+            self._is_woken = False
+            self._empty_looks += not found.leases
+            if is_silent:
+                self._empty_at = found.now
+                self._empty_until = now + (STALE_S if self._channels.hears else _UNHEARD_S)
+        elif has_fetched:
+            self._empty_until = 0.0
+            if self._is_woken:
+                self._loop.call_later(_PASS_S, self._pass_on)
+        if found.next_due >= 0:
+            self._empty_until = min(self._empty_until, now + found.next_due / 1_000)
+        if self._sleeping:
+            self._set_timer()
+
+    def _distribute(self, fetches: Sequence[_Fetch], leases: list[AnyLease]) -> None:
+        start = 0
+        for fetch in fetches:
+            if fetch.future.done():
+                continue
+            fetch.is_sent = False
+            mine = leases[start : start + fetch.count]
+            start += len(mine)
+            if mine or fetch.timer is None:
+                fetch.end(mine)
+            elif self._loop.time() < self._empty_until:
+                self._sleep(fetch)
+            else:
+                self._fetches.append(fetch)
+        self._release(leases[start:])  # of clients that have left
+
+    def _release(self, leases: Sequence[AnyLease]) -> None:
+        if leases:
+            self._start(self._release_all(leases))
+
+    async def _release_all(self, leases: Sequence[AnyLease]) -> None:
+        try:
+            await self._queue.release_leases(leases)
+        except GlideMQError as error:
+            _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _sleep(self, fetch: _Fetch) -> None:
+        self._sleeping[fetch] = None
+        if self._due is None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        self._due = self._loop.call_at(self._empty_until, self._look)
+
+    def look(self) -> None:
+        """Believe no longer that the queue is empty: a client of this process has changed it."""
+        self._messages += 1
+        self._empty_until = 0.0
+        self._look()
+
+    def _look(self) -> None:
+        """Send the sleeping fetches: the queue may have jobs."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self._sleeping:
+            self._fetches.extend(self._sleeping)
+            self._sleeping.clear()
+            self._schedule()
+
+    def _give_up(self, fetch: _Fetch) -> None:
+        fetch.timer = None
+        if not fetch.is_sent:  # else it gets what its call fetches
+            self._sleeping.pop(fetch, None)
+            fetch.end([])
+
+    def _listen(self) -> None:
+        self._is_listening = True
+        self._start(self._channels.add(self))
+
+    async def _stop_listening(self) -> None:
+        self._is_listening = False
+        self._empty_until = 0.0
+        await self._channels.remove(self)
+
+    @property
+    def position(self) -> str:
+        """See `Sleeper.position`."""
+        return "0" if self._empty_at == 0 else f"{self._empty_at - 1}-18446744073709551615"
+
+    def woken(self) -> None:
+        """See `Sleeper.woken`."""
+        self._messages += 1
+        self._is_woken = True
+        self._empty_until = 0.0
+        if not self._sleeping and not self._fetches:
+            self._loop.call_later(_PASS_S, self._pass_on)
+        self._look()
+
+    def found(self) -> None:
+        """See `Sleeper.found`."""
+        if self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping:
+            self._start(self._stop_listening())
+            return
+        self._empty_until = 0.0
+        self._look()
+
+    def checked(self, exists: bool) -> None:
+        """See `Sleeper.checked`."""
+        if self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping:
+            self._start(self._stop_listening())
+
+    def _pass_on(self) -> None:
+        """Wake another process, unless this one has found that no job is left."""
+        if not self._is_woken or self._is_closed:
+            return
+        if self._in_flight:
+            self._loop.call_later(_PASS_S, self._pass_on)
+            return
+        self._is_woken = False
+        self._start(self._wake_another())
+
+    async def _wake_another(self) -> None:
+        try:
+            await self.transport.call(working.pass_wake_up(self.keys.meta))
+        except GlideMQError as error:
+            _log.debug("gateway: queue %r: waking another process failed: %s", self._queue.name, error)
+
+    # -- closing ---------------------------------------------------------------------------------------------
+
+    def _start(self, work: Any) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the gateway is closed")
+
+    async def close(self) -> None:
+        """Wait for the calls in flight, and end the fetches that wait. Idempotent."""
+        self._is_closed = True
+        for fetch in (*self._sleeping, *self._fetches):
+            fetch.end([])
+        self._sleeping.clear()
+        self._fetches.clear()
+        if self._due is not None:
+            self._due.cancel()
+        while self._in_flight or self._tasks:
+            await asyncio.wait((*self._in_flight, *self._tasks))
+        await self._channels.remove(self)

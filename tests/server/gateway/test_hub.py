@@ -1,0 +1,161 @@
+"""Tests of the hub: what leaves in few calls, what is answered from memory, and who is woken."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import Queue
+from glidemq_py._features.leases import exchanging
+from glidemq_py.gateway import Gateway, held, hub
+from tests.server.gateway.wire import Wire, good, packed
+
+
+@pytest.fixture
+def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
+    return gateways[0]
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return (reports, wanted jobs) of each exchange. An empty queue stays known as empty until a message arrives."""
+    sent: list[tuple[int, int]] = []
+    exchange: Any = exchanging.exchange
+
+    async def counted(queue: Any, reports: Any, fetch: Any, *others: Any) -> Any:
+        sent.append((len(reports), 0 if fetch is None else fetch.count))
+        return await exchange(queue, reports, fetch, *others)
+
+    monkeypatch.setattr(hub, "exchange", counted)
+    monkeypatch.setattr(hub, "STALE_S", 1_000.0)
+    return sent
+
+
+async def listening(gateway: Gateway, wire: Wire, queue: str) -> None:
+    """Poll until the gateway hears messages, and the queue is known to be empty."""
+    async with asyncio.timeout(60):
+        while not gateway._channels.hears:
+            await good(wire, "PULL", queue=queue)
+        for _ in range(hub.FIRST_LOOKS):
+            await good(wire, "PULL", queue=queue)
+
+
+async def all_of(wire: Wire, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+    """Send commands in one piece; return their answers in this order."""
+    wire.send(b"".join(packed({**command, "reqId": number}) for number, command in enumerate(commands)))
+    answers = [await wire.receive() for _ in commands]
+    assert all(answer["ok"] for answer in answers), answers
+    return sorted(answers, key=lambda answer: int(answer["reqId"]))
+
+
+async def test_commands_in_flight_leave_together(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await good(wire, "PULL", queue=queue.name, owner="w")
+    for number in range(20):
+        await queue.add("x", number)
+    exchanges.clear()
+    pull = {"cmd": "PULL", "queue": queue.name, "owner": "w"}
+    answers = await all_of(wire, *[pull] * 20)
+    assert sorted(answer["job"]["data"] for answer in answers) == list(range(20))
+    assert sum(wanted for _, wanted in exchanges) == 20
+    assert len(exchanges) <= hub.MOST_CALLS + 1
+    exchanges.clear()
+    acks = [{"cmd": "ACK", "id": each["job"]["id"], "token": each["token"], "result": 1} for each in answers]
+    await all_of(wire, *acks)
+    assert sum(reports for reports, _ in exchanges) == 20
+    assert len(exchanges) <= hub.MOST_CALLS + 1
+    assert (await queue.get_job_counts()).completed == 20
+
+
+async def test_polls_on_an_empty_queue_are_answered_from_memory(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateway, wire, queue.name)
+    exchanges.clear()
+    for _ in range(100):
+        assert (await good(wire, "PULL", queue=queue.name))["job"] is None
+    assert exchanges == []
+    await good(wire, "PUSH", queue=queue.name, data=1)
+    assert (await good(wire, "PULL", queue=queue.name))["job"]["data"] == 1  # a client sees its own push at once
+
+
+async def test_job_of_another_process_is_found(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateway, wire, queue.name)
+    await queue.add("x", 1)
+    async with asyncio.timeout(60):
+        while (await good(wire, "PULL", queue=queue.name))["job"] is None:
+            pass
+
+
+async def test_long_poll_ends_with_a_job_of_another_process(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateway, wire, queue.name)
+    polling = asyncio.create_task(good(wire, "PULL", queue=queue.name, timeout=60_000))
+    await asyncio.sleep(0)
+    await queue.add("x", 1)
+    assert (await polling)["job"]["data"] == 1
+
+
+async def test_long_poll_ends_when_a_delayed_job_is_due(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateway, wire, queue.name)
+    await queue.add("x", 1, delay=300)
+    assert (await good(wire, "PULL", queue=queue.name, timeout=60_000))["job"]["data"] == 1
+
+
+async def test_long_poll_without_a_job_ends_after_its_timeout(gateway: Gateway, wire: Wire, queue_name: str) -> None:
+    assert (await good(wire, "PULL", queue=queue_name, timeout=50))["job"] is None
+    assert (await good(wire, "PULLB", queue=queue_name, count=3, timeout=50, owner="w"))["jobs"] == []
+
+
+async def test_client_that_left_takes_no_job_along(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateway, wire, queue.name)
+    async with Wire(gateway) as leaving:
+        leaving.send(packed({"cmd": "PULL", "queue": queue.name, "timeout": 60_000}))
+        await good(leaving, "Ping")  # the PULL has begun
+    await good(wire, "PUSH", queue=queue.name, data=1)
+    assert (await good(wire, "PULL", queue=queue.name, timeout=60_000))["job"]["data"] == 1
+
+
+async def test_message_that_no_client_waits_for_wakes_another_gateway(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    await listening(gateways[1], other, queue.name)
+    polling = asyncio.create_task(good(other, "PULL", queue=queue.name, timeout=60_000))
+    await asyncio.sleep(0)
+    await listening(gateways[0], wire, queue.name)  # registered last, so it gets the message
+    await queue.add("x", 1)
+    assert (await polling)["job"]["data"] == 1
+
+
+async def test_fresh_locks_are_renewed_in_memory(
+    gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    extend: Any = Queue.extend_leases
+
+    async def counted(self: Any, leases: Any, duration: Any) -> Any:
+        calls.append(len(leases))
+        return await extend(self, leases, duration)
+
+    monkeypatch.setattr(Queue, "extend_leases", counted)
+    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    await queue.add_bulk([("x", number) for number in range(5)])
+    fetched = await good(wire, "PULLB", queue=queue.name, count=5, owner="w")
+    ids, tokens = [job["id"] for job in fetched["jobs"]], fetched["tokens"]
+    assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=tokens))["data"]["count"] == 5
+    assert calls == []
+    bad = [*tokens[1:], tokens[0]]
+    assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=bad))["data"]["count"] == 0
+    monkeypatch.setattr(held, "FRESH_S", 0.0)
+    assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=tokens))["data"]["count"] == 5
+    assert calls == [5]
+    await good(wire, "JobHeartbeat", id=ids[0], token=tokens[0], duration=60_000)
+    assert calls == [5, 1]
