@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
@@ -15,17 +13,16 @@ from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchang
 from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease, maker
 from glidemq_py.errors import (
     AmbiguousResultError,
-    BulkAddError,
     GlideMQValidationError,
     JobDataError,
     JobNotFoundError,
-    JobStateError,
     LeaseLostError,
 )
+from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, push_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -35,9 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
 
 DEFAULT_LOCK_MS: Final = 30_000
-_MOST_JOBS: Final = 250
-_MOST_CHARS: Final = 512 * 1_024
-_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 
 _QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
 _ID: Final = Field("id", required=True)
@@ -53,8 +47,12 @@ _FETCH: Final = (
 
 
 async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"id": await _add(session, given["queue"], given)}
+
+
+async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
     async with session.pushing:
-        queue = await session.state.queue(given["queue"])
+        queue = await session.state.queue(name_of_queue)
         await queue.connect()
         session.state.maintain(queue)
         name, data, options = await push_of(session.state.ids, queue.name, given)
@@ -66,67 +64,23 @@ async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
         job = await queue.add(name, data, durable=durable, **options)
     except JobNotFoundError as error:
         raise CommandError(f"Dependency job not found: {error.job_id}") from None
-    return {"id": await session.state.ids.on_wire(queue.name, job.id)}
+    return await session.state.ids.on_wire(queue.name, job.id)
 
 
 async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
-    if len(given["jobs"]) > _MOST_JOBS:
-        raise CommandError(f"jobs must have at most {_MOST_JOBS} items")
-    if not given["jobs"]:
+    jobs = given["jobs"]
+    if not jobs:
         return {"ids": []}
+    if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
+        try:
+            return {"ids": [await _add(session, given["queue"], check_all(JOB_FIELDS, jobs[0]))]}
+        except CommandError as error:
+            raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        await queue.connect()
         session.state.maintain(queue)
-        jobs, is_durable = await _checked(session, queue.name, given["jobs"])
-    durable = True if is_durable else None
-    try:
-        added = await _add_all(queue, jobs, durable)
-    except BulkAddError as error:
-        raise CommandError(await _taken_back(queue, error)) from None
-    return {"ids": [await session.state.ids.on_wire(queue.name, job.id) for job in added]}
-
-
-async def _checked(session: Session, queue: str, given: Sequence[Any]) -> tuple[list[Push], bool]:
-    jobs: list[Push] = []
-    is_durable, chars = False, 0
-    for number, each in enumerate(given):
-        if not is_map(each):
-            raise CommandError(f"jobs[{number}]: must be a map")
-        try:
-            fields = check_all(JOB_FIELDS, each)
-            jobs.append(await push_of(session.state.ids, queue, fields))
-        except CommandError as error:
-            raise CommandError(f"jobs[{number}]: {error}") from None
-        if chars > _MOST_CHARS:
-            raise CommandError(f"jobs[{number}]: the data of the jobs before it exceeds {_MOST_CHARS} characters")
-        if len(given) > 1:
-            chars += len(json.dumps(jobs[-1][1], ensure_ascii=False, separators=(",", ":")))
-        is_durable = is_durable or fields["durable"]
-    return jobs, is_durable
-
-
-async def _add_all(queue: Queue[Any, Any], jobs: list[Push], durable: bool | None) -> list[Any]:
-    try:
-        return await queue.add_bulk(jobs, durable=durable)
-    except BulkAddError as error:
-        if not any(isinstance(each, AmbiguousResultError) for each in error.results):
-            raise
-    return await queue.add_bulk(jobs, durable=durable)  # the ids make it safe to add the jobs again
-
-
-async def _taken_back(queue: Queue[Any, Any], error: BulkAddError) -> str:
-    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error."""
-    message = ""
-    results = cast("Sequence[Any]", error.results)
-    for number, each in enumerate(results):
-        if isinstance(each, BaseException):
-            what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
-            message = message or f"jobs[{number}]: {what}"
-            continue
-        with contextlib.suppress(JobStateError):
-            await queue.remove(each.id, states=_UNSTARTED)
-    return message
+        ids = await push_many(session.state.ids, queue, jobs)
+    return {"ids": [await session.state.ids.on_wire(queue.name, job_id) for job_id in ids]}
 
 
 # -- fetching --------------------------------------------------------------------------------------------------
@@ -344,7 +298,7 @@ async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
 COMMANDS: Final = (
     Command("PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS)),
     Command(
-        "PUSHB", "core", _push_many, "Add up to 250 jobs, all or none; each has the fields of `PUSH`.",
+        "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
         (_QUEUE, Field("jobs", Kind.LIST, required=True)),
     ),
     Command("PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FETCH),

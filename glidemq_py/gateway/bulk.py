@@ -1,0 +1,217 @@
+"""PUSHB: many jobs, all or none.
+
+Up to `ROWS_AT_ONCE` jobs are added in one atomic call. More are staged first, then committed in one step, and then
+added piece by piece: no worker sees a part of what is refused, and what is committed is added even if this process
+dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+from glidemq_py._api.bulk import BulkAdd, spec_of
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls import reading
+from glidemq_py._core.calls.adding import DATA, Row, encode_row, request
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.queue_list import register
+from glidemq_py._features.staged_writes import (
+    WriteId,
+    decide_write,
+    open_write,
+    publish_write,
+    run_async,
+    stage,
+    undo_write,
+)
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    BulkAddError,
+    GlideMQError,
+    JobNotFoundError,
+    JobStateError,
+    StagedWriteError,
+)
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
+from glidemq_py.gateway.table import CommandError, check_all, is_map
+
+__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "push_many"]
+
+MOST_JOBS: Final = 100_000
+ROWS_AT_ONCE: Final = 250
+"""Jobs of one atomic call: about 2 ms of server time."""
+_CHARS_AT_ONCE: Final = 512 * 1_024
+_PIECES_TOGETHER: Final = 8
+_WRITE_MS: Final = 60_000
+"""Lifetime of staged jobs without any change, and of the memory of the write."""
+_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
+
+
+async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -> list[str]:
+    """Add jobs, all or none; return their ids in this package.
+
+    Raises:
+        CommandError: If a job is invalid or refused. Nothing was added.
+        GlideMQError: If a call failed.
+    """
+    if len(given) > MOST_JOBS:
+        raise CommandError(f"jobs must have at most {MOST_JOBS} items")
+    jobs, is_durable = await _checked(ids, queue.name, given)
+    link = await queue._connected()
+    if len(jobs) <= ROWS_AT_ONCE:
+        bulk = BulkAdd(link, jobs, queue.options.default_job_options, not queue.options.events)
+        if len(jobs) == 1 or sum(len(_data(row)) for row in bulk.rows[:-1]) <= _CHARS_AT_ONCE:
+            return await _add_at_once(queue, link, jobs, bulk, is_durable)
+        rows = bulk.rows
+    else:
+        rows = await _rows(queue, link, jobs)
+    _check_staged(jobs, is_durable)
+    await _add_staged(link, rows, quiet=not queue.options.events)
+    if not link.is_listed:
+        await register(link)
+    return await _ids(queue, link, jobs)
+
+
+def _data(row: Row) -> str:
+    return cast("str", row[DATA])
+
+
+async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[Push], bool]:
+    jobs: list[Push] = []
+    is_durable = False
+    for number, each in enumerate(given):
+        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)  # other connections are served meanwhile
+        if not is_map(each):
+            raise CommandError(f"jobs[{number}]: must be a map")
+        try:
+            fields = check_all(JOB_FIELDS, each)
+            jobs.append(await push_of(ids, queue, fields))
+        except CommandError as error:
+            raise CommandError(f"jobs[{number}]: {error}") from None
+        is_durable = is_durable or fields["durable"]
+    return jobs, is_durable
+
+
+# -- one call --------------------------------------------------------------------------------------------------
+
+
+async def _add_at_once(
+    queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], bulk: BulkAdd, is_durable: bool
+) -> list[str]:
+    try:
+        try:
+            added = await _run(queue, link, jobs, bulk, is_durable)
+        except BulkAddError as error:
+            if not any(isinstance(each, AmbiguousResultError) for each in error.results):
+                raise
+            added = await queue.add_bulk(jobs, durable=is_durable or None)  # the ids make it safe to add them again
+    except BulkAddError as error:
+        raise CommandError(await _taken_back(queue, error)) from None
+    return [job.id for job in added]
+
+
+async def _run(queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], bulk: BulkAdd, is_durable: bool) -> list[Any]:
+    if is_durable:
+        return await queue.add_bulk(jobs, durable=True)
+    added = await queue._run_bulk(bulk)
+    if not link.is_listed:
+        await register(link)
+    return added
+
+
+async def _taken_back(queue: Queue[Any, Any], error: BulkAddError) -> str:
+    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error."""
+    message = ""
+    results = cast("Sequence[Any]", error.results)
+    for number, each in enumerate(results):
+        if isinstance(each, BaseException):
+            what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
+            message = message or f"jobs[{number}]: {what}"
+            continue
+        with contextlib.suppress(JobStateError):
+            await queue.remove(each.id, states=_UNSTARTED)
+    return message
+
+
+# -- staged ----------------------------------------------------------------------------------------------------
+
+
+def _check_staged(jobs: Sequence[Push], is_durable: bool) -> None:
+    """Reject what only a call of its own can check or confirm."""
+    size = f"a PUSHB of more than {ROWS_AT_ONCE} jobs or {_CHARS_AT_ONCE} characters"
+    if is_durable:
+        raise CommandError(f"durable is not supported in {size}")
+    for number, (_, _, options) in enumerate(jobs):
+        if "depends_on" in options:
+            raise CommandError(f"jobs[{number}]: dependsOn is not supported in {size}")
+
+
+async def _rows(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[Row]:
+    rows: list[Row] = []
+    for number, job in enumerate(jobs):
+        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        name, data, options = spec_of(job, number, queue.options.default_job_options)
+        rows.append(encode_row(link, name, data, options, f"jobs[{number}].data"))
+    return rows
+
+
+def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    start = chars = 0
+    for end, row in enumerate(rows):
+        if end > start and (end - start >= ROWS_AT_ONCE or chars > _CHARS_AT_ONCE):
+            yield rows[start:end]
+            start, chars = end, 0
+        chars += len(_data(row))
+    yield rows[start:]
+
+
+async def _add_staged(link: QueueLink, rows: Sequence[Row], *, quiet: bool) -> None:
+    """Stage the jobs, commit them, and add them.
+
+    Raises:
+        GlideMQError: If a call failed before the commit. Nothing was added.
+    """
+    transport, keys = link.transport, link.keys
+    write = WriteId(id=f"gateway-{secrets.token_hex(12)}", home=keys, ttl=_WRITE_MS, keep=_WRITE_MS)
+    blobs = [request(piece, quiet) for piece in _pieces(rows)]
+    try:
+        await transport.call(open_write(write, create=True))
+        for first in range(0, len(blobs), _PIECES_TOGETHER):
+            some = enumerate(blobs[first : first + _PIECES_TOGETHER], first)
+            calls = [stage(write, keys, f"p{number}", 0, blob, unique=False) for number, blob in some]
+            for reply in await asyncio.gather(*map(transport.call, calls)):
+                if reply.state != "open":
+                    raise StagedWriteError(write.id, keys.name, reply.state)
+        winners = [(f"p{number}", 1) for number in range(len(blobs))]
+        await run_async(transport, decide_write(write, {keys.name: winners}))
+    except GlideMQError:
+        if await run_async(transport, undo_write(write)):
+            raise
+        # The commit was applied, and its reply lost.
+    await run_async(transport, publish_write(write))
+
+
+async def _ids(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[str]:
+    """Return the ids of jobs after a staged write: that of the existing job, if a unique key has prevented one."""
+    ids: list[str] = [options["job_id"] for _, _, options in jobs]
+    keyed = {options["job_id"]: options["deduplication"]["id"] for _, _, options in jobs if "deduplication" in options}
+    missing = dict(keyed)
+    wanted = list(keyed)
+    for first in range(0, len(wanted), ROWS_AT_ONCE):
+        call = reading.records(link.keys.meta, wanted[first : first + ROWS_AT_ONCE], ("timestamp",))
+        for job_id, _ in await link.transport.call(call):
+            missing.pop(job_id, None)
+    holders: dict[str, str] = {}
+    for job_id, key in missing.items():
+        holder = await queue.get_deduplication_job(key)
+        if holder is not None:
+            holders[job_id] = holder.id
+    return [holders.get(job_id, job_id) for job_id in ids]
