@@ -13,10 +13,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
-from glidemq_py._api.bulk import BulkAdd, spec_of
+from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
-from glidemq_py._core.calls.adding import DATA, Row, encode_row, request
+from glidemq_py._core.calls.adding import DATA, Row, add, request
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
@@ -39,7 +40,9 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
+from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
+from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "push_many"]
 
@@ -64,18 +67,19 @@ async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -
         raise CommandError(f"jobs must have at most {MOST_JOBS} items")
     jobs, is_durable = await _checked(ids, queue.name, given)
     link = await queue._connected()
-    if len(jobs) <= ROWS_AT_ONCE:
-        bulk = BulkAdd(link, jobs, queue.options.default_job_options, not queue.options.events)
-        if len(jobs) == 1 or sum(len(_data(row)) for row in bulk.rows[:-1]) <= _CHARS_AT_ONCE:
-            return await _add_at_once(queue, link, jobs, bulk, is_durable)
-        rows = bulk.rows
+    rows, chosen = await _rows(queue, link, jobs)
+    fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
+    if fits and (is_durable or TELEMETRY.on or any("depends_on" in options for _, _, options in jobs)):
+        return await _add_specially(queue, jobs, durable=is_durable or None)
+    if fits:
+        found = await _add_at_once(queue, link, jobs, rows, chosen)
     else:
-        rows = await _rows(queue, link, jobs)
-    _check_staged(jobs, is_durable)
-    await _add_staged(link, rows, quiet=not queue.options.events)
+        _check_staged(jobs, is_durable)
+        await _add_staged(link, rows, quiet=not queue.options.events)
+        found = await _ids(queue, link, jobs)
     if not link.is_listed:
         await register(link)
-    return await _ids(queue, link, jobs)
+    return found
 
 
 def _data(row: Row) -> str:
@@ -103,40 +107,56 @@ async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[
 
 
 async def _add_at_once(
-    queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], bulk: BulkAdd, is_durable: bool
+    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], rows: Sequence[Row], chosen: Sequence[JobOptions]
 ) -> list[str]:
+    call = add(link.keys.meta, rows, not queue.options.events)
+    try:
+        reply = await link.transport.call(call)
+    except AmbiguousResultError:
+        reply = await link.transport.call(call)  # the ids make it safe to add them again
+    results: list[Any] = []
+    for (name, data, _), options, result in zip(jobs, chosen, reply.results, strict=True):
+        try:
+            results.append(
+                result if type(result) is str else added_job(link, name, data, options, reply.now, result).id
+            )
+        except GlideMQError as error:
+            results.append(error)
+    if any(isinstance(each, GlideMQError) for each in results):
+        raise CommandError(await _taken_back(queue, results))
+    return results
+
+
+async def _add_specially(queue: Queue[Any, Any], jobs: list[Push], *, durable: bool | None) -> list[str]:
+    """Add jobs that need more than one call."""
     try:
         try:
-            added = await _run(queue, link, jobs, bulk, is_durable)
+            added = await queue.add_bulk(jobs, durable=durable)
         except BulkAddError as error:
             if not any(isinstance(each, AmbiguousResultError) for each in error.results):
                 raise
-            added = await queue.add_bulk(jobs, durable=is_durable or None)  # the ids make it safe to add them again
+            added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
-        raise CommandError(await _taken_back(queue, error)) from None
+        results = [each if isinstance(each, BaseException) else cast("Any", each).id for each in error.results]
+        raise CommandError(await _taken_back(queue, results)) from None
     return [job.id for job in added]
 
 
-async def _run(queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], bulk: BulkAdd, is_durable: bool) -> list[Any]:
-    if is_durable:
-        return await queue.add_bulk(jobs, durable=True)
-    added = await queue._run_bulk(bulk)
-    if not link.is_listed:
-        await register(link)
-    return added
+async def _taken_back(queue: Queue[Any, Any], results: Sequence[Any]) -> str:
+    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
 
-
-async def _taken_back(queue: Queue[Any, Any], error: BulkAddError) -> str:
-    """Delete the jobs of a bulk of which some were refused, unless they have started; return the error."""
+    Args:
+        queue: The queue.
+        results: The id or error of each job.
+    """
     message = ""
-    results = cast("Sequence[Any]", error.results)
     for number, each in enumerate(results):
         if isinstance(each, BaseException):
             what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"
             continue
         with contextlib.suppress(JobStateError):
-            await queue.remove(each.id, states=_UNSTARTED)
+            await queue.remove(each, states=_UNSTARTED)
     return message
 
 
@@ -153,14 +173,18 @@ def _check_staged(jobs: Sequence[Push], is_durable: bool) -> None:
             raise CommandError(f"jobs[{number}]: dependsOn is not supported in {size}")
 
 
-async def _rows(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[Row]:
+async def _rows(
+    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]
+) -> tuple[list[Row], list[JobOptions]]:  # fmt: skip
     rows: list[Row] = []
+    chosen: list[JobOptions] = []
     for number, job in enumerate(jobs):
         if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        name, data, options = spec_of(job, number, queue.options.default_job_options)
-        rows.append(encode_row(link, name, data, options, f"jobs[{number}].data"))
-    return rows
+        row, options = row_of(queue, link, job, number)
+        rows.append(row)
+        chosen.append(options)
+    return rows, chosen
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

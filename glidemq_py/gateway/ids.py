@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 import time
 import zlib
 from collections.abc import Callable
@@ -22,6 +23,8 @@ MAX_QUEUES: Final = 2**24
 _COUNTER_BITS: Final = 12
 _RANDOM_BITS: Final = 30
 _CHECK_BITS: Final = 8
+_RANDOM_KEPT: Final = 1_024
+"""Random numbers that are got at a time."""
 _SHAPE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 
 
@@ -41,17 +44,20 @@ class IdMaker:
         now: Returns the time, epoch ms.
     """
 
-    __slots__ = ("_last", "_now")
+    __slots__ = ("_last", "_now", "_random")
 
     def __init__(self, now: Callable[[], int] = _now_ms) -> None:
         self._now = now
         self._last = 0
+        self._random: list[int] = []
 
     def make(self, queue: int) -> str:
         """Return a new id of a job of the queue with this number."""
         # Time and counter in one number: a counter that overflows moves on to the next millisecond.
         self._last = moment = max(self._now() << _COUNTER_BITS, self._last + 1)
-        rest = queue << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        if not self._random:
+            self._random = list(struct.unpack(f"{_RANDOM_KEPT}I", secrets.token_bytes(4 * _RANDOM_KEPT)))
+        rest = queue << _RANDOM_BITS | self._random.pop() & (2**_RANDOM_BITS - 1)
         content = moment << 54 | rest
         low = rest << _CHECK_BITS | _check_bits(content)
         high = (moment >> _COUNTER_BITS) << 16 | 0x7000 | (moment & (2**_COUNTER_BITS - 1))

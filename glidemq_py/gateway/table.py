@@ -6,10 +6,10 @@ Dispatch, validation, the table in the documentation and the fuzzer of the tests
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
 
@@ -53,6 +53,9 @@ class Kind(StrEnum):
     ANY = "any value"
     UNSUPPORTED = "not supported"
     """Absent, or a value without effect."""
+
+
+_QUEUES: Final = (Kind.QUEUE, Kind.STRICT_QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +105,58 @@ def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
     return check_all(command.fields, given)
 
 
-def check_all(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[str, Any]:
+class _Plan:
+    """The fields of a command by name, so that only those given are checked."""
+
+    __slots__ = ("by_name", "defaults", "fields", "needed")
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self.by_name = {field.name: field for field in fields}
+        self.needed = [field for field in fields if field.required or field.kind in _QUEUES]
+        self.defaults = {field.name: field.default for field in fields}
+
+
+_plans: dict[int, _Plan] = {}
+"""Plans by the identity of their tuple, which a plan keeps alive."""
+
+
+def check_all(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the values of fields, with defaults for the absent ones.
+
+    Args:
+        fields: A tuple that is declared once.
+        given: The values.
 
     Raises:
         CommandError: If a field is missing or invalid; the message names it.
     """
-    return {field.name: check_field(field, given.get(field.name)) for field in fields}
+    plan = _plans.get(id(fields))
+    if plan is None:
+        plan = _plans[id(fields)] = _Plan(fields)
+    by_name = plan.by_name
+    values = plan.defaults.copy()
+    for field in plan.needed:
+        values[field.name] = check_field(field, given.get(field.name))
+    for name, value in given.items():
+        known = by_name.get(name)
+        if known is not None and value is not None:
+            values[name] = check_field(known, value)
+    return values
 
 
-def check_nested(name: str, fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[str, Any]:
+def check_nested(name: str, fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the values of the map in a field; the names of its items are all known.
 
     Raises:
         CommandError: If an item is unknown, missing or invalid; the message names it.
     """
-    listed = tuple(fields)
-    known = {field.name for field in listed}
+    known = {field.name for field in fields}
     for key in given:
         if key not in known:
             raise CommandError(f"{name}.{key} is not supported")
     try:
-        return check_all(listed, given)
+        return check_all(fields, given)
     except CommandError as error:
         raise CommandError(f"{name}.{error}") from None
 

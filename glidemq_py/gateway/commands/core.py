@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease, maker
+from glidemq_py._features.queue_list import register
 from glidemq_py.errors import (
     AmbiguousResultError,
     GlideMQValidationError,
@@ -23,13 +25,17 @@ from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, push_of
+from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
+
+T = TypeVar("T")
 
 DEFAULT_LOCK_MS: Final = 30_000
 
@@ -53,18 +59,31 @@ async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
-        await queue.connect()
+        link = await queue._connected()
+        adder = await queue._adder_here()
         session.state.maintain(queue)
         name, data, options = await push_of(session.state.ids, queue.name, given)
-    durable = True if given["durable"] else None
+    if given["durable"] or "depends_on" in options or TELEMETRY.on:
+        durable = True if given["durable"] else None
+        try:
+            job = await _again(lambda: queue.add(name, data, durable=durable, **options))
+        except JobNotFoundError as error:
+            raise CommandError(f"Dependency job not found: {error.job_id}") from None
+        return await session.state.ids.on_wire(queue.name, job.id)
+    row, checked = row_of(queue, link, (name, data, options))
+    now, result = await _again(lambda: adder.add(row))
+    if not link.is_listed:
+        await register(link)
+    job_id = result if isinstance(result, str) else added_job(link, name, data, checked, now, result).id
+    return await session.state.ids.on_wire(queue.name, job_id)
+
+
+async def _again(add: Callable[[], Awaitable[T]]) -> T:
+    """Add a job, again if the reply was lost: its id makes it safe."""
     try:
-        job = await queue.add(name, data, durable=durable, **options)
+        return await add()
     except AmbiguousResultError:
-        # The id makes it safe to add the job again.
-        job = await queue.add(name, data, durable=durable, **options)
-    except JobNotFoundError as error:
-        raise CommandError(f"Dependency job not found: {error.job_id}") from None
-    return await session.state.ids.on_wire(queue.name, job.id)
+        return await add()
 
 
 async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._core.calls.adding import encode_row
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features import staged_writes
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import bulk
+from glidemq_py.gateway.ids import IdMaker
+from glidemq_py.gateway.rows import row_of
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -121,3 +125,22 @@ async def test_too_many_jobs_are_rejected(wire: Wire, queue: Queue, monkeypatch:
     monkeypatch.setattr(bulk, "MOST_JOBS", 300)
     assert await failure(wire, "PUSHB", queue=queue.name, jobs=many(301)) == "jobs must have at most 300 items"
     assert await queue.count() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"attempts": 3, "backoff": {"type": "exponential", "delay": 1_000, "jitter": 1.0, "max_delay": 3_600_000}},
+        {"delay": 5_000, "ttl": 60_000, "rank": 7},
+        {"rank": -3, "lifo": True, "remove_on_complete": {"count": 5}},
+        {"tags": ["a"], "fair_key": "g", "priority": 2},
+        {"deduplication": {"id": "u", "ttl": 5_000}},
+    ],
+)
+async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options: dict[str, Any]) -> None:
+    link, ids = await queue._connected(), IdMaker()
+    for number in range(3):
+        given = {"job_id": ids.make(1), **options}
+        row, _ = row_of(queue, link, (f"n{number}", {"n": number}, given))
+        assert row == encode_row(link, f"n{number}", {"n": number}, JobOptions(**given))
