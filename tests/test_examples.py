@@ -219,6 +219,37 @@ EXPECTED = {
         r"GET /reports/1 -> 200 .*'state': 'completed'.*'result': 'report of 2025'",
         r"GET /reports/999 -> 404",
     ],
+    "with_fastapi": [
+        r"POST /reports/2025 -> 202 \{'job': '1'\}",
+        r"GET /reports/1\?wait=30 -> 200 \{'state': 'completed', 'result': 'report of 2025'\}",
+        r"GET /reports/999 -> 404",
+    ],
+    "with_flask": [r"202 \{'job': '1'\}", r"202 \{'job': '2'\}", r"shop@example\.org writes to (ada|bob), job [12]"],
+    "with_django": [
+        r"jobs before the commit: 0",
+        r"jobs before the commit: 1",
+        r"rolled back: no gear in stock",
+        r"jobs: 1",
+        r"shipped nut",
+    ],
+    "with_sentry": [
+        r"3 events, 1 trace",
+        r"transaction POST /welcome \['queue\.publish'\]",
+        r"error ConnectionError no route to host .*'glidemq\.job_id': '1'",
+        r"transaction welcome \['queue\.process'\]",
+    ],
+    "with_structlog": [
+        r'"event": "adding", "request_id": "8f3a"',
+        r'"event": "sending", "job_id": "1", .*"queue": "emails", "request_id": "8f3a"',
+        r'\{"event": "done"\}',
+    ],
+    "with_sqlalchemy": [
+        r"ada: 0 jobs before the commit",
+        r"mallory: rolled back, not welcome",
+        r"bob: 1 jobs before the commit",
+        r"welcome, user 1",
+        r"welcome, user 2",
+    ],
     "graceful_shutdown": [
         r"closing",
         r"part 0 done",

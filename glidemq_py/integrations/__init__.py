@@ -1,4 +1,5 @@
-"""Integrations with libraries of others, one module each: `sentry`, `structlog`, `fastapi`, `sqlalchemy`.
+"""Integrations with libraries of others, one module each.
 
-Each module needs its library, which no extra installs: you have it already, or do not need the module.
+`fastapi`, `flask`, `django`, `django_tasks`, `sqlalchemy`, `sentry`, `structlog`. Each module needs its library, which
+no extra installs: you have it already, or do not need the module.
 """
