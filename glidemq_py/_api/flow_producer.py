@@ -322,7 +322,8 @@ class FlowProducer(AsyncOnly):
             if not TELEMETRY.on:
                 now = await add()
             else:
-                now = await observed(operation, plan[0].link.keys.name, [job.row for job in plan], add, details)
+                queue, rows = plan[0].link.keys.name, [job.row for job in plan]
+                now = await observed(operation, queue, transport, rows, add, details)
             for job in plan:
                 if not job.link.is_listed:
                     await queue_list.register(job.link)

@@ -363,7 +363,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             await check_dependencies(link, (awaited,))
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
         if TELEMETRY.on:
-            now, result = await observed_add(adder.add, self.name, row, options)
+            now, result = await observed_add(adder.add, self.name, link.transport, row, options)
         else:
             now, result = await adder.add(row)
         if not link.is_listed:
@@ -430,7 +430,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _run_bulk(self, bulk: BulkAdd) -> list[Job[Any, Any]]:
         if TELEMETRY.on:
-            return await observed("add_bulk", self.name, bulk.rows, bulk.run)
+            return await observed("add_bulk", self.name, self._transport, bulk.rows, bulk.run)
         return await bulk.run()
 
     async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:

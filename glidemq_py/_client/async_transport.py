@@ -391,6 +391,7 @@ class AsyncTransport:
             each._client = client
         self._tick_marks.clear()
         self.interruptions.record()
+        self.interruptions.count("half-open")
         _log.warning("%s", half_open(self.config))
         pending = list(old._pending_futures.values())
         old._pending_futures.clear()

@@ -337,6 +337,7 @@ class ThreadTransport:
             self._client = client
             self._answered += 1  # calls of other threads that time out later must not replace the new client
         self.interruptions.record()
+        self.interruptions.count("half-open")
         _log.warning("%s", half_open(self.config))
 
     def _is_silent(self, key: str | bytes) -> bool:

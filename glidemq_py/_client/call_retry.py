@@ -109,6 +109,7 @@ class CallRetry:
         if failure.outcome is CallOutcome.PERMANENT:
             return None
         self._interruptions.record(self._tag)
+        self._interruptions.count(failure.name)
         if not failure.is_temporary or not (failure.outcome is CallOutcome.NOT_EXECUTED or self._repeatable):
             return None
         now = time.monotonic()

@@ -48,6 +48,11 @@ class DrivenTransport:
         return getattr(self._blocking, "server", None)
 
     @property
+    def config(self) -> Any:
+        """The client's configuration; None in memory."""
+        return getattr(self._blocking, "config", None)
+
+    @property
     def library(self) -> Library:
         """The rendering of the function library that is called; only for connections of GLIDE."""
         return cast("ThreadTransport", self._blocking).library

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -214,14 +215,24 @@ _log = get_logger(__name__)
 _LOG_AFTER_S: Final = 1.0
 _LOG_EVERY_S: Final = 10.0
 _MAX_TAGS: Final = 1_000
+_COUNT_EVERY_S: Final = 1.0
+"""All calls that are pending when a connection is lost fail, one after the other: they are one interruption."""
+
+_observers: list[Callable[[str], None]] = []
+
+
+def observe_interruptions(observer: Callable[[str], None]) -> None:
+    """Call ``observer`` with the reason of each interruption of a connection; for the metrics of the process."""
+    _observers.append(observer)
 
 
 class Interruptions:
     """Time of the last transient failure or slow reply of a group of connections. Thread-safe."""
 
-    __slots__ = ("_last", "_last_by_tag", "_logged")
+    __slots__ = ("_counted", "_last", "_last_by_tag", "_logged")
 
     def __init__(self) -> None:
+        self._counted: dict[str, float] = {}
         self._last: float | None = None
         self._last_by_tag: dict[str, float] = {}
         self._logged: float | None = None
@@ -237,6 +248,18 @@ class Interruptions:
             self._last = now
         else:
             self._last_by_tag[tag] = now
+
+    def count(self, reason: str) -> None:
+        """Report an interruption to the observers, but the same reason at most once per second.
+
+        Args:
+            reason: Name of a row of the classification table, such as "disconnected", or "half-open".
+        """
+        now = time.monotonic()
+        if now - self._counted.get(reason, -_COUNT_EVERY_S) >= _COUNT_EVERY_S:
+            self._counted[reason] = now
+            for observer in _observers:
+                observer(reason)
 
     def retrying(self, function: str, failure: Failure, cause: object, started: float) -> None:
         """Log a warning if a call first sent at ``started`` has been retried for over 1 s."""

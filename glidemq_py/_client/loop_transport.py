@@ -203,6 +203,11 @@ class LoopTransport:
         last = self._last
         return self._own_interruptions if last is None or last.transport is None else last.transport.interruptions
 
+    @property
+    def config(self) -> Any:
+        """The configuration of the most recently used connection; None before the first, and in memory."""
+        return None if self._last is None else getattr(self._last.transport, "config", None)
+
     async def connected(self) -> LoopConnection:
         """Return the connection of the running loop; open it on first use.
 

@@ -179,7 +179,7 @@ class OutcomeReporting:
             status = status_after_lost_reply(finished, status)
         if TELEMETRY.on:
             for meter in TELEMETRY.meters:
-                meter.job_reported(self._name, _OUTCOMES.get(status, "stale"))
+                meter.job_reported(self._name, job.name, _OUTCOMES.get(status, "stale"))
         if status == AttemptStatus.OK:
             if listeners.wanted("completed"):
                 listeners.emit("completed", job, finished.result)

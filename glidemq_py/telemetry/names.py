@@ -5,9 +5,10 @@ See https://opentelemetry.io/docs/specs/semconv/messaging/.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes", "span_name"]
+__all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes", "server_of", "span_name"]
 
 TRACER_NAME: Final = "glide-mq"
 """Name of the tracer and the meter, as in glide-mq for Node."""
@@ -16,6 +17,8 @@ BATCH_COUNT: Final = "messaging.batch.message_count"
 MESSAGE_ID: Final = "messaging.message.id"
 ERROR_TYPE: Final = "error.type"
 SYSTEM: Final = "glidemq"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 
 SENT: Final = "messaging.client.sent.messages"
 CONSUMED: Final = "messaging.client.consumed.messages"
@@ -37,9 +40,18 @@ def span_name(operation: str, queue: str) -> str:
     return f"{operation} {queue}"
 
 
-def attributes(operation: str, kind: str, queue: str) -> dict[str, Any]:
+def server_of(transport: object) -> dict[str, Any]:
+    """Return the attributes of the server: of a cluster, its first configured node. Empty if it is in memory."""
+    addresses: Any = getattr(getattr(transport, "config", None), "addresses", None)
+    if not addresses:
+        return {}
+    return {SERVER_ADDRESS: addresses[0].host, SERVER_PORT: addresses[0].port}
+
+
+def attributes(operation: str, kind: str, queue: str, server: Mapping[str, Any]) -> dict[str, Any]:
     """Return the common attributes of spans and measurements; ``kind`` is "send" or "process"."""
     return {
+        **server,
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
 from opentelemetry import metrics
 
 from glidemq_py.telemetry import names
+from glidemq_py.telemetry.state import Start
 
 __all__ = ["OtelMeter", "otel_meter"]
 
@@ -37,29 +39,40 @@ class OtelMeter:
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
 
-    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
+    def sent(
+        self, queue: str, operation: str, jobs: Sequence[str], seconds: float, error: str | None,
+        server: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         """See `Meter`."""
-        attributes = _attributes(operation, "send", queue, error)
-        self._sent.add(jobs, attributes)
+        attributes = _attributes(operation, "send", queue, error, server)
+        self._sent.add(len(jobs), attributes)
         self._operation.record(seconds, attributes)
 
-    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
+    def began(self, queue: str, jobs: Sequence[Start], server: Mapping[str, Any]) -> None:
         """See `Meter`."""
-        self._consumed.add(jobs, _attributes("process", "process", queue, None))
+        self._consumed.add(len(jobs), _attributes("process", "process", queue, None, server))
 
-    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
+    def ran(
+        self, queue: str, jobs: Sequence[Start], seconds: float, error: str | None, server: Mapping[str, Any]
+    ) -> None:
         """See `Meter`."""
-        self._process.record(seconds, _attributes("process", "process", queue, error))
+        self._process.record(seconds, _attributes("process", "process", queue, error, server))
 
-    def job_reported(self, queue: str, outcome: str) -> None:
+    def job_reported(self, queue: str, name: str, outcome: str) -> None:
+        """Do nothing: the conventions have no such metric."""
+
+    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
+        """Do nothing: the conventions have no such metric."""
+
+    def interrupted(self, reason: str) -> None:
         """Do nothing: the conventions have no such metric."""
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:
         """Do nothing: the conventions have no such metric."""
 
 
-def _attributes(operation: str, kind: str, queue: str, error: str | None) -> dict[str, Any]:
-    attributes = names.attributes(operation, kind, queue)
+def _attributes(operation: str, kind: str, queue: str, error: str | None, server: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = names.attributes(operation, kind, queue, server)
     if error is not None:
         attributes[names.ERROR_TYPE] = error
     return attributes

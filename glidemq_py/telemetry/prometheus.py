@@ -6,7 +6,11 @@ docs/operate/prometheus.md describes names and labels.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import importlib
+import importlib.metadata
+import platform
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -16,16 +20,16 @@ from glidemq_py._client.driven_transport import DrivenTransport
 from glidemq_py._client.runtime import run_immediately
 from glidemq_py._client.transport import ConnectionSource
 from glidemq_py._core.calls.reading import Gauges, gauges
-from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.telemetry.state import TELEMETRY, Start
 
 try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover
@@ -136,89 +140,160 @@ def _bounds(buckets: Iterable[float]) -> tuple[float, ...]:
     return bounds
 
 
+OTHER: Final = "_other"
+"""Value of a label that has too many values."""
+_MAX_NAMES: Final = 10_000
+_SCHEDULES: Final = 1_000
+
+
+class _Labels:
+    """The values of a label per queue, up to a maximum; further ones are counted together."""
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._known: dict[str, set[str]] = {}
+
+    def of(self, queue: str, value: str) -> str:
+        """Return the value of the label."""
+        known = self._known.setdefault(queue, set())
+        if value not in known:
+            if len(known) >= self._maximum:
+                return OTHER
+            known.add(value)
+        return value
+
+
 class ProcessMetrics:
     """Records the operations of the queues and workers of this process until `close`.
 
     Args:
         registry: registry of the metrics.
-        buckets: upper bounds of both histograms in seconds, in ascending order.
+        buckets: upper bounds of the histograms in seconds, in ascending order.
+        names: maximum number of job names per queue that become a label ``name`` of the metrics of jobs; further names
+            are counted together as "_other". 0, the default, omits the label.
 
     Raises:
         GlideMQValidationError: an option is invalid, or the registry already contains these metrics.
     """
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Iterable[float] = _SECONDS) -> None:
+    def __init__(
+        self, registry: CollectorRegistry = REGISTRY, *, buckets: Iterable[float] = _SECONDS, names: int = 0
+    ) -> None:
         bounds = _bounds(buckets)
+        check_int("names", names, 0, _MAX_NAMES)
         if not isinstance(registry, CollectorRegistry):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("registry", registry, "must be a prometheus_client.CollectorRegistry")
         self._registry = registry
+        self._names = _Labels(names)
+        self._by_name = names > 0
+        self._schedules = _Labels(_SCHEDULES)
+        labels = ["queue", "name"] if names else ["queue"]
+        given: Any = {"registry": registry}
         try:
-            self._added = Counter("glidemq_jobs_added", "Jobs that were added.", ["queue"], registry=registry)
+            self._added = Counter("glidemq_jobs_added", "Jobs that were added.", labels, **given)
         except ValueError:
             raise GlideMQValidationError("registry", registry, "already contains these metrics") from None
-        self._add_errors = Counter("glidemq_add_errors", "Adds that failed.", ["queue", "error"], registry=registry)
+        self._add_errors = Counter("glidemq_add_errors", "Adds that failed.", ["queue", "error"], **given)
         self._wait = Histogram(
-            "glidemq_job_wait_seconds",
-            "Time from ready to the start of the first attempt.",
-            ["queue"],
-            registry=registry,
-            buckets=bounds,
-        )
-        self._run = Histogram(
-            "glidemq_job_run_seconds", "Run time of handlers.", ["queue"], registry=registry, buckets=bounds
-        )
-        self._attempts = Counter("glidemq_attempts", "Attempts by outcome.", ["queue", "outcome"], registry=registry)
+            "glidemq_job_wait_seconds", "Time from ready to the start of the first attempt.", labels,
+            buckets=bounds, **given,
+        )  # fmt: skip
+        self._late = Histogram(
+            "glidemq_job_lateness_seconds", "Time from the due time of a delayed job to its start.",
+            labels, buckets=bounds, **given,
+        )  # fmt: skip
+        self._run = Histogram("glidemq_job_run_seconds", "Run time of handlers.", labels, buckets=bounds, **given)
+        self._attempts = Counter("glidemq_attempts", "Attempts by outcome.", [*labels, "outcome"], **given)
         self._redelivered = Counter(
-            "glidemq_redeliveries",
-            "Stalled jobs that were returned to waiting.",
-            ["queue"],
-            registry=registry,
+            "glidemq_redeliveries", "Stalled jobs that were returned to waiting.", ["queue"], **given
         )
         self._lost = Counter(
-            "glidemq_stalled_failures",
-            "Jobs that failed because they stalled too often.",
-            ["queue"],
-            registry=registry,
+            "glidemq_stalled_failures", "Jobs that failed because they stalled too often.", ["queue"], **given
         )
         self._stale = Counter(
             "glidemq_stale_attempts", "Attempts whose result was rejected: another worker had locked the job.",
-            ["queue"], registry=registry,
+            ["queue"], **given,
         )  # fmt: skip
+        self._fires = Counter(
+            "glidemq_schedule_jobs", "Jobs that schedulers have added.", ["queue", "schedule"], **given
+        )
+        self._fire_late = Histogram(
+            "glidemq_schedule_lateness_seconds", "Time from the due time of a scheduler to the add of its job.",
+            ["queue"], buckets=bounds, **given,
+        )  # fmt: skip
+        self._interruptions = Counter(
+            "glidemq_connection_interruptions", "Interruptions of connections to the server.", ["reason"], **given
+        )
+        self._build = Gauge(
+            "glidemq_build_info", "1, with the versions of this process.", ["version", "python", "glide"], **given
+        )
+        # Not an import: the package imports this one.
+        version: str = importlib.import_module("glidemq_py").__version__
+        self._build.labels(version, platform.python_version(), _glide_version()).set(1)
         TELEMETRY.add_meter(self)
 
     def close(self) -> None:
         """Stop recording and unregister the metrics."""
         TELEMETRY.remove_meter(self)
-        for each in (self._added, self._add_errors, self._wait, self._run, self._attempts, self._redelivered,
-                     self._lost, self._stale):  # fmt: skip
+        for each in (self._added, self._add_errors, self._wait, self._late, self._run, self._attempts,
+                     self._redelivered, self._lost, self._stale, self._fires, self._fire_late, self._interruptions,
+                     self._build):  # fmt: skip
             with contextlib.suppress(KeyError):
                 self._registry.unregister(each)
 
-    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
+    def _labels(self, queue: str, name: str) -> tuple[str, ...]:
+        return (queue, self._names.of(queue, name)) if self._by_name else (queue,)
+
+    def sent(
+        self, queue: str, operation: str, jobs: Sequence[str], seconds: float, error: str | None,
+        server: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         """See `Meter`."""
-        if error is None:
-            self._added.labels(queue).inc(jobs)
-        else:
+        if error is not None:
             self._add_errors.labels(queue, error).inc()
+            return
+        for labels, number in Tally(self._labels(queue, name) for name in jobs).items():
+            self._added.labels(*labels).inc(number)
 
-    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
+    def began(self, queue: str, jobs: Sequence[Start], server: Mapping[str, Any]) -> None:
         """See `Meter`."""
-        histogram = self._wait.labels(queue)
-        for wait in waits:
-            histogram.observe(wait)
+        for job in jobs:
+            labels = self._labels(queue, job.name)
+            if job.wait is not None:
+                self._wait.labels(*labels).observe(job.wait)
+            if job.late is not None:
+                self._late.labels(*labels).observe(job.late)
 
-    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
-        """See `Meter`."""
-        self._run.labels(queue).observe(seconds)
+    def ran(
+        self, queue: str, jobs: Sequence[Start], seconds: float, error: str | None, server: Mapping[str, Any]
+    ) -> None:
+        """See `Meter`. A batch of several names is counted for the first."""
+        self._run.labels(*self._labels(queue, jobs[0].name)).observe(seconds)
 
-    def job_reported(self, queue: str, outcome: str) -> None:
+    def job_reported(self, queue: str, name: str, outcome: str) -> None:
         """See `Meter`."""
         if outcome == "stale":
             self._stale.labels(queue).inc()
         else:
-            self._attempts.labels(queue, outcome).inc()
+            self._attempts.labels(*self._labels(queue, name), outcome).inc()
+
+    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
+        """See `Meter`."""
+        self._fires.labels(queue, self._schedules.of(queue, schedule)).inc(jobs)
+        self._fire_late.labels(queue).observe(late)
+
+    def interrupted(self, reason: str) -> None:
+        """See `Meter`."""
+        self._interruptions.labels(reason).inc()
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:
         """See `Meter`."""
         self._redelivered.labels(queue).inc(recovered)
         self._lost.labels(queue).inc(failed)
+
+
+def _glide_version() -> str:
+    try:
+        return importlib.metadata.version("valkey-glide")
+    except importlib.metadata.PackageNotFoundError:
+        return ""

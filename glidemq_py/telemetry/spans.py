@@ -13,7 +13,7 @@ from glidemq_py._core.rows import FIELDS
 from glidemq_py.errors import JobSignal
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.context import carrier_of, context_of, with_context
-from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.telemetry.state import TELEMETRY, Start
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -32,7 +32,7 @@ _NAME, _OPTS = FIELDS["new_job"].index("name"), FIELDS["new_job"].index("opts")
 
 
 async def observed_add(
-    add: Callable[[Row], Awaitable[tuple[int, Any]]], queue: str, row: Row, options: JobOptions
+    add: Callable[[Row], Awaitable[tuple[int, Any]]], queue: str, transport: object, row: Row, options: JobOptions
 ) -> tuple[int, Any]:
     """Add one row within a span; return the reply of ``add``: ``now`` and the result."""
 
@@ -44,12 +44,13 @@ async def observed_add(
     details = {
         names.JOB_NAME: row[_NAME], names.JOB_DELAY: options.delay or 0, names.JOB_PRIORITY: options.priority or 0,
     }  # fmt: skip
-    return await observed("add", queue, (row,), lambda: add(row), details, describe)
+    return await observed("add", queue, transport, (row,), lambda: add(row), details, describe)
 
 
 async def observed(
     operation: str,
     queue: str,
+    transport: object,
     rows: Sequence[Row],
     send: Callable[[], Awaitable[T]],
     details: dict[str, Any] | None = None,
@@ -60,6 +61,7 @@ async def observed(
     Args:
         operation: operation name, such as "add_bulk".
         queue: name of the queue.
+        transport: connection to the server, which the attributes name.
         rows: rows of the jobs; the context is written into their opts.
         send: sends the rows.
         details: additional attributes of the span.
@@ -68,10 +70,11 @@ async def observed(
     tracer = TELEMETRY.tracer
     started = time.perf_counter()
     span = error = None
+    server = names.server_of(transport)
     if tracer is not None:
         from opentelemetry.trace import SpanKind
 
-        attributes = names.attributes(operation, "send", queue)
+        attributes = names.attributes(operation, "send", queue, server)
         attributes[names.QUEUE] = queue
         if len(rows) != 1:
             attributes[names.BATCH_COUNT] = len(rows)
@@ -96,7 +99,7 @@ async def observed(
             span.end()
         seconds = time.perf_counter() - started
         for meter in TELEMETRY.meters:
-            meter.sent(queue, operation, len(rows), seconds, error)
+            meter.sent(queue, operation, [str(row[_NAME]) for row in rows], seconds, error, server)
 
 
 def fail(span: Span, error: BaseException) -> None:
@@ -169,13 +172,14 @@ def observed_batch_handler(handler: Callable[[Any], Any], in_thread: bool) -> Ca
 @contextlib.contextmanager
 def _observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
     queue = jobs[0].queue_name
-    waits = tuple(wait for job in jobs if (wait := _wait(job)) is not None)
+    server = names.server_of(getattr(getattr(jobs[0], "_link", None), "transport", None))
+    starts = [_start(job) for job in jobs] if TELEMETRY.meters else []
     for meter in TELEMETRY.meters:
-        meter.began(queue, len(jobs), waits)
+        meter.began(queue, starts, server)
     started = time.perf_counter()
     error = None
     try:
-        with _span(TELEMETRY.tracer, queue, jobs, batch):
+        with _span(TELEMETRY.tracer, queue, jobs, batch, server):
             yield
     except JobSignal:
         raise
@@ -185,26 +189,30 @@ def _observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
     finally:
         seconds = time.perf_counter() - started
         for meter in TELEMETRY.meters:
-            meter.ran(queue, len(jobs), seconds, error)
+            meter.ran(queue, starts, seconds, error, server)
 
 
-def _wait(job: RunJob) -> float | None:
-    """Return the seconds from ready to the start of the first attempt; None for later attempts."""
+def _start(job: RunJob) -> Start:
+    """Return when an attempt has started; later attempts have waited for other reasons than the first."""
     if job.attempts_made or job.stalled_count or job.processed_on is None:
-        return None
-    delay = job.opts.get("delay")
-    due = job.timestamp + (delay if isinstance(delay, (int, float)) else 0)
-    return max(0, job.processed_on - due) / 1000
+        return Start(job.name, None, None)
+    delay: Any = job.opts.get("delay")
+    if not isinstance(delay, (int, float)):
+        delay = 0
+    wait = max(0, job.processed_on - job.timestamp - delay) / 1000
+    return Start(job.name, wait, wait if delay > 0 else None)
 
 
 @contextlib.contextmanager
-def _span(tracer: Tracer | None, queue: str, jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
+def _span(
+    tracer: Tracer | None, queue: str, jobs: Sequence[RunJob], batch: bool, server: Mapping[str, Any]
+) -> Generator[None]:
     if tracer is None:
         yield
         return
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
-    attributes = names.attributes(_OPERATION, "process", queue)
+    attributes = names.attributes(_OPERATION, "process", queue, server)
     attributes["messaging.consumer.group.name"] = "workers"
     attributes[names.QUEUE] = queue
     parent: Context | None = None

@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from opentelemetry.trace import Tracer
 
+from glidemq_py._client.failures import observe_interruptions
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.telemetry.names import TRACER_NAME
 
-__all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
+__all__ = ["TELEMETRY", "Meter", "Start", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
 """Types of OpenTelemetry's global providers if none is set."""
 
 
+class Start(NamedTuple):
+    """The start of an attempt of a job."""
+
+    name: str
+    wait: float | None
+    """Seconds from ready to the start; None for later attempts."""
+    late: float | None
+    """Seconds from the time until which the job was delayed to the start; None if it was not delayed."""
+
+
 class Meter(Protocol):
-    """Records operations of this process's queues and workers. Times are in seconds, ``error`` is an exception type."""
+    """Records operations of this process's queues and workers.
 
-    def sent(self, queue: str, operation: str, jobs: int, seconds: float, error: str | None) -> None:
-        """Record that one operation added jobs or failed."""
+    Times are in seconds, ``error`` is an exception type, ``server`` the attributes of the server.
+    """
+
+    def sent(
+        self, queue: str, operation: str, jobs: Sequence[str], seconds: float, error: str | None,
+        server: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Record that one operation added the jobs with these names, or failed."""
         ...
 
-    def began(self, queue: str, jobs: int, waits: tuple[float, ...]) -> None:
-        """Record the start of a handler; ``waits`` are the waiting times of first attempts."""
+    def began(self, queue: str, jobs: Sequence[Start], server: Mapping[str, Any]) -> None:
+        """Record the start of a handler."""
         ...
 
-    def ran(self, queue: str, jobs: int, seconds: float, error: str | None) -> None:
+    def ran(
+        self, queue: str, jobs: Sequence[Start], seconds: float, error: str | None, server: Mapping[str, Any]
+    ) -> None:
         """Record the end of a handler."""
         ...
 
-    def job_reported(self, queue: str, outcome: str) -> None:
-        """Record the outcome of an attempt: completed, failed, retrying, delayed, ..., stale."""
+    def job_reported(self, queue: str, name: str, outcome: str) -> None:
+        """Record the outcome of an attempt: completed, failed, retrying, delayed, ..., stale. Of leases, name is ''."""
+        ...
+
+    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
+        """Record that a scheduler added jobs, ``late`` seconds after the time of the first."""
+        ...
+
+    def interrupted(self, reason: str) -> None:
+        """Record that a connection was interrupted."""
         ...
 
     def stalled(self, queue: str, recovered: int, failed: int) -> None:
@@ -58,6 +86,11 @@ class Telemetry:
         self.meters: tuple[Meter, ...] = ()
         self._own_tracer: Tracer | None = None
         self._added: tuple[Meter, ...] = ()
+        observe_interruptions(self._interrupted)
+
+    def _interrupted(self, reason: str) -> None:
+        for meter in self.meters:
+            meter.interrupted(reason)
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         """Set the tracer; None restores that of the global provider, if there is one."""

@@ -1,28 +1,36 @@
 """The Prometheus collector: metrics of queues and of this process, and the dashboard."""
 
 import asyncio
+import importlib.metadata
 import json
 import os
+import platform
 import re
 import signal
 import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+import glidemq_py
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py._client import failures
 from glidemq_py._client.counting import FIGURES
+from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.reading import gauges
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
-from glidemq_py.telemetry.state import TELEMETRY
+from glidemq_py.telemetry.state import TELEMETRY, Start
 from glidemq_py.testing import RespClient
+from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.lua.own_support import OwnQueue
 from tests.server.command import Command
+from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,24 +162,105 @@ async def test_of_this_process(url: str, queue_name: str, registry: CollectorReg
 async def test_lost_workers_and_stale_attempts(registry: CollectorRegistry) -> None:
     for meter in TELEMETRY.meters:
         meter.stalled("q", 2, 1)
-        meter.job_reported("q", "stale")
-        meter.sent("q", "add", 1, 0.1, "ServerOutOfMemoryError")
+        meter.job_reported("q", "task", "stale")
+        meter.sent("q", "add", ["task"], 0.1, "ServerOutOfMemoryError", {})
     assert value(registry, "glidemq_redeliveries_total", queue="q") == 2
     assert value(registry, "glidemq_stalled_failures_total", queue="q") == 1
     assert value(registry, "glidemq_stale_attempts_total", queue="q") == 1
     assert value(registry, "glidemq_add_errors_total", queue="q", error="ServerOutOfMemoryError") == 1
 
 
-def test_dashboard_uses_exported_metrics(registry: CollectorRegistry, url: str) -> None:
+async def test_lateness_of_delayed_jobs_and_schedulers(url: str, queue_name: str, registry: CollectorRegistry) -> None:
+    async def handler(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handler, url)
+    recorded = EventRecorder(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.add("plain")
+        await queue.add("delayed", delay=1)
+        await queue.upsert_job_scheduler("often", every=50, limit=3, template=("scheduled", None))
+        await recorded.until(lambda recorded: recorded.count["completed"] == 5)
+    assert value(registry, "glidemq_job_wait_seconds_count", queue=queue_name) == 5
+    assert value(registry, "glidemq_job_lateness_seconds_count", queue=queue_name) == 1
+    assert value(registry, "glidemq_schedule_jobs_total", queue=queue_name, schedule="often") == 3
+    assert value(registry, "glidemq_schedule_lateness_seconds_count", queue=queue_name) == 3
+
+
+@pytest.fixture
+def by_name() -> Iterator[tuple[CollectorRegistry, ProcessMetrics]]:
+    registry = CollectorRegistry()
+    metrics = ProcessMetrics(registry, names=2)
+    yield registry, metrics
+    metrics.close()
+
+
+async def test_names_are_labels_up_to_a_maximum(
+    url: str, queue_name: str, by_name: tuple[CollectorRegistry, ProcessMetrics]
+) -> None:
+    registry, _ = by_name
+
+    async def handler(job: Job) -> None: ...
+
+    worker = Worker(queue_name, handler, url)
+    recorded = EventRecorder(worker)
+    async with Queue(queue_name, url) as queue, worker:
+        await queue.add("a")
+        await queue.add_bulk([("a",), ("b",), ("c",), ("d",)])
+        await recorded.until(lambda recorded: recorded.count["completed"] == 5)
+    for name, number in (("a", 2), ("b", 1), ("_other", 2), ("c", None)):
+        labels = {"queue": queue_name, "name": name}
+        ended = {**labels, "outcome": "completed"}
+        assert registry.get_sample_value("glidemq_jobs_added_total", labels) == number
+        assert registry.get_sample_value("glidemq_job_run_seconds_count", labels) == number
+        assert registry.get_sample_value("glidemq_attempts_total", ended) == number
+    with pytest.raises(GlideMQValidationError, match="names"):
+        ProcessMetrics(CollectorRegistry(), names=-1)
+
+
+def test_interruptions_are_counted_once_per_second_and_reason(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interruptions = Interruptions()
+    clock = iter((10.0, 10.9, 10.9, 11.0))
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=clock.__next__))
+    for reason in ("disconnected", "disconnected", "loading", "disconnected"):
+        interruptions.count(reason)
+    assert value(registry, "glidemq_connection_interruptions_total", reason="disconnected") == 2
+    assert value(registry, "glidemq_connection_interruptions_total", reason="loading") == 1
+
+
+async def test_lost_connections_are_counted(
+    registry: CollectorRegistry, server: GlideMQServer, queue_name: str
+) -> None:
+    with LossyProxy(server.port) as proxy:
+        async with Queue(queue_name, proxy.url) as queue:
+            await queue.add("a")
+            assert value(registry, "glidemq_connection_interruptions_total", reason="disconnected") is None
+            proxy.lose("glidemq")
+            assert (await queue.get_job_counts()).waiting == 1
+    assert (value(registry, "glidemq_connection_interruptions_total", reason="disconnected") or 0) >= 1
+
+
+def test_build_info(registry: CollectorRegistry) -> None:
+    labels = {
+        "version": glidemq_py.__version__, "python": platform.python_version(),
+        "glide": importlib.metadata.version("valkey-glide"),
+    }  # fmt: skip
+    assert value(registry, "glidemq_build_info", **labels) == 1
+
+
+def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegistry, ProcessMetrics]) -> None:
+    registry, metrics = by_name
     registry.register(QueueCollector(["q"], url))
-    for meter in TELEMETRY.meters:
-        meter.sent("q", "add", 1, 0.1, None)
-        meter.sent("q", "add", 1, 0.1, "E")
-        meter.began("q", 1, (0.1,))
-        meter.ran("q", 1, 0.1, None)
-        meter.job_reported("q", "completed")
-        meter.job_reported("q", "stale")
-        meter.stalled("q", 1, 1)
+    metrics.sent("q", "add", ["task"], 0.1, None, {})
+    metrics.sent("q", "add", ["task"], 0.1, "E", {})
+    metrics.began("q", [Start("task", 0.1, 0.1)], {})
+    metrics.ran("q", [Start("task", 0.1, 0.1)], 0.1, None, {})
+    metrics.job_reported("q", "task", "completed")
+    metrics.job_reported("q", "task", "stale")
+    metrics.fired("q", "often", 1, 0.1)
+    metrics.interrupted("disconnected")
+    metrics.stalled("q", 1, 1)
     text = generate_latest(registry).decode()
     samples = dict(re.findall(r"(?m)^(glidemq_\w+)\{([^}]*)\}", text))
     dashboard: dict[str, Any] = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))

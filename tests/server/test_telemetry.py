@@ -1,5 +1,6 @@
 """Spans and metrics by the messaging conventions, into OpenTelemetry's in-memory exporters."""
 
+import asyncio
 import subprocess
 import sys
 from collections import Counter
@@ -24,11 +25,12 @@ from glidemq_py import (
     Queue,
     Worker,
 )
+from glidemq_py import sync as blocking
 from glidemq_py.telemetry import is_tracing_enabled, set_tracer
 from glidemq_py.telemetry.context import context_of, with_context, without_context
 from glidemq_py.telemetry.otel_meter import OtelMeter
 from glidemq_py.telemetry.state import TELEMETRY
-from glidemq_py.testing import RespClient
+from glidemq_py.testing import RespClient, TestQueue
 from tests.server.worker_support import EventRecorder
 
 
@@ -78,6 +80,12 @@ def measured(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any
     }  # fmt: skip
 
 
+def server_of(url: str) -> dict[str, Any]:
+    """Attributes of the server that a URL names; of a cluster, its first node."""
+    host, _, port = url.partition("://")[2].partition(",")[0].partition("/")[0].partition("?")[0].rpartition(":")
+    return {"server.address": host, "server.port": int(port)}
+
+
 async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spans: Spans) -> None:
     seen: list[int] = []
 
@@ -91,11 +99,13 @@ async def test_add_and_process_are_one_trace(core_url: str, queue_name: str, spa
     sent, run = spans.one(f"add {queue_name}"), spans.one(f"process {queue_name}")
     assert (sent.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert sent.attributes == {
+        **server_of(core_url),
         "messaging.system": "glidemq", "messaging.operation.name": "add", "messaging.operation.type": "send",
         "messaging.destination.name": queue_name, "messaging.message.id": job.id, "glide-mq.queue": queue_name,
         "glide-mq.job.name": "greet", "glide-mq.job.delay": 0, "glide-mq.job.priority": 3, "glide-mq.job.id": job.id,
     }  # fmt: skip
     assert run.attributes == {
+        **server_of(core_url),
         "messaging.system": "glidemq", "messaging.operation.name": "process", "messaging.operation.type": "process",
         "messaging.destination.name": queue_name, "messaging.message.id": job.id,
         "messaging.consumer.group.name": "workers", "glide-mq.queue": queue_name, "glide-mq.job.name": "greet",
@@ -211,7 +221,7 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
         await queue.add_bulk([("fail",), ("task",)])
         await recorded.until(lambda recorded: recorded.count["completed"] + recorded.count["failed"] == 3)
     found = measured(metrics)
-    base = {"messaging.system": "glidemq", "messaging.destination.name": queue_name}
+    base = {**server_of(url), "messaging.system": "glidemq", "messaging.destination.name": queue_name}
     adding, bulk, processing = (
         base | {"messaging.operation.name": name, "messaging.operation.type": kind}
         for name, kind in (("add", "send"), ("add_bulk", "send"), ("process", "process"))
@@ -222,6 +232,25 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
     assert sorted(found["messaging.process.duration"], key=lambda p: p[1]) == [
         (processing | {"error.type": "ValueError"}, 1), (processing, 2),
     ]  # fmt: skip
+
+
+async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queue_name: str, spans: Spans) -> None:
+    def add() -> None:
+        with blocking.Queue(queue_name, url) as queue:
+            queue.add("task")
+            queue.add_bulk([("task",)])
+
+    await asyncio.to_thread(add)
+    async with FlowProducer(url) as flows, TestQueue("in-memory") as queue:
+        await flows.add(FlowJob("root", queue_name))
+        await queue.add("task")
+    for name in ("add", "add_bulk", "add_flow"):
+        attributes = spans.one(f"{name} {queue_name}").attributes
+        assert attributes is not None
+        assert server_of(url).items() <= attributes.items()
+    in_memory = spans.one("add in-memory").attributes
+    assert in_memory is not None
+    assert "server.address" not in in_memory
 
 
 async def test_nothing_is_computed_without_an_exporter(

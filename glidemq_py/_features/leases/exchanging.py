@@ -302,7 +302,7 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
     outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)
     if TELEMETRY.on:
         for meter in TELEMETRY.meters:
-            meter.job_reported(link.keys.name, str(outcome) if outcome.applied else "stale")
+            meter.job_reported(link.keys.name, "", str(outcome) if outcome.applied else "stale")
     row, name = report.row, link.keys.name
     if not outcome.applied:
         _log_failure(logging.WARNING, name, row.id, "discarded", "discarded the report of a lost lease")

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from glidemq_py._core.queue_options import Compression
 from glidemq_py._features.schedulers.entry import DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "SchedulerTask", "plan", "postponed"]
 
@@ -36,6 +37,7 @@ AT_ONCE: Final = 100
 WATCH_MS: Final = 5_000
 """Interval at which a waiting scheduler checks its job, in case the notification of its end was lost."""
 
+_REJECTED: Final = frozenset({"cost", "backlog"})
 _ENDED: Final = frozenset({"completed", "failed", "gone"})
 
 
@@ -197,6 +199,15 @@ def _ignore(_: BaseException) -> None:
     """Ignore the error."""
 
 
+def _measure(queue: str, row: FireRow, results: Sequence[Any], now: int) -> None:
+    """Report the jobs that a scheduler has added."""
+    added = sum(isinstance(result, str) or AddedOther(*result).outcome not in _REJECTED for result in results)
+    if added and row.instants:
+        late = max(0, now - row.instants[0]) / 1000
+        for meter in TELEMETRY.meters:
+            meter.fired(queue, row.name, added, late)
+
+
 class SchedulerTask(BackgroundTask):
     """Fires the schedulers of one queue for as long as it runs.
 
@@ -268,6 +279,8 @@ class SchedulerTask(BackgroundTask):
         rows = [self._plan(row, reply.now) for row in reply.rows]
         fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
+            if TELEMETRY.on and isinstance(outcome, list):
+                _measure(link.keys.name, row, outcome, fired.now)
             if outcome == "overlap":
                 _log.debug("queue %r: scheduler %r: job %s is unfinished", link.keys.name, row.name, row.last_job_id)
             if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):

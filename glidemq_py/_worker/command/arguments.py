@@ -22,6 +22,8 @@ __all__ = ["WorkerArguments", "parse_size", "read_arguments"]
 
 _MAX_PROCESSES: Final = 1_024
 _MAX_PORT: Final = 65_535
+_MAX_NAMES: Final = 10_000
+"""As in `ProcessMetrics`, whose module needs prometheus-client."""
 _UNITS_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -57,6 +59,8 @@ class WorkerArguments:
     max_memory: int | None = None
     shutdown_timeout: int | None = None
     metrics_port: int | None = None
+    metrics_names: int = 0
+    """Maximum number of job names per queue in the metrics."""
     check: bool = False
     line: int | None = None
     """File descriptor of the connection to the supervisor, if this process is one of its children."""
@@ -158,6 +162,8 @@ def _parser() -> ArgumentParser:
            help="release jobs that still run TIME (such as 30s) after the first signal; default: wait")  # fmt: skip
     option("--metrics-port", type=_whole(1, _MAX_PORT), metavar="PORT",
            help="serve Prometheus metrics on PORT; the Nth of several processes uses PORT + N - 1")  # fmt: skip
+    option("--metrics-names", type=_whole(0, _MAX_NAMES), metavar="N", default=0,
+           help="label metrics of jobs with their name, for at most N names per queue")  # fmt: skip
     option("--check", action="store_true",
            help="run no worker: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
            "and had a reply from the server in the last 30 s, else 1")  # fmt: skip

@@ -113,8 +113,8 @@ class Limits:
 _OPTION = "--metrics-port"
 
 
-def serve_metrics(workers: Sequence[BaseWorker], port: int) -> None:
-    """Serve ``/metrics`` on all addresses until the process ends.
+def serve_metrics(workers: Sequence[BaseWorker], port: int, job_names: int = 0) -> None:
+    """Serve ``/metrics`` on all addresses until the process ends, with at most ``job_names`` names of jobs per queue.
 
     Raises:
         GlideMQValidationError: If the port cannot be opened, or prometheus-client is not installed.
@@ -125,7 +125,7 @@ def serve_metrics(workers: Sequence[BaseWorker], port: int) -> None:
         from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
     except ImportError as error:
         raise GlideMQValidationError(_OPTION, port, str(error)) from None
-    ProcessMetrics()
+    ProcessMetrics(names=job_names)
     by_server: dict[tuple[int, str], list[BaseWorker]] = {}
     for worker in workers:
         by_server.setdefault((_identity(worker._connection), worker._keys.prefix), []).append(worker)
@@ -164,7 +164,7 @@ def run_workers(arguments: WorkerArguments) -> int:
     workers = load_workers(arguments)
     set_up_logs(arguments.log_level, arguments.log_format)
     if arguments.metrics_port is not None:
-        serve_metrics(workers, arguments.metrics_port + arguments.slot)
+        serve_metrics(workers, arguments.metrics_port + arguments.slot, arguments.metrics_names)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(workers, arguments, end))
 
