@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,9 @@ class WorkerArguments:
     metrics_port: int | None = None
     metrics_names: int = 0
     """Maximum number of job names per queue in the metrics."""
+    reload: bool = False
+    reload_dir: list[str] = field(default_factory=list[str])
+    """Folders whose files are watched; empty: the current one."""
     check: bool = False
     line: int | None = None
     """File descriptor of the connection to the supervisor, if this process is one of its children."""
@@ -70,7 +74,7 @@ class WorkerArguments:
     @property
     def supervised(self) -> bool:
         """True if workers run in child processes, which a supervisor restarts."""
-        return self.processes is not None or self.max_jobs is not None or self.max_memory is not None
+        return self.reload or self.processes is not None or self.max_jobs is not None or self.max_memory is not None
 
 
 def parse_size(text: str) -> int:
@@ -109,6 +113,12 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _folder(text: str) -> str:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a directory")
+    return text
 
 
 def _check_queue(text: str) -> None:
@@ -164,6 +174,11 @@ def _parser() -> ArgumentParser:
            help="serve Prometheus metrics on PORT; the Nth of several processes uses PORT + N - 1")  # fmt: skip
     option("--metrics-names", type=_whole(0, _MAX_NAMES), metavar="N", default=0,
            help="label metrics of jobs with their name, for at most N names per queue")  # fmt: skip
+    option("--reload", action="store_true",
+           help="for development: restart the workers when a Python file in the current directory changes; jobs that "
+           "still run after --shutdown-timeout, default 3s, are released")  # fmt: skip
+    option("--reload-dir", action="append", default=[], type=_folder, metavar="DIR",
+           help="watch DIR instead of the current directory; may be repeated")  # fmt: skip
     option("--check", action="store_true",
            help="run no worker: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
            "and had a reply from the server in the last 30 s, else 1")  # fmt: skip
@@ -185,6 +200,8 @@ def read_arguments(argv: Sequence[str]) -> WorkerArguments:
     given = WorkerArguments(**parsed)
     if given.target is None and not (given.check and given.queue is not None):
         parser.error("TARGET is missing: give module:worker (or, with --check, --queue NAME)")
+    if given.reload_dir and not given.reload:
+        parser.error("--reload-dir requires --reload")
     if given.metrics_port is not None and given.metrics_port + (given.processes or 1) - 1 > _MAX_PORT:
         parser.error(f"--metrics-port {given.metrics_port}: too high for {given.processes} processes")
     return given

@@ -29,6 +29,7 @@ from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import set_up_logs
+from glidemq_py._worker.command.reload import watch_files
 from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py.errors import EmbeddedServerError
 
@@ -83,6 +84,8 @@ _IMPORT_S = 600.0
 _LAST_MESSAGES_S = 1.0
 """Time for reading the last messages of a child that has ended."""
 _UNUSABLE: Final = 2
+_RELOAD_GRACE_S: Final = 3.0
+"""Time for the running jobs before they are released, when files have changed."""
 
 
 def supervise(arguments: WorkerArguments, argv: Sequence[str]) -> int:
@@ -108,6 +111,8 @@ class _Supervisor:
     def __init__(self, arguments: WorkerArguments, argv: Sequence[str]) -> None:
         self._processes = arguments.processes or 1
         self._timeout = arguments.shutdown_timeout
+        self._folders = (arguments.reload_dir or ["."]) if arguments.reload else None
+        self._changed = asyncio.Event()
         self._argv = list(argv)
         self._children: set[_Child] = set()
         self._requests = 0
@@ -123,7 +128,13 @@ class _Supervisor:
     async def run(self) -> int:
         """Run until every child has ended and none is to be started."""
         handle_until_exit(self._signalled)
+        watching = None
+        if self._folders is not None:
+            watching = asyncio.create_task(watch_files(self._folders, self._reload))
+            _log.info("reloading when a Python file changes in %s", ", ".join(map(os.path.abspath, self._folders)))
         await asyncio.gather(*(self._keep(slot) for slot in range(self._processes)))
+        if watching is not None:
+            watching.cancel()
         return self._code
 
     async def _keep(self, slot: int) -> None:
@@ -143,6 +154,9 @@ class _Supervisor:
                 return
             lived = asyncio.get_running_loop().time() - child.born
             quick = 0 if lived > _SETTLED_S else quick + 1
+            if self._folders is not None and not child.recycling:
+                await self._wait_for_change(child, code)
+                continue
             pause = self._judge(child, code, quick)
             if pause:
                 with contextlib.suppress(TimeoutError):
@@ -151,7 +165,8 @@ class _Supervisor:
     def _judge(self, child: _Child, code: int, quick: int) -> float:
         """Return the seconds to wait before the next child; stop everything if it cannot start."""
         pid = child.process.pid
-        if child.recycling and code == 0:
+        # A child that is to reload may have been importing, and was terminated.
+        if child.recycling and (code == 0 or self._folders is not None):
             _log.info("child %d recycled: %s", pid, child.recycling)
             return 0.0
         if not child.started:
@@ -166,6 +181,33 @@ class _Supervisor:
         pause = min(_FIRST_PAUSE_S * 2.0 ** min(quick, 16), _LAST_PAUSE_S) * random.uniform(0.75, 1.25)
         _log.error("child %d %s; restarting in %.1f s", pid, _how(code), pause)
         return pause
+
+    async def _wait_for_change(self, child: _Child, code: int) -> None:
+        """After a child has crashed or could not start: wait for the edit that repairs it."""
+        _log.error("child %d %s; waiting for a change", child.process.pid, _how(code))
+        self._broken = ""
+        self._first_loaded.set()
+        waits = [asyncio.create_task(event.wait()) for event in (self._stopping, self._changed)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+
+    def _reload(self, files: list[str]) -> None:
+        """Recycle all children; those that wait for a change start."""
+        if self._requests:
+            return
+        shown = ", ".join(os.path.relpath(path) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+        _log.info("%s changed: reloading", shown)
+        self._changed.set()
+        self._changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        grace = _RELOAD_GRACE_S if self._timeout is None else self._timeout / 1000
+        for child in self._children:
+            if not child.recycling:
+                child.recycling = f"{shown} changed"
+                self._signal(child, 1)
+                loop.call_later(grace, self._signal, child, 2)
+                loop.call_later(grace + _KILL_AFTER_S, self._kill, child, "did not end in time")
 
     def _complain(self, child: _Child, why: str, report: str) -> None:
         """Log that a child cannot start; the full report only once per reason."""
@@ -188,6 +230,9 @@ class _Supervisor:
     async def _spawn(self, slot: int) -> _Child:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
+        if self._folders is not None:
+            # Bytecode is valid for a second and size: that of a file that is saved twice might be used.
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
         if self._server_url is not None:
             environment[URL_VARIABLE] = self._server_url
         with theirs:
@@ -224,6 +269,8 @@ class _Supervisor:
                 self._first_loaded.set()
                 if self._requests:
                     self._signal(child, self._requests)  # it ignored SIGTERM while it was importing
+                elif child.recycling:
+                    self._signal(child, 1)
             elif word == "started":
                 child.started = self._ever_started = True
                 self._start_crashes = 0
