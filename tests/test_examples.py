@@ -238,6 +238,12 @@ EXPECTED = {
         r"error ConnectionError no route to host .*'glidemq\.job_id': '1'",
         r"transaction welcome \['queue\.process'\]",
     ],
+    "with_pydantic": [
+        r"resized a\.png to 640x480",
+        r"job 1: kind='resized' size=307200",
+        r"not added: .*greater than 0",
+        r"job 2 failed: .*width",
+    ],
     "with_structlog": [
         r'"event": "adding", "request_id": "8f3a"',
         r'"event": "sending", "job_id": "1", .*"queue": "emails", "request_id": "8f3a"',
