@@ -16,7 +16,7 @@ class BackgroundService:
     """Runs tasks from its start until it is closed."""
 
     _title: ClassVar[str]
-    """What it is, for messages."""
+    """Its name in messages."""
 
     def __init__(self) -> None:
         self._tasks: Sequence[BackgroundTask] = ()

@@ -206,7 +206,11 @@ class Operator:
         """Return True if the queue has ever been used on this server."""
         self.access.check_read(name)
         keys = QueueKeys(self.prefix, name)
-        return bool(await (await self.transport()).command("EXISTS", keys.meta, keys.id))
+        # Jobs with ids chosen by the caller create neither `meta` nor `id`.
+        used = (
+            keys.meta, keys.id, keys.stream, keys.events, keys.scheduled, keys.completed, keys.failed, keys.schedulers,
+        )  # fmt: skip
+        return bool(await (await self.transport()).command("EXISTS", *used))
 
     async def list_queues(self, pattern: str | None = None, *, scan: bool = False) -> list[str]:
         """Return the names of the queues that may be read, sorted.
@@ -272,7 +276,7 @@ class Operator:
         return await (await self.queue(queue)).get_workers()
 
     async def inspect_worker(self, queue: str, worker: str, *, timeout: int = 15_000) -> WorkerActivity:
-        """Return what a worker of a queue runs, as it answers itself; jobs of queues that may not be read are omitted.
+        """Return the running jobs of a worker, as it answers itself; jobs of queues that may not be read are omitted.
 
         Raises:
             WorkerNotFoundError: The queue has no such worker.

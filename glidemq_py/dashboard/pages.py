@@ -285,7 +285,7 @@ async def workers(visit: Visit) -> dict[str, Any]:
 
 
 async def worker(visit: Visit) -> dict[str, Any]:
-    """One worker: what it runs, as it answers itself."""
+    """One worker with its running jobs, as it answers itself."""
     common = await _of_queue(visit, "workers")
     name, wanted = visit.queue, visit.arguments.get("id", "")
     listed = next((each for each in await visit.reader.workers(name) if each.id == wanted), None)

@@ -51,7 +51,7 @@ class WriteReport:
 
 
 def facts_of(messages: Sequence[Any]) -> str:
-    """Return what the tasks counted, as text of a report."""
+    """Return the counts of the tasks, as text of a report."""
     counts = [message for message in messages if message is not None]
     facts: dict[str, Any] = {name: sum(getattr(each, name) for each in counts) for name in ("rows", "nulls", "bytes")}
     return json.dumps(facts)

@@ -31,6 +31,13 @@ async def test_pages_neither_skip_nor_repeat_jobs(url: str, queue_name: str) -> 
         assert {str(number) for number in range(1, 71)} <= set(seen)
 
 
+async def test_a_queue_of_jobs_with_chosen_ids_exists(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+        assert not await operator.queue_exists(queue_name)
+        await queue.add("order", {}, job_id="order-1")
+        assert await operator.queue_exists(queue_name)
+
+
 async def test_a_filter_finds_rare_jobs_in_bounded_pages(url: str, queue_name: str) -> None:
     async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
         await queue.add_bulk([("common", {}) for _ in range(5_500)])

@@ -19,7 +19,7 @@ from glidemq_py.errors import GlideMQValidationError
 __all__ = ["ContextHeaders", "Entered", "Middleware", "NewJob", "parse_middleware"]
 
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any] | None
-"""What a method of a middleware may return."""
+"""Type of the values that methods of a middleware may return."""
 
 
 class NewJob:

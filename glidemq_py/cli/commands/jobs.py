@@ -116,7 +116,7 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("group", job.group),
         ("fair key", job.fair_key),
         ("tags", ", ".join(job.tags)),
-        ("progress", _json(job.progress) if job.progress is not None else None),
+        ("progress", _json(job.progress) if job.progress else None),
         ("error", (f"{job.error_type}: {job.error}" if job.error_type else job.error, "red")),
         ("options", _json(found.options) if found.options else None),
         ("data", _json(found.data)),
@@ -340,7 +340,7 @@ async def watch(
 
 def _change(job: JobSummary) -> str:
     parts = [f"{job.id} {job.name}: {job.state}"]
-    if job.progress is not None:
+    if job.progress:  # 0 before the first report
         parts.append(f"progress {_json(job.progress)}")
     if job.error and job.state is not JobState.COMPLETED:
         parts.append(job.error)
