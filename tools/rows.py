@@ -418,6 +418,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("registry_add", packed="members", has_queue=False),
     _call("registry_set", packed="fields", has_queue=False),
     _call("register_queue", args="name", has_queue=False),
+    _call("claim_ids", packed="claims", has_queue=False),
     _call("registry_touch", "member score mode ttl", has_queue=False),
 )
 """Every function of the library that Python calls."""

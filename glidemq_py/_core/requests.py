@@ -46,6 +46,7 @@ __all__ = [
     "child_outcomes",
     "children",
     "children_ended",
+    "claim_ids",
     "clean",
     "clean_jobs",
     "confirm_durable",
@@ -1144,6 +1145,11 @@ def registry_set(*, fields: object) -> tuple[bytes]:
 def register_queue(*, name: str | bytes) -> tuple[str | bytes]:
     """Return the arguments of ``register_queue``."""
     return (name,)
+
+
+def claim_ids(*, claims: object) -> tuple[bytes]:
+    """Return the arguments of ``claim_ids``."""
+    return (pack(claims),)
 
 
 def registry_touch(*, member: object, score: object, mode: object, ttl: object) -> tuple[bytes]:

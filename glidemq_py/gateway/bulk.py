@@ -39,7 +39,7 @@ from glidemq_py.errors import (
     StagedWriteError,
 )
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.state import TELEMETRY
@@ -57,7 +57,9 @@ _UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished a
 
 
 async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -> list[str]:
-    """Add jobs, all or none; return their ids in this package.
+    """Add jobs, all or none; return their ids on the wire.
+
+    A job whose chosen id is that of an unfinished job is not added again; of two with one id, the first is added.
 
     Raises:
         CommandError: If a job is invalid or refused. Nothing was added.
@@ -65,14 +67,47 @@ async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -
     """
     if len(given) > MOST_JOBS:
         raise CommandError(f"jobs must have at most {MOST_JOBS} items")
-    jobs, is_durable = await _checked(ids, queue.name, given)
+    jobs, chosen, is_durable = await _checked(ids, queue.name, given)
     link = await queue._connected()
-    rows, chosen = await _rows(queue, link, jobs)
+    rows, options = await _rows(queue, link, jobs)
+    if not any(chosen):
+        found = await _add(queue, link, jobs, rows, options, is_durable)
+        return [await ids.on_wire(queue.name, job_id) for job_id in found]
+    wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(chosen, jobs, strict=True)]
+    known = await ids.claim(queue.name, [each for each in chosen if each is not None])
+    first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}
+    numbers = [number for number, job_id in enumerate(wire) if first[job_id] == number and job_id not in known]
+    jobs, rows = [jobs[number] for number in numbers], [rows[number] for number in numbers]
+    options = [options[number] for number in numbers]
+    added = await _add(queue, link, jobs, rows, options, is_durable, numbers)
+    for number, job_id in zip(numbers, added, strict=True):
+        if chosen[number] is None:
+            wire[number] = await ids.on_wire(queue.name, job_id)
+    return wire
+
+
+async def _add(
+    queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], rows: list[Row], options: list[JobOptions],
+    is_durable: bool, numbers: Sequence[int] | None = None,
+) -> list[str]:  # fmt: skip
+    """Add the jobs; return their ids in this package.
+
+    Args:
+        queue: The queue.
+        link: Its connection.
+        jobs: The jobs.
+        rows: Their rows.
+        options: Their options.
+        is_durable: Whether one of them is durable.
+        numbers: Their numbers in the command; None = 0, 1, ...
+    """
+    if not jobs:
+        return []
     fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
-    if fits and (is_durable or TELEMETRY.on or any("depends_on" in options for _, _, options in jobs)):
-        return await _add_specially(queue, jobs, durable=is_durable or None)
+    if fits and (is_durable or TELEMETRY.on or any("depends_on" in given for _, _, given in jobs)):
+        return await _add_specially(queue, jobs, numbers, durable=is_durable or None)
     if fits:
-        found = await _add_at_once(queue, link, jobs, rows, chosen)
+        found = await _add_at_once(queue, link, jobs, rows, options, numbers)
     else:
         _check_staged(jobs, is_durable)
         await _add_staged(link, rows, quiet=not queue.options.events)
@@ -86,8 +121,12 @@ def _data(row: Row) -> str:
     return cast("str", row[DATA])
 
 
-async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[Push], bool]:
+async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[Push], list[str | None], bool]:
+    """Return the jobs, the ids that the client has chosen for them, and whether one is durable."""
     jobs: list[Push] = []
+    chosen: list[str | None] = []
+    named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
+    beside = {each for each in named if isinstance(each, str)}
     is_durable = False
     for number, each in enumerate(given):
         if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
@@ -96,26 +135,28 @@ async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[
             raise CommandError(f"jobs[{number}]: must be a map")
         try:
             fields = check_all(JOB_FIELDS, each)
-            jobs.append(await push_of(ids, queue, fields))
+            jobs.append(await push_of(ids, queue, fields, beside))
+            chosen.append(chosen_id(fields))
         except CommandError as error:
             raise CommandError(f"jobs[{number}]: {error}") from None
         is_durable = is_durable or fields["durable"]
-    return jobs, is_durable
+    return jobs, chosen, is_durable
 
 
 # -- one call --------------------------------------------------------------------------------------------------
 
 
 async def _add_at_once(
-    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], rows: Sequence[Row], chosen: Sequence[JobOptions]
-) -> list[str]:
+    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], rows: Sequence[Row], checked: Sequence[JobOptions],
+    numbers: Sequence[int] | None,
+) -> list[str]:  # fmt: skip
     call = add(link.keys.meta, rows, not queue.options.events)
     try:
         reply = await link.transport.call(call)
     except AmbiguousResultError:
         reply = await link.transport.call(call)  # the ids make it safe to add them again
     results: list[Any] = []
-    for (name, data, _), options, result in zip(jobs, chosen, reply.results, strict=True):
+    for (name, data, _), options, result in zip(jobs, checked, reply.results, strict=True):
         try:
             results.append(
                 result if type(result) is str else added_job(link, name, data, options, reply.now, result).id
@@ -123,11 +164,13 @@ async def _add_at_once(
         except GlideMQError as error:
             results.append(error)
     if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results))
+        raise CommandError(await _taken_back(queue, results, numbers))
     return results
 
 
-async def _add_specially(queue: Queue[Any, Any], jobs: list[Push], *, durable: bool | None) -> list[str]:
+async def _add_specially(
+    queue: Queue[Any, Any], jobs: list[Push], numbers: Sequence[int] | None, *, durable: bool | None
+) -> list[str]:
     """Add jobs that need more than one call."""
     try:
         try:
@@ -138,19 +181,20 @@ async def _add_specially(queue: Queue[Any, Any], jobs: list[Push], *, durable: b
             added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
         results = [each if isinstance(each, BaseException) else cast("Any", each).id for each in error.results]
-        raise CommandError(await _taken_back(queue, results)) from None
+        raise CommandError(await _taken_back(queue, results, numbers)) from None
     return [job.id for job in added]
 
 
-async def _taken_back(queue: Queue[Any, Any], results: Sequence[Any]) -> str:
+async def _taken_back(queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None) -> str:
     """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
 
     Args:
         queue: The queue.
         results: The id or error of each job.
+        numbers: Numbers of the jobs in the command; None = 0, 1, ...
     """
     message = ""
-    for number, each in enumerate(results):
+    for number, each in zip(range(len(results)) if numbers is None else numbers, results, strict=True):
         if isinstance(each, BaseException):
             what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"

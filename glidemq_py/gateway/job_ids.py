@@ -7,11 +7,14 @@ number). A number is never given to another queue. `n:` is written before `q:`, 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_existing_id
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, engine_id, wire_id
 from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.table import CommandError
@@ -24,16 +27,21 @@ _KEPT: Final = 10_000
 class JobIds:
     """Makes and reads the ids of jobs on the wire.
 
-    A job that a gateway added has a UUIDv7 with the number of its queue. The job 17 of the queue q, which another
-    program added, is `q:17`.
+    A job that a gateway added has a UUIDv7 with the number of its queue, or the id that the client chose. The job 17 of
+    the queue q, which another program added, is `q:17`.
 
     Args:
         transport: Connection to the server of the queues.
         prefix: First part of every key.
+        open_queue: Returns the open queue with a name.
+
+    Attributes:
+        chosen: The ids that clients have chosen.
     """
 
-    def __init__(self, transport: Transport, prefix: str) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
+        self._transport, self._prefix = transport, prefix
+        self.chosen = ChosenIds(transport, prefix, open_queue)
         self._key = f"{prefix}:gateway:queues"
         self._maker = IdMaker()
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -58,24 +66,38 @@ class JobIds:
         number = queue_number(job_id)
         if number is not None:
             queue = await self._name(number)
-            return None if queue is None else (queue, job_id)
-        wire_queue, colon, own_id = job_id.rpartition(":")
-        if not colon:
-            return None
-        try:
-            return engine_name(wire_queue), validate_existing_id(own_id)
-        except (QueueNameError, GlideMQValidationError):
-            return None
+            if queue is not None:
+                return queue, job_id
+        chosen_for = await self.chosen.queue_of(job_id) if job_id else None
+        if chosen_for is not None:
+            return chosen_for, engine_id(job_id)
+        return _in_its_queue(job_id)
+
+    async def claim(self, queue: str, chosen: Iterable[str]) -> set[str]:
+        """Claim ids that a client has chosen for jobs of a queue; return those of unfinished jobs.
+
+        Raises:
+            CommandError: If one of the ids cannot be used.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        ids = list(chosen)
+        for each in ids:
+            number = queue_number(each)
+            if number is not None and await self._name(number) is not None:
+                raise CommandError(f"jobId {each} is an id that the gateway makes; choose another one")
+            found = _in_its_queue(each)
+            key = None if found is None else QueueKeys(self._prefix, found[0]).job(found[1])
+            if key is not None and await self._transport.command("EXISTS", key):
+                raise CommandError(f"jobId {each} is the id of a job that another program added; choose another one")
+        return await self.chosen.claim(queue, ids)
 
     def known_queue(self, job_id: str) -> str | None:
         """Return the queue of a job if this process knows it without a call."""
         number = queue_number(job_id)
         if number is not None:
             return self._names.get(number)
-        try:
-            return engine_name(job_id.rpartition(":")[0])
-        except QueueNameError:
-            return None
+        found = _in_its_queue(job_id)
+        return self.chosen.known_queue(job_id) or (None if found is None else found[0])
 
     async def on_wire(self, queue: str, job_id: str) -> str:
         """Return the id of a job on the wire.
@@ -86,6 +108,10 @@ class JobIds:
         number = queue_number(job_id)
         if number is not None and (self._numbers.get(queue) == number or await self._name(number) == queue):
             return job_id
+        if not job_id.isdecimal():
+            chosen = wire_id(job_id)
+            if self.chosen.known_queue(chosen) == queue or await self.chosen.queue_of(chosen) == queue:
+                return chosen
         return f"{wire_name(queue)}:{job_id}"
 
     async def _number(self, queue: str) -> int:
@@ -117,3 +143,14 @@ class JobIds:
         self._numbers[queue], self._names[number] = number, queue
         if len(self._numbers) > _KEPT:
             self._names.pop(self._numbers.popitem(last=False)[1], None)
+
+
+def _in_its_queue(job_id: str) -> tuple[str, str] | None:
+    """Return queue and id of an id such as `q:17`."""
+    wire_queue, colon, own_id = job_id.rpartition(":")
+    if not colon:
+        return None
+    try:
+        return engine_name(wire_queue), validate_existing_id(own_id)
+    except (QueueNameError, GlideMQValidationError):
+        return None

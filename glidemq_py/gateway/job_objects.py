@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.tags import read_tags
 from glidemq_py._job.job import Job
+from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -44,7 +45,8 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         "ttl": opts.get("ttl"), "timeout": opts.get("timeout"),
         "uniqueKey": dedup.get("id"), "deduplicationTtl": dedup.get("ttl"),
         "deduplicationExtend": dedup.get("extend", False), "deduplicationReplace": dedup.get("replace", False),
-        "customId": None, "dependsOn": [], "parentId": None, "childrenIds": [], "childrenCompleted": 0,
+        "customId": job_id if _is_chosen(job, job_id) else None,
+        "dependsOn": [], "parentId": None, "childrenIds": [], "childrenCompleted": 0,
         "tags": list(read_tags(opts.get("tags"))), "lifo": opts.get("lifo", False), "groupId": group,
         "progress": job.progress if isinstance(job.progress, int | float) else 0, "progressMessage": None,
         "removeOnComplete": _removal(opts.get("removeOnComplete")), "removeOnFail": _removal(opts.get("removeOnFail")),
@@ -72,6 +74,11 @@ def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         found["progress"] = 100
     found["progressMessage"] = job.progress_message
     return found
+
+
+def _is_chosen(job: Job[Any, Any], job_id: str) -> bool:
+    """Return whether a client has chosen the id on the wire."""
+    return queue_number(job_id) is None and job_id != f"{wire_name(job.queue_name)}:{job.id}"
 
 
 def _removal(value: Any) -> Any:

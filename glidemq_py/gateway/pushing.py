@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
@@ -14,6 +15,7 @@ __all__ = [
     "MAX_BACKOFF_MS",
     "TEMPLATE_FIELDS",
     "Push",
+    "chosen_id",
     "job_name_and_data",
     "push_of",
     "template_options",
@@ -33,7 +35,7 @@ _EXPONENTIAL_JITTER: Final = 1.0
 _TEMPLATE_NAMES: Final = ("maxAttempts", "backoff", "timeout", "delay", "removeOnComplete", "removeOnFail")
 
 JOB_FIELDS: Final = (
-    Field("name", Kind.ANY), Field("data", Kind.ANY),
+    Field("name", Kind.ANY), Field("data", Kind.ANY), Field("jobId", minimum=1), Field("customId", minimum=1),
     Field("priority", Kind.INTEGER, minimum=-_MOST_PRIORITY, maximum=_MOST_PRIORITY, default=0),
     Field("delay", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
     Field("maxAttempts", Kind.INTEGER, minimum=1, maximum=1_000, default=_ATTEMPTS),
@@ -48,7 +50,7 @@ JOB_FIELDS: Final = (
     *(
         Field(name, Kind.UNSUPPORTED)
         for name in (
-            "jobId", "customId", "childrenIds", "parentId", "groupMaxSize", "repeat", "failParentOnFailure",
+            "childrenIds", "parentId", "groupMaxSize", "repeat", "failParentOnFailure",
             "removeDependencyOnFailure", "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout",
             "keepLogs", "sizeLimit", "debounceId", "debounceTtl",
         )
@@ -81,14 +83,34 @@ def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
     return name, json_value("data", data)
 
 
-async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any]) -> Push:
-    """Return the job to add, with a new id.
+def chosen_id(given: Mapping[str, Any]) -> str | None:
+    """Return the id on the wire that the client has chosen for a job.
+
+    Raises:
+        CommandError: If there are two.
+    """
+    first: str | None = given["jobId"]
+    second: str | None = given["customId"]
+    if first is not None and second is not None and first != second:
+        raise CommandError("jobId and customId must be equal")
+    return first if first is not None else second
+
+
+async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Container[str] = ()) -> Push:
+    """Return the job to add, with its id.
+
+    Args:
+        ids: Makes and reads ids.
+        queue: Name of the queue.
+        given: Values of `JOB_FIELDS`.
+        beside: Ids on the wire that clients have chosen for jobs of the same command.
 
     Raises:
         CommandError: If an option is invalid.
     """
     name, data = job_name_and_data(given)
-    options: dict[str, Any] = {"job_id": await ids.make(queue)}
+    chosen = chosen_id(given)
+    options: dict[str, Any] = {"job_id": await ids.make(queue) if chosen is None else engine_id(chosen)}
     _add_common(given, options)
     if given["ttl"]:
         options["ttl"] = max(1, round(given["ttl"]))
@@ -97,7 +119,11 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any]) -> Push:
     if given["tags"]:
         options["tags"] = given["tags"]
     if given["dependsOn"]:
-        options["depends_on"] = [await _dependency(ids, queue, each) for each in given["dependsOn"]]
+        if chosen in given["dependsOn"]:
+            raise CommandError(f"Job cannot depend on itself: {chosen}")
+        options["depends_on"] = [
+            engine_id(each) if each in beside else await _dependency(ids, queue, each) for each in given["dependsOn"]
+        ]
     return name, data, options
 
 

@@ -33,6 +33,7 @@ _log = get_logger(__name__)
 
 _QUEUES_KEPT: Final = 10_000
 _RELEASED_PER_CALL: Final = 100
+_SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 """Interval of the search for queues that need maintenance."""
 
@@ -72,7 +73,7 @@ class Gateway:
         self._channels = WakeChannels()
         self._owner = secrets.token_hex(8)
         self._maintained: dict[str, Maintenance] = {}
-        self._lister: asyncio.Task[None] | None = None
+        self._duties: tuple[asyncio.Task[None], ...] = ()
         self._sessions: set[Session] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,21 +94,21 @@ class Gateway:
         loop = asyncio.get_running_loop()
         try:
             self._transport = await open_transport(self._client)
-            self._ids = JobIds(self._transport, self.options.prefix)
+            self._ids = JobIds(self._transport, self.options.prefix, self.queue)
             self._server = await loop.create_server(lambda: Session(self), self.options.host, self.options.port)
         except BaseException:
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
-        self._lister = asyncio.create_task(self._maintain_listed())
+        self._duties = (asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()))
 
     async def close(self) -> None:
         """Stop listening, wait for running commands, and close all connections. Idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
-        if self._lister is not None:
-            self._lister.cancel()
+        for duty in self._duties:
+            duty.cancel()
         if self._server is not None:
             self._server.close()
         grace = self.options.shutdown_timeout / 1_000
@@ -204,6 +205,13 @@ class Gateway:
                 for name in await find_queues(self.transport, self.options.prefix):
                     self.maintain(await self.queue(name))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
+
+    async def _sweep_ids(self) -> None:
+        """Remove ids of jobs that do not exist any more from the index of chosen ids."""
+        while True:
+            await asyncio.sleep(_SWEEP_S * random.uniform(0.9, 1.1))
+            with contextlib.suppress(GlideMQError):
+                await self.ids.chosen.sweep()
 
     def opened(self, session: Session) -> bool:
         """Register a session; return False if there are too many."""

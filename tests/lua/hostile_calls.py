@@ -170,6 +170,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
             lambda s: [50, 0, s.random.choice(("", "1|9|0@", "2|9|1@x", "1|99|x@1", "3|5|@", "0")),
                        s.random.choice(("", "a"))]
         ),
+        "claim_ids": packed(lambda s: [s.id, s.random.choice(("", "q|1")), s.random.choice(("", "q|2"))]),
         "clean_jobs": packed(lambda s: [list(s.ids), s.random.choice(("waiting", "delayed failed")), s.now, 0, True]),
         "discard": an_id,
         "recover_stalled": packed(lambda _: ["h", 1000, 1000, 1, False, "", "worker-"]),

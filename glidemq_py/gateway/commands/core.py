@@ -24,7 +24,7 @@ from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import json_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
@@ -63,6 +63,10 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
         adder = await queue._adder_here()
         session.state.maintain(queue)
         name, data, options = await push_of(session.state.ids, queue.name, given)
+        row, checked = row_of(queue, link, (name, data, options))
+        chosen = chosen_id(given)
+        if chosen is not None and await session.state.ids.claim(queue.name, [chosen]):
+            return chosen
     if given["durable"] or "depends_on" in options or TELEMETRY.on:
         durable = True if given["durable"] else None
         try:
@@ -70,7 +74,6 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
         except JobNotFoundError as error:
             raise CommandError(f"Dependency job not found: {error.job_id}") from None
         return await session.state.ids.on_wire(queue.name, job.id)
-    row, checked = row_of(queue, link, (name, data, options))
     now, result = await _again(lambda: adder.add(row))
     if not link.is_listed:
         await register(link)
@@ -98,8 +101,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
         session.state.maintain(queue)
-        ids = await push_many(session.state.ids, queue, jobs)
-    return {"ids": [await session.state.ids.on_wire(queue.name, job_id) for job_id in ids]}
+        return {"ids": await push_many(session.state.ids, queue, jobs)}
 
 
 # -- fetching --------------------------------------------------------------------------------------------------

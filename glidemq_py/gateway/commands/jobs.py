@@ -33,6 +33,10 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"job": full_job_object(await existing_job(session, given["id"], exclude_data=False), given["id"])}
 
 
+async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answer:
+    return await _get(session, {"id": given["customId"]})
+
+
 async def _get_state(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
     return {"id": given["id"], "state": wire_state(None if job is None else job.state)}
@@ -191,6 +195,10 @@ async def _outcome(job: Job[Any, Any], timeout: int) -> Answer:
 
 COMMANDS: Final = (
     Command("GetJob", "query", _get, "Return a job with its state and result.", (_ID,)),
+    Command(
+        "GetJobByCustomId", "query", _get_by_chosen_id, "Return the job whose id a client has chosen.",
+        (Field("customId", required=True),),
+    ),
     Command("GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (_ID,)),
     Command("GetResult", "query", _get_result, "Return the result of a completed job.", (_ID,)),
     Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (_ID,)),

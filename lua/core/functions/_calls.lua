@@ -522,6 +522,7 @@ G.calls = {
   registry_add = function(args) return { members = cmsgpack.unpack(args[1]) } end,
   registry_set = function(args) return { fields = cmsgpack.unpack(args[1]) } end,
   register_queue = function(args) return { name = args[1] } end,
+  claim_ids = function(args) return { claims = cmsgpack.unpack(args[1]) } end,
   registry_touch = function(args)
     local r = cmsgpack.unpack(args[1])
     return { member = r[1], score = r[2], mode = r[3], ttl = r[4] }
@@ -531,7 +532,7 @@ G.calls = {
 -- Calls whose key belongs to no queue.
 local PLAIN_KEY = {
   version = true, lock = true, unlock = true, renew = true, registry_add = true, registry_set = true,
-  register_queue = true, registry_touch = true,
+  register_queue = true, claim_ids = true, registry_touch = true,
 }
 
 -- Return the function to register for a call: it gets the queue (or the key, if it belongs to no queue) and

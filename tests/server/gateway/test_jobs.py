@@ -242,7 +242,7 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"data": b"x"}, "data contains bytes, which JSON cannot represent"),
         ({"data": {1: 2}}, "data contains a key of type int; JSON allows only strings"),
         ({"data": [float("inf")]}, "data contains inf, which JSON cannot represent"),
-        ({"jobId": "mine"}, "jobId is not supported yet"),
+        ({"repeat": {"every": 1}}, "repeat is not supported yet"),
         ({"repeat": {"every": 5}}, "repeat is not supported yet"),
         ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
         ({"parentId": "p"}, "parentId is not supported yet"),

@@ -1,0 +1,193 @@
+"""The index of the ids that clients have chosen for jobs: unique over all queues, since commands name jobs by id alone.
+
+The hashes `<prefix>:gateway:ids:<0 to 15>` map an id to `<queue>|<epoch seconds of its claim>`. An id is claimed before
+its job is added, so an entry without a job is possible: it is free to be claimed again, and is removed by `sweep`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+from urllib.parse import unquote
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.transport import Transport
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, unpack
+from glidemq_py._core.job_states import JobState
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py.errors import GlideMQValidationError, JobStateError
+from glidemq_py.gateway.table import CommandError
+
+__all__ = ["ChosenIds", "engine_id", "wire_id"]
+
+SHARDS: Final = 16
+"""Number of hashes of a prefix. It must never change."""
+UNUSED_S: Final = 3_600
+"""Age from which an entry without a job is removed."""
+_BEING_ADDED_S: Final = 10
+_KEPT: Final = 10_000
+_TRIES: Final = 5
+_IDS_PER_CALL: Final = 500
+_MOST_CHARS: Final = 256
+_PAGE: Final = "500"
+_TO_ESCAPE: Final = re.compile(r"[\x00-\x1f\x7f{}:%|]")
+_FINISHED: Final = tuple(state for state in JobState if state.is_finished)
+
+OpenQueue = Callable[[str], Awaitable[Queue[Any, Any]]]
+
+
+def engine_id(chosen: str) -> str:
+    """Return the id that a job of this package has: characters of our keys are escaped, and numbers are marked.
+
+    Raises:
+        CommandError: If it is too long.
+    """
+    escaped = _TO_ESCAPE.sub(lambda found: f"%{ord(found[0]):02X}", chosen)
+    if escaped.isdecimal():
+        escaped = "%#" + escaped  # ids of digits are those that queues count
+    if not chosen or len(escaped) > _MOST_CHARS:
+        raise CommandError(f"jobId must have 1 to {_MOST_CHARS} characters, of which {{ }} : % | count 3")
+    return escaped
+
+
+def wire_id(own: str) -> str:
+    """Return the id that a client has chosen, from the id of its job."""
+    return own[2:] if own.startswith("%#") else unquote(own, errors="replace")
+
+
+def claim_ids(shard: str, claims: list[str]) -> Call[list[str]]:
+    """Change entries: a flat list of id, expected and new value ('' = none); returns the values before."""
+    return Call("claim_ids", shard, requests.claim_ids(claims=claims), unpack)
+
+
+class ChosenIds:
+    """Claims and looks up the ids that clients choose.
+
+    Args:
+        transport: Connection to the server of the queues.
+        prefix: First part of every key.
+        open_queue: Returns the open queue with a name.
+    """
+
+    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
+        self._transport, self._prefix, self._open_queue = transport, prefix, open_queue
+        self._known: OrderedDict[str, str] = OrderedDict()
+        self._swept, self._cursor = 0, b"0"
+
+    def known_queue(self, chosen: str) -> str | None:
+        """Return the queue of an id if this process has met it."""
+        return self._known.get(chosen)
+
+    async def queue_of(self, chosen: str) -> str | None:
+        """Return the queue for which an id was claimed; None if it was not.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        found = await self._transport.command("HGET", self._shard(chosen), chosen)
+        if found is None:
+            self._known.pop(chosen, None)
+            return None
+        queue, _ = _parsed(found.decode("utf-8", "replace"))
+        self._remember(chosen, queue)
+        return queue
+
+    async def claim(self, queue: str, chosen: Iterable[str]) -> set[str]:
+        """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed.
+
+        Finished jobs with the ids are deleted: as with bunqueue, such an id names a new job.
+
+        Raises:
+            CommandError: If another client is adding a job with one of the ids to another queue.
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        value = f"{queue}|{int(time.time())}"
+        shards: dict[str, list[str]] = {}
+        for each in dict.fromkeys(chosen):
+            shards.setdefault(self._shard(each), []).append(each)
+        existing: set[str] = set()
+        for taken in await asyncio.gather(*(self._claim_new(shard, ids, value) for shard, ids in shards.items())):
+            for each, before in taken:
+                if not await self._claim_again(queue, each, before, value):
+                    existing.add(each)
+        for ids in shards.values():
+            for each in ids:
+                if each not in existing:
+                    self._remember(each, queue)
+        return existing
+
+    async def _claim_new(self, shard: str, ids: list[str], value: str) -> list[tuple[str, str]]:
+        """Claim the ids without an entry; return the others with their entries."""
+        taken: list[tuple[str, str]] = []
+        for start in range(0, len(ids), _IDS_PER_CALL):
+            piece = ids[start : start + _IDS_PER_CALL]
+            found = await self._transport.call(claim_ids(shard, [text for each in piece for text in (each, "", value)]))
+            taken += [(each, before) for each, before in zip(piece, found, strict=True) if before]
+        return taken
+
+    async def _claim_again(self, queue: str, chosen: str, before: str, value: str) -> bool:
+        """Claim an id that has an entry; return False if its job is unfinished."""
+        for _ in range(_TRIES):
+            owner, since = _parsed(before)
+            owner_queue = await self._open_queue(owner)
+            job = await owner_queue.get_job(engine_id(chosen), exclude_data=True)
+            if job is not None:
+                try:
+                    await job.remove(states=_FINISHED)
+                except JobStateError:
+                    return False
+            elif owner != queue and time.time() - since < _BEING_ADDED_S:
+                raise CommandError(f"a job with the id {chosen} is being added to another queue")
+            (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
+            if now == before:
+                return True
+            before = now or before
+        raise CommandError(f"the id {chosen} is being claimed by other clients")
+
+    async def sweep(self) -> int:
+        """Remove entries without a job from a page of the index; return how many.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        shard = f"{self._prefix}:gateway:ids:{self._swept}"
+        self._cursor, pairs = await self._transport.command("HSCAN", shard, self._cursor, "COUNT", _PAGE)
+        if self._cursor == b"0":
+            self._swept = (self._swept + 1) % SHARDS
+        oldest = time.time() - UNUSED_S
+        texts = [text.decode("utf-8", "replace") for text in pairs]
+        old = [pair for pair in zip(texts[::2], texts[1::2], strict=True) if _parsed(pair[1])[1] < oldest]
+        exist = await asyncio.gather(*(self._exists(*pair) for pair in old))
+        gone = [pair for pair, exists in zip(old, exist, strict=True) if not exists]
+        if gone:
+            claims = [text for chosen, entry in gone for text in (chosen, entry, "")]
+            await self._transport.call(claim_ids(shard, claims))
+        return len(gone)
+
+    async def _exists(self, chosen: str, entry: str) -> bool:
+        try:
+            key = QueueKeys(self._prefix, _parsed(entry)[0]).job(engine_id(chosen))
+        except (GlideMQValidationError, CommandError):
+            return False
+        return bool(await self._transport.command("EXISTS", key))
+
+    def _shard(self, chosen: str) -> str:
+        return f"{self._prefix}:gateway:ids:{zlib.crc32(chosen.encode('utf-8', 'surrogatepass')) % SHARDS}"
+
+    def _remember(self, chosen: str, queue: str) -> None:
+        self._known[chosen] = queue
+        self._known.move_to_end(chosen)
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+
+def _parsed(entry: str) -> tuple[str, int]:
+    """Return the queue and the time of an entry."""
+    queue, _, since = entry.rpartition("|")
+    return queue, int(since) if since.isdecimal() and len(since) <= 15 else 0

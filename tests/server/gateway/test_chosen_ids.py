@@ -1,0 +1,136 @@
+"""Ids that clients choose for their jobs, with raw frames."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from glidemq_py import Queue
+from glidemq_py.gateway import Gateway, chosen_ids
+from glidemq_py.gateway.chosen_ids import engine_id, wire_id
+from glidemq_py.gateway.table import CommandError
+from tests.server.gateway.wire import Wire, failure, good, state_of
+
+
+async def push(wire: Wire, queue: str, job_id: str, **fields: Any) -> str:
+    found: str = (await good(wire, "PUSH", queue=queue, **{"data": 1, "jobId": job_id, **fields}))["id"]
+    return found
+
+
+@pytest.mark.parametrize("chosen", ["order-1", "17", "007", "a:b", "100%", "%#5", "{x}", "a||b", "é \t x", "%3A"])
+async def test_any_id_can_be_chosen(wire: Wire, other: Wire, queue: Queue, chosen: str) -> None:
+    job_id = f"{chosen}{queue.name}" if not chosen.isdecimal() else chosen
+    assert await push(wire, queue.name, job_id) == job_id
+    assert (await good(other, "GetJobByCustomId", customId=job_id))["job"]["customId"] == job_id
+    pulled = await good(other, "PULL", queue=queue.name, owner="w")
+    assert pulled["job"]["id"] == job_id
+    await good(wire, "ACK", id=job_id, token=pulled["token"], result="done")
+    assert (await good(other, "GetResult", id=job_id))["result"] == "done"
+    assert [job.id for job in await queue.get_jobs("completed")] == [engine_id(job_id)]
+    await good(wire, "Obliterate", queue=queue.name)
+
+
+def test_stored_ids_are_reversible() -> None:
+    assert engine_id("order-1") == "order-1"
+    for chosen in ("17", "%#17", "%", "%25", "a:b", "%3A", "|", "||", "{}", "\x7f"):
+        own = engine_id(chosen)
+        assert not own.isdecimal()
+        assert not set(own) & set("{}:|")
+        assert wire_id(own) == chosen
+    with pytest.raises(CommandError, match="jobId must have 1 to 256 characters"):
+        engine_id(":" * 86)
+
+
+async def test_id_of_an_unfinished_job_adds_nothing_to_any_queue(wire: Wire, other: Wire, queue: Queue) -> None:
+    job_id, second = f"{queue.name}-id", f"{queue.name}-2"
+    await push(wire, queue.name, job_id, data="first")
+    assert await push(other, queue.name, job_id, data="second") == job_id
+    assert await push(other, second, job_id, data="third") == job_id
+    assert (await good(wire, "GetJob", id=job_id))["job"]["data"] == "first"
+    assert (await good(wire, "Count", queue=second))["count"] == 0
+    assert (await good(wire, "Count", queue=queue.name))["count"] == 1
+
+
+async def test_id_of_a_finished_job_names_a_new_job(wire: Wire, other: Wire, queue: Queue) -> None:
+    job_id, second = f"{queue.name}-id", f"{queue.name}-2"
+    await push(wire, queue.name, job_id)
+    token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+    await good(wire, "ACK", id=job_id, token=token)
+    assert await push(other, second, job_id, data="new") == job_id
+    job = (await good(wire, "GetJob", id=job_id))["job"]
+    assert (job["queue"], job["data"], job["state"]) == (second, "new", "waiting")
+    assert await queue.get_jobs("completed") == []
+
+
+async def test_two_gateways_add_one_job(wire: Wire, other: Wire, queue: Queue) -> None:
+    for number in range(10):
+        job_id = f"{queue.name}-{number}"
+        await asyncio.gather(push(wire, queue.name, job_id), push(other, queue.name, job_id))
+    assert (await queue.get_job_counts()).waiting == 10
+
+
+async def test_claim_without_a_job_leaves_the_id_usable(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = f"{queue.name}-id"
+    await gateways[1].ids.claim(queue.name, [job_id])  # and the gateway died
+    assert await state_of(wire, job_id) == "unknown"
+    error = await failure(wire, "PUSH", queue=f"{queue.name}-2", data=1, jobId=job_id)
+    assert error == f"a job with the id {job_id} is being added to another queue"
+    monkeypatch.setattr(chosen_ids, "_BEING_ADDED_S", 0)
+    assert await push(wire, f"{queue.name}-2", job_id) == job_id
+    assert (await good(wire, "GetJob", id=job_id))["job"]["queue"] == f"{queue.name}-2"
+
+
+async def test_job_of_another_program_keeps_its_id(wire: Wire, queue: Queue) -> None:
+    job = await queue.add("x", 1, job_id="python")
+    assert await state_of(wire, "python") == "unknown"
+    assert await state_of(wire, f"{queue.name}:python") == "waiting"
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w")
+    assert (pulled["job"]["id"], pulled["job"]["customId"]) == (f"{queue.name}:{job.id}", None)
+    error = await failure(wire, "PUSH", queue=queue.name, data=1, jobId=f"{queue.name}:python")
+    assert "another program" in error
+
+
+async def test_bulk(wire: Wire, other: Wire, queue: Queue) -> None:
+    names = [f"{queue.name}-{letter}" for letter in "abc"]
+    await push(wire, queue.name, names[0], data="old")
+    jobs = [
+        {"data": 1, "customId": names[0]}, {"data": 2, "customId": names[1], "dependsOn": [names[2]]},
+        {"data": 3, "customId": names[2]}, {"data": 4, "customId": names[2]}, {"data": 5},
+    ]  # fmt: skip
+    ids = (await good(other, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    assert ids[:4] == [names[0], names[1], names[2], names[2]]
+    assert [await state_of(wire, job_id) for job_id in ids] == ["waiting", "waiting-children"] + ["waiting"] * 3
+    assert (await good(wire, "GetJob", id=names[2]))["job"]["data"] == 3
+    assert (await good(wire, "GetJob", id=names[0]))["job"]["data"] == "old"
+
+
+async def test_refused_bulk_keeps_the_finished_job_of_its_id(wire: Wire, queue: Queue) -> None:
+    job_id = f"{queue.name}-a"
+    await push(wire, queue.name, job_id)
+    token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+    await good(wire, "ACK", id=job_id, token=token)
+    for jobs, error in (
+        ([{"customId": job_id}, {"priority": "x"}], "jobs[1]: priority must be a number"),
+        ([{"customId": job_id, "dependsOn": [job_id]}], f"jobs[0]: Job cannot depend on itself: {job_id}"),
+        ([{"customId": job_id, "dependsOn": ["gone"]}], "jobs[0]: Dependency job not found: gone"),
+        ([{"customId": job_id, "jobId": "b"}], "jobs[0]: jobId and customId must be equal"),
+        ([{"customId": ""}], "jobs[0]: customId must be a non-empty string"),
+    ):
+        assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == error
+    assert await state_of(wire, job_id) == "completed"
+
+
+async def test_unused_entries_are_swept(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = f"{queue.name}-kept", f"{queue.name}-gone"
+    await push(wire, queue.name, kept)
+    ids = gateways[0].ids
+    await ids.claim(queue.name, [gone])
+    assert sum([await ids.chosen.sweep() for _ in range(chosen_ids.SHARDS)]) == 0  # its job may still be added
+    monkeypatch.setattr(chosen_ids, "UNUSED_S", -1)
+    assert sum([await ids.chosen.sweep() for _ in range(chosen_ids.SHARDS)]) >= 1
+    assert await ids.chosen.queue_of(gone) is None
+    assert await state_of(wire, kept) == "waiting"
