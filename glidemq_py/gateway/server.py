@@ -26,6 +26,7 @@ from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
+from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
 
 __all__ = ["Gateway"]
 
@@ -62,6 +63,9 @@ class Gateway:
 
         self.version = __version__
         self.digests = token_digests(self.options.tokens)
+        self._certificate: ServerCertificate | None = None
+        if self.options.tls_cert is not None and self.options.tls_key is not None:
+            self._certificate = ServerCertificate(self.options.tls_cert, self.options.tls_key)
         self.port = self.options.port
         self._connection = connection
         self.held = HeldJobs()
@@ -95,12 +99,17 @@ class Gateway:
         try:
             self._transport = await open_transport(self._client)
             self._ids = JobIds(self._transport, self.options.prefix, self.queue)
-            self._server = await loop.create_server(lambda: Session(self), self.options.host, self.options.port)
+            self._server = await loop.create_server(
+                lambda: Session(self), self.options.host, self.options.port,
+                ssl=None if self._certificate is None else self._certificate.context,
+            )  # fmt: skip
         except BaseException:
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
         self._duties = (asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()))
+        if self._certificate is not None:
+            self._duties += (asyncio.create_task(self._watch_certificate()),)
 
     async def close(self) -> None:
         """Stop listening, wait for running commands, and close all connections. Idempotent."""
@@ -131,6 +140,16 @@ class Gateway:
     async def __aexit__(self, *_: object) -> None:
         """Close the gateway."""
         await self.close()
+
+    def reload_certificate(self) -> bool:
+        """Read the files of the certificate again; return True if it was replaced. New connections use it."""
+        return self._certificate is not None and self._certificate.reload(always=True)
+
+    async def _watch_certificate(self) -> None:
+        assert self._certificate is not None, "started with a certificate only"
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._certificate.reload()
 
     @property
     def connections(self) -> int:
