@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 from importlib import import_module
+from typing import Final
 
+from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
+from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.supervisor import Line, supervise
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.server import Gateway
 
+_MODULE: Final = "glidemq_py.gateway"
+_MOST_PROCESSES: Final = 1_000
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid, 1 if the gateway cannot start."""
-    flags = vars(_parser().parse_args(arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    flags = vars(_parser().parse_args(given))
+    descriptor, _ = flags.pop("line"), flags.pop("slot")
     try:
         settings = settings_of(os.environ, flags.pop("config"), flags)
+        processes = check_int("processes", settings.pop("processes", 1), 1, _MOST_PROCESSES)
+        if processes > 1:
+            settings["share_port"] = True
         gateway = Gateway(settings.pop("url", None), **settings)
     except GlideMQError as error:
         _print(str(error))
         return 2
+    if processes > 1 and descriptor is None:
+        _ignore_hangup()
+        return supervise(
+            WorkerArguments(processes=processes, shutdown_timeout=gateway.options.shutdown_timeout), given, _MODULE
+        )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(gateway))
+            runner.run(_serve(gateway, descriptor))
     except (GlideMQError, OSError) as error:
         _print(str(error))
         return 1
     return 0
+
+
+def _ignore_hangup() -> None:
+    """Ignore SIGHUP in the supervisor: its children notice a changed certificate."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -41,16 +67,48 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
         return None
 
 
-async def _serve(gateway: Gateway) -> None:
+async def _serve(gateway: Gateway, descriptor: int | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
-    async with gateway:
-        _print(f"listening on {gateway.options.host}:{gateway.port}")
-        await ended.wait()
+    if descriptor is None:
+        async with gateway:
+            _print(f"listening on {gateway.options.host}:{gateway.port}")
+            await ended.wait()
+        return
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    line = await Line.over(end)
+    server_known = asyncio.Event()
+    listening = asyncio.create_task(_listen(line, ended, server_known))
+    line.send("loaded")
+    if gateway.needs_server and not os.environ.get(URL_VARIABLE):
+        line.send("server?")  # all processes share a private one
+        await asyncio.wait(
+            [asyncio.create_task(event.wait()) for event in (server_known, ended)], return_when=asyncio.FIRST_COMPLETED
+        )
+    if not ended.is_set():
+        async with gateway:
+            line.send("started")
+            _print(f"listening on {gateway.options.host}:{gateway.port}")
+            await ended.wait()
+    line.send("ended")
+    listening.cancel()
+
+
+async def _listen(line: Line, ended: asyncio.Event, server_known: asyncio.Event) -> None:
+    """Process the messages of the supervisor; if it has ended, so does this process."""
+    while True:
+        word, rest = await line.receive()
+        if word == "server":
+            os.environ[URL_VARIABLE] = rest
+            server_known.set()
+        elif word in ("drain", "hurry", ""):
+            ended.set()
+            return
 
 
 def _print(text: str) -> None:
@@ -65,6 +123,8 @@ def _parser() -> ArgumentParser:
         epilog="A flag counts more than the file, and the file more than an environment variable: "
         + ", ".join(f"{each.variable} ({each.name})" for each in SETTINGS if each.variable) + ".",
     )  # fmt: skip
+    parser.add_argument("--line", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--slot", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="FILE", help="TOML file with the names of the flags, with underscores")
     for setting in SETTINGS:
         if setting.is_secret:

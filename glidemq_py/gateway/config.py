@@ -79,6 +79,10 @@ SETTINGS: Final = (
         "shutdown_timeout", "time for running commands at SIGTERM (30s)", parse_duration, (int, str),
         "SHUTDOWN_TIMEOUT_MS", _whole, "TIME",
     ),
+    Setting("processes", "gateway processes that share the port (1)", _whole, (int,), metavar="N"),
+    Setting(
+        "share_port", "let other gateways of this machine listen on the same port; --processes does so", kinds=(bool,)
+    ),
     Setting("tls_cert", "PEM file of the certificate chain; read again when it changes, or at SIGHUP",
             variable="TLS_CERT_FILE", metavar="FILE"),
     Setting("tls_key", "PEM file of its key", variable="TLS_KEY_FILE", metavar="FILE"),

@@ -47,6 +47,7 @@ class GatewayOptions(OptionValue, kw_only=True):
         frame_timeout: maximum time between two reads of an incomplete frame, ms or timedelta.
         max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
         shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
+        share_port: let other gateways of this machine listen on the same port; the kernel distributes the connections.
         tls_cert: path of a PEM file with the certificate chain; connections then use TLS. It is read again when it
             changes.
         tls_key: path of a PEM file with the key of the certificate, without a password.
@@ -64,10 +65,13 @@ class GatewayOptions(OptionValue, kw_only=True):
     frame_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=DAY_MS), default=60_000)
     max_unsent: int = option(partial(check_int, minimum=65_536, maximum=2**31), default=67_108_864)
     shutdown_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=0, maximum=DAY_MS), default=30_000)
+    share_port: bool = option(check_bool, default=False)
     tls_cert: str | None = option(partial(check_text, maximum=4_096), default=None)
     tls_key: str | None = option(partial(check_text, maximum=4_096), default=None)
 
     def _check_given(self) -> None:
+        if self.share_port and self.port == 0:
+            raise GlideMQValidationError("port", 0, "must be given with share_port")
         if (self.tls_cert is None) != (self.tls_key is None):
             missing, given = ("tls_key", "tls_cert") if self.tls_key is None else ("tls_cert", "tls_key")
             raise GlideMQValidationError(missing, None, f"is required with {given}")

@@ -101,6 +101,7 @@ class Gateway:
             self._ids = JobIds(self._transport, self.options.prefix, self.queue)
             self._server = await loop.create_server(
                 lambda: Session(self), self.options.host, self.options.port,
+                reuse_port=True if self.options.share_port else None,
                 ssl=None if self._certificate is None else self._certificate.context,
             )  # fmt: skip
         except BaseException:
@@ -140,6 +141,11 @@ class Gateway:
     async def __aexit__(self, *_: object) -> None:
         """Close the gateway."""
         await self.close()
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether it uses the server of ``GLIDEMQ_URL``, or a private one."""
+        return self._connection is None
 
     def reload_certificate(self) -> bool:
         """Read the files of the certificate again; return True if it was replaced. New connections use it."""

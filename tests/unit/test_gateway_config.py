@@ -71,7 +71,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_an_option() -> None:
-    names = {setting.name for setting in SETTINGS} - {"url"}
+    names = {setting.name for setting in SETTINGS} - {"url", "processes"}
     assert names == set(GatewayOptions.__dataclass_fields__)
 
 
@@ -94,10 +94,14 @@ def test_command_reports_invalid_settings_in_one_line(
     assert main(["--config", written(tmp_path, "prot = 1")]) == 2
     assert main(["--tls-cert", "/none.pem", "--tls-key", "/none.pem"]) == 2
     assert main(["--host", "0.0.0.0"]) == 2
+    assert main(["--processes", "2", "--port", "0"]) == 2
+    assert main(["--processes", "0"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert "did you mean 'port'" in lines[0]
     assert "tls_cert" in lines[1]
     assert "tokens" in lines[2]
+    assert "port" in lines[3]
+    assert "processes" in lines[4]
     with pytest.raises(SystemExit):
         main(["--prot", "1"])

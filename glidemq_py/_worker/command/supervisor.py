@@ -88,10 +88,16 @@ _RELOAD_GRACE_S: Final = 3.0
 """Time for the running jobs before they are released, when files have changed."""
 
 
-def supervise(arguments: WorkerArguments, argv: Sequence[str]) -> int:
-    """Run the child processes of the command line until they are stopped, and return the exit code."""
+def supervise(arguments: WorkerArguments, argv: Sequence[str], module: str = "glidemq_py.worker") -> int:
+    """Run the child processes of the command line until they are stopped, and return the exit code.
+
+    Args:
+        arguments: The number of processes, the shutdown timeout, and the options of logs and reloading.
+        argv: Arguments of the children.
+        module: What they run.
+    """
     set_up_logs(arguments.log_level, arguments.log_format)
-    return asyncio.run(_Supervisor(arguments, argv).run())
+    return asyncio.run(_Supervisor(arguments, argv, module).run())
 
 
 class _Child:
@@ -108,7 +114,8 @@ class _Child:
 
 
 class _Supervisor:
-    def __init__(self, arguments: WorkerArguments, argv: Sequence[str]) -> None:
+    def __init__(self, arguments: WorkerArguments, argv: Sequence[str], module: str) -> None:
+        self._module = module
         self._processes = arguments.processes or 1
         self._timeout = arguments.shutdown_timeout
         self._folders = (arguments.reload_dir or ["."]) if arguments.reload else None
@@ -237,7 +244,7 @@ class _Supervisor:
             environment[URL_VARIABLE] = self._server_url
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "glidemq_py.worker", "--line", str(theirs.fileno()),
+                sys.executable, "-m", self._module, "--line", str(theirs.fileno()),
                 "--slot", str(slot), *self._argv,
                 # The supervisor forwards Ctrl-C; a session of their own keeps the terminal from signaling children.
                 start_new_session=True, pass_fds=(theirs.fileno(),), env=environment,
