@@ -5,6 +5,7 @@ The server's side is in lua/features/retention; completed and failed jobs have a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from glidemq_py._core.calls import administration
@@ -12,7 +13,7 @@ from glidemq_py._core.calls.reading import Condition, page
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.link import QueueLink
 
-__all__ = ["CLEANABLE", "clean_unfinished"]
+__all__ = ["CLEANABLE", "clean_unfinished", "delete_jobs"]
 
 CLEANABLE: Final = tuple(state for state in JobState if state is not JobState.ACTIVE)
 
@@ -46,4 +47,21 @@ async def clean_unfinished(link: QueueLink, state: JobState, grace: int, limit: 
             break
     if deleted:
         await link.transport.call(administration.clean_jobs(meta, [], allowed, before, len(deleted), True))
+    return deleted
+
+
+async def delete_jobs(
+    link: QueueLink, ids: Sequence[str], state: str | None, progress: Callable[[int], None]
+) -> list[str]:
+    """Delete these jobs if they are in a state (None: in any), a hundred per call; return the ids of those deleted."""
+    seconds, microseconds = await link.transport.command("TIME")
+    before = int(seconds) * 1000 + int(microseconds) // 1000
+    allowed = _RECORDED.get(JobState(state), state) if state else " ".join(JobState)
+    deleted: list[str] = []
+    for first in range(0, len(ids), _PIECE):
+        piece, is_last = ids[first : first + _PIECE], first + _PIECE >= len(ids)
+        deleted += await link.transport.call(
+            administration.clean_jobs(link.keys.meta, piece, allowed, before, len(deleted), is_last)
+        )
+        progress(len(deleted))
     return deleted

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.limits.options import RateLimit
@@ -23,9 +25,9 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 __all__ = [
     "Action", "ActionResult", "AddJob", "CancelJobs", "CleanQueue", "DrainQueue", "JobsAction", "ObliterateQueue",
     "PauseFairKey", "PauseQueue", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule",
-    "QuietWorker", "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ResumeFairKey", "ResumeQueue", "ResumeWorker",
-    "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetGroupLimits", "SetQueueLimits", "check_queue",
-    "count", "perform",
+    "QuietWorker", "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
+    "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetGroupLimits", "SetMetricsByName",
+    "SetQueueLimits", "check_queue", "count", "perform",
 ]  # fmt: skip
 
 Progress = Callable[[int], None]
@@ -33,6 +35,8 @@ Progress = Callable[[int], None]
 
 _MAX_LISTED: Final = 1_000
 """Ids and problems in a result."""
+_PIECE: Final = 100
+"""Jobs changed at the same time: by one call, or by calls that are in flight together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,30 +278,63 @@ class ResumeFairKey(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietWorker(Action):
-    """Let a worker fetch no further jobs, in any of its queues. Its active jobs keep running."""
+    """Let a worker (None = all of the queue) fetch no further jobs, in any of its queues. Active jobs keep running."""
 
     kind: ClassVar[str] = "quiet_worker"
 
-    worker: str
+    worker: str | None
     timeout: int = 15_000
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return ActionResult(done=len(await queue.quiet_workers(self.worker, timeout=self.timeout)))
+        return _workers(await queue.quiet_workers(self.worker, timeout=self.timeout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeWorker(Action):
-    """Let a quiet worker fetch jobs again."""
+    """Let a quiet worker (None = all of the queue) fetch jobs again."""
 
     kind: ClassVar[str] = "resume_worker"
 
-    worker: str
+    worker: str | None
     timeout: int = 15_000
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return ActionResult(done=len(await queue.resume_workers(self.worker, timeout=self.timeout)))
+        return _workers(await queue.resume_workers(self.worker, timeout=self.timeout))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeWorker(Action):
+    """Change how many jobs a worker (None = each worker of the queue) runs at the same time, until it ends."""
+
+    kind: ClassVar[str] = "resize_worker"
+
+    worker: str | None
+    concurrency: int
+    timeout: int = 15_000
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
+        return _workers(await queue.resize_workers(self.concurrency, self.worker, timeout=self.timeout))
+
+
+def _workers(ids: list[str]) -> ActionResult:
+    return ActionResult(done=len(ids), ids=tuple(ids[:_MAX_LISTED]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMetricsByName(Action):
+    """Record metrics by job name, and keep them for so many minutes; 0 = off."""
+
+    kind: ClassVar[str] = "set_metrics"
+
+    minutes: int
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        await queue.set_metrics_by_name(self.minutes)
+        return ActionResult(done=1)
 
 
 def _in_state(found: QueueSnapshot, state: str) -> int:
@@ -350,22 +387,27 @@ class JobsAction(Action):
         """See `Action`."""
         done, ids, problems = 0, list[str](), list[Problem]()
         # The ids are read first: a change moves a job to another page.
-        for job_id in [each async for each in self.targets(operator)]:
-            try:
-                await self.change(queue, job_id)
-            except JobNotFoundError:
-                problem = Problem(id=job_id, error="does not exist", missing=True)
-            except JobStateError as error:
-                problem = Problem(id=job_id, error=str(error))
-            else:
-                done += 1
-                progress(done)
-                if len(ids) < _MAX_LISTED:
-                    ids.append(job_id)
-                continue
-            if len(problems) < _MAX_LISTED:
-                problems.append(problem)
+        targets = [each async for each in self.targets(operator)]
+        for first in range(0, len(targets), _PIECE):
+            piece = targets[first : first + _PIECE]
+            found = await asyncio.gather(*(self._outcome(queue, job_id) for job_id in piece))
+            changed = [job_id for job_id, problem in zip(piece, found, strict=True) if problem is None]
+            done, ids = done + len(changed), (ids + changed)[:_MAX_LISTED]
+            problems = (problems + [problem for problem in found if problem is not None])[:_MAX_LISTED]
+            progress(done)
         return ActionResult(done=done, ids=tuple(ids), problems=tuple(problems))
+
+    async def _outcome(self, queue: Queue[Any, Any], job_id: str) -> Problem | None:
+        try:
+            await self.change(queue, job_id)
+        except JobNotFoundError:
+            return Problem(id=job_id, error="does not exist", missing=True)
+        except JobStateError as error:
+            return Problem(id=job_id, error=str(error))
+        return None
+
+
+_UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished)
 
 
 async def _job(queue: Queue[Any, Any], job: Job[Any, Any] | str) -> Job[Any, Any]:
@@ -435,11 +477,13 @@ class CancelJobs(JobsAction):
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""
-        found = await _job(queue, job)
-        if found.state is not None and found.state.is_finished:
-            raise JobStateError(found.id, found.state, "cancel")
-        if await queue.revoke(found.id) == "not_found":
-            raise JobNotFoundError(found.id)
+        job_id = job if isinstance(job, str) else job.id
+        try:
+            outcome = await queue.revoke(job_id, states=_UNFINISHED)
+        except JobStateError as error:
+            raise JobStateError(job_id, error.state, "cancel") from None
+        if outcome == "not_found":
+            raise JobNotFoundError(job_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,6 +492,15 @@ class RemoveJobs(JobsAction):
 
     kind: ClassVar[str] = "remove_jobs"
     destroys: ClassVar[bool] = True
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. The jobs that match ``wanted`` are deleted a hundred per call, with one event for all."""
+        if self.ids or self.wanted is None:
+            return await JobsAction.run(self, operator, queue, progress)
+        targets = [each async for each in self.targets(operator)]
+        link = await operator.link(self.queue)
+        deleted = await delete_jobs(link, targets, self.wanted.state, progress)
+        return ActionResult(done=len(deleted), ids=tuple(deleted[:_MAX_LISTED]))
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""

@@ -28,6 +28,7 @@ from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._features.limits.options import GlobalLimits
+from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
@@ -271,6 +272,14 @@ class Operator:
         """Return the limits of a queue that apply now."""
         return await (await self.queue(name)).get_global_limits()
 
+    async def get_metrics_by_name(
+        self, queue: str, window: int, *, name: str | None = None
+    ) -> tuple[list[MetricsByName], MetricsByNameSetting]:
+        """Return the figures per job name of the last ``window`` ms, and whether they are recorded."""
+        opened = await self.queue(queue)
+        found = await opened.get_metrics_by_name(window, name=name, interval=None)
+        return found, await opened.get_metrics_by_name_setting()
+
     async def get_workers(self, queue: str) -> list[WorkerInfo]:
         """Return the live workers of a queue, oldest first."""
         return await (await self.queue(queue)).get_workers()
@@ -282,8 +291,21 @@ class Operator:
             WorkerNotFoundError: The queue has no such worker.
             WorkerTimeoutError: The worker has not answered within ``timeout`` ms.
         """
-        (found,) = await (await self.queue(queue)).inspect_workers(worker, timeout=timeout)
-        return replace(found, jobs=tuple(job for job in found.jobs if self.access.may_see(job.queue)))
+        (found,) = await self.inspect_workers(queue, worker, timeout=timeout)
+        return found
+
+    async def inspect_workers(
+        self, queue: str, worker: str | None = None, *, timeout: int = 15_000
+    ) -> list[WorkerActivity]:
+        """Return the running jobs of all workers of a queue, or of one; see `inspect_worker`."""
+        return [
+            replace(found, jobs=tuple(job for job in found.jobs if self.access.may_see(job.queue)))
+            for found in await (await self.queue(queue)).inspect_workers(worker, timeout=timeout)
+        ]
+
+    async def ping_workers(self, queue: str, worker: str | None = None, *, timeout: int = 15_000) -> list[str]:
+        """Return the ids of the workers of a queue that answer."""
+        return await (await self.queue(queue)).ping_workers(worker, timeout=timeout)
 
     async def get_subscriptions(self, name: str) -> list[Subscription]:
         """Return the subscriptions of a broadcast; none if it is a queue."""

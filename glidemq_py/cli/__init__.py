@@ -25,11 +25,14 @@ PASSED: Final = {
 }
 """Commands that are modules of their own: name, module with ``main``, and help."""
 
+WORKER_VERBS: Final = frozenset({"inspect", "ls", "ping", "quiet", "resize", "resume"})
+"""Commands of `glidemq worker` that do not run a worker."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; docs/reference/command-line.md lists the codes."""
     given = sys.argv[1:] if argv is None else list(argv)
-    if given[:2] == ["worker", "ls"]:  # a target has a colon
+    if given[:1] == ["worker"] and set(given[1:2]) <= WORKER_VERBS and given[1:]:  # a target has a colon
         given[0] = "workers"
     if given and given[0] in PASSED:
         return pass_on(given[0], given[1:])

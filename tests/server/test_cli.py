@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowProducer, Job, Queue, Worker
-from tests.server.cli_support import Shell
+from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._core.calls import Call
+from tests.server.cli_support import Done, Shell
 
 ROOT = Path(__file__).resolve().parents[2]
 pytest.importorskip("typer", reason="needs the extra `cli`")
@@ -405,6 +407,74 @@ def test_a_flow_is_drawn(shell: Shell, url: str, queue_name: str) -> None:
 def test_workers_are_listed(shell: Shell, url: str, queue_name: str) -> None:
     assert shell("worker", "ls", queue_name).err == "no live workers\n"
     assert shell("workers", "ls", queue_name, "--json").json() == []
+
+
+def test_workers_are_inspected_quieted_and_resized(shell: Shell, url: str, queue_name: str) -> None:
+    async def run() -> None:
+        started, finish = asyncio.Event(), asyncio.Event()
+
+        async def wait(_: Job) -> None:
+            started.set()
+            await finish.wait()
+
+        def shell_of(*argv: str) -> Done:
+            return shell("worker", argv[0], queue_name, *argv[1:], "--timeout", "60s")
+
+        async with Queue[Any, Any](queue_name, url) as queue:
+            await queue.add("long", {})
+            async with Worker(queue_name, wait, url, concurrency=2, lock_duration=1_000) as worker:
+                try:
+                    await started.wait()
+                    assert (await asyncio.to_thread(shell_of, "ping")).lines == [worker.consumer]
+                    found = (await asyncio.to_thread(shell_of, "inspect", worker.consumer, "--json")).json()
+                    assert [(each["concurrency"], each["jobs"][0]["name"]) for each in found] == [(2, "long")]
+                    assert "1 of 2" in (await asyncio.to_thread(shell_of, "inspect")).out
+                    quieted = await asyncio.to_thread(shell_of, "quiet")
+                    assert (quieted.code, quieted.out, worker.is_paused) == (0, f"quieted {worker.consumer}\n", True)
+                    await asyncio.to_thread(shell_of, "resume", worker.consumer)
+                    await asyncio.to_thread(shell_of, "resize", "5")
+                    assert (worker.is_paused, worker.concurrency) == (False, 5)
+                    assert (await asyncio.to_thread(shell_of, "quiet", "none")).code == 4
+                finally:
+                    finish.set()
+
+    asyncio.run(run())
+
+
+def test_metrics_by_name_are_recorded_and_shown(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, _four)
+    assert "metrics by name are off" in shell("queue", "metrics", queue_name).err
+    assert shell("queue", "metrics", queue_name, "--keep", "1d", "--json").json()["kept_minutes"] == 1_440
+    worked(url, queue_name, _fail_odd)
+    found = shell("queue", "metrics", queue_name, "--json").json()["names"]
+    assert [(each["name"], each["completed"], each["failed"]) for each in found] == [("even", 2, 0), ("odd", 0, 2)]
+    assert [line.split()[:3] for line in shell("queue", "metrics", queue_name, "--name", "odd").lines[1:]] == [
+        ["odd", "0", "2"]
+    ]
+    assert shell("queue", "metrics", queue_name, "--keep", "off", "--json").json()["kept_minutes"] == 0
+
+
+def test_many_jobs_are_deleted_by_few_calls(
+    shell: Shell, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        await queue.add_bulk([("old", {"n": n}) for n in range(250)])
+        await queue.add("new", {}, delay=3_600_000)
+
+    filled(url, queue_name, add)
+    sent: list[str] = []
+    call = AsyncTransport.call
+
+    async def counted(transport: AsyncTransport, each: Call[Any]) -> Any:
+        sent.append(each.function)
+        return await call(transport, each)
+
+    monkeypatch.setattr(AsyncTransport, "call", counted)
+    done = shell("job", "rm", queue_name, "--name", "old", "--yes", "--json").json()
+    assert (done["done"], len(done["ids"]), sent.count("clean_jobs"), sent.count("remove")) == (250, 250, 3, 0)
+    assert shell("job", "cancel", queue_name, "--name", "new", "--yes").code == 0
+    assert sent.count("revoke") == 1
+    assert [job["state"] for job in shell("job", "ls", queue_name, "--json").json()["jobs"]] == ["failed"]
 
 
 def test_groups_are_listed_and_limited(shell: Shell, url: str, queue_name: str) -> None:

@@ -1,9 +1,10 @@
-"""`glidemq flow`, `worker ls`, `group`, `events`, `backup` and `restore`."""
+"""`glidemq flow`, the verbs of `worker`, `group`, `events`, `backup` and `restore`."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,16 +14,18 @@ from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
-from glidemq_py.cli.texts import clock, span
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.cli.texts import age, clock, span
+from glidemq_py.errors import GlideMQValidationError, WorkerNotFoundError
 
 if TYPE_CHECKING:
     from glidemq_py._operate.snapshots import FlowNode, GroupSummary
 
 __all__ = ["events_app", "flow_app", "group_app", "register_backups", "workers_app"]
 
+_T = TypeVar("_T")
+
 flow_app = group("flow", "Flows: jobs and the jobs they wait for.")
-workers_app = group("workers", "Live workers of queues.")
+workers_app = group("workers", "Live workers of queues: list, inspect, quiet and resize them.")
 group_app = group("group", "Ordering groups and their limits.")
 events_app = group("events", "Events of a queue.")
 
@@ -117,6 +120,96 @@ async def ls(shell: Shell, queues: Queues = None) -> None:
     ]
     columns = ("QUEUE", "WORKER", "HOST", ">PID", ">ACTIVE", "RUNNING FOR")
     shell.table(columns, [(*row[:3], str(row[3]), *row[4:]) for row in rows], "no live workers")
+
+
+_Worker = Annotated[
+    str | None,
+    typer.Argument(metavar="WORKER", help="Id of one worker; default: all workers of the queue.", show_default=False),
+]
+_Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for answers.")]
+
+
+@command(workers_app, "ping")
+async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Print the ids of the workers that answer; exit code 1 if a worker does not."""
+    wait = span_of("--timeout", timeout)
+    answered = await _of_worker(shell, queue, worker, shell.operator.ping_workers(queue, worker, timeout=wait))
+    listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
+    silent = sorted(set(listed) - set(answered))
+    shell.print_json({"answered": answered, "silent": silent})
+    for each in answered:
+        shell.say(each)
+    if silent:
+        shell.fail(f"no answer within {timeout}: {', '.join(silent)}")
+    if not answered:
+        shell.note(f"queue {queue!r} has no live workers")
+
+
+@command(workers_app, "inspect")
+async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """List the running jobs of workers, as the workers report them."""
+    wait = span_of("--timeout", timeout)
+    found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=wait))
+    shell.print_json([
+        {
+            "id": each.id, "is_paused": each.is_paused, "concurrency": each.concurrency, "active": each.active,
+            "jobs": [job._asdict() for job in each.jobs],
+        }
+        for each in found
+    ])  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for each in found:
+        state = ("quiet", "yellow") if each.is_paused else "fetching"
+        slots = f"{each.active:,} of {each.concurrency:,}"
+        rows += [(each.id, state, slots, job.queue, job.id, job.name, age(job.started_at)) for job in each.jobs] or [
+            (each.id, state, slots, "", "", "", "")
+        ]
+    columns = ("WORKER", "STATE", "SLOTS", "QUEUE", "JOB", "NAME", "STARTED")
+    shell.table(columns, rows, f"queue {queue!r} has no live workers")
+
+
+@command(workers_app, "quiet")
+async def quiet(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Let workers fetch no further jobs, for example before a deploy. Their active jobs keep running."""
+    action = operate.actions.QuietWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    await _change_workers(shell, action, worker, "quieted")
+
+
+@command(workers_app, "resume")
+async def resume(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Let quiet workers fetch jobs again."""
+    action = operate.actions.ResumeWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    await _change_workers(shell, action, worker, "resumed")
+
+
+@command(workers_app, "resize")
+async def resize(
+    shell: Shell,
+    queue: Queue,
+    concurrency: Annotated[int, typer.Argument(metavar="CONCURRENCY", help="Jobs at a time.", show_default=False)],
+    worker: _Worker = None,
+    timeout: _Timeout = "15s",
+) -> None:
+    """Change how many jobs workers run at the same time, until they end."""
+    wait = span_of("--timeout", timeout)
+    action = operate.actions.ResizeWorker(queue=queue, worker=worker, concurrency=concurrency, timeout=wait)
+    await _change_workers(shell, action, worker, "resized")
+
+
+async def _change_workers(shell: Shell, action: operate.actions.Action, worker: str | None, done: str) -> None:
+    result = await _of_worker(shell, action.queue, worker, operate.actions.perform(shell.operator, action))
+    shell.print_json(result)
+    for each in result.ids:
+        shell.say(f"{done} {each}")
+    if not result.done:
+        shell.note(f"queue {action.queue!r} has no live workers")
+
+
+async def _of_worker(shell: Shell, queue: str, worker: str | None, request: Coroutine[Any, Any, _T]) -> _T:
+    try:
+        return await request
+    except WorkerNotFoundError:
+        shell.missing(f"queue {queue!r} has no worker {worker!r}")
 
 
 # -- groups -----------------------------------------------------------------------------------------------

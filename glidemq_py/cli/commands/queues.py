@@ -8,7 +8,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import rate_of, span_of
-from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.commands.arguments import JobName, Queue, Queues
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
 from glidemq_py.cli.texts import clock, joined, span
 from glidemq_py.errors import GlideMQValidationError
@@ -22,6 +22,7 @@ __all__ = ["app"]
 app = group("queue", "Look at queues and change them.")
 
 _MINUTES_SHOWN = 5
+_POINTS = ("P50", "P95", "P99")
 
 
 async def check_exists(shell: Shell, queue: str) -> None:
@@ -238,6 +239,36 @@ async def limits(
     found = await shell.operator.get_limits(queue)
     shell.print_json(found)
     shell.facts(_limits_facts(found))
+
+
+@command(app, "metrics")
+async def metrics(
+    shell: Shell,
+    queue: Queue,
+    window: Annotated[str, typer.Option("--window", metavar="TIME", help="The last 1h, 90m or 7d.")] = "1h",
+    name: JobName = None,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="TIME", help="Record, and keep for so long, such as 1d; off = stop.")
+    ] = None,
+) -> None:
+    """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
+    await check_exists(shell, queue)
+    if keep is not None:
+        minutes = 0 if keep == "off" else max(1, span_of("--keep", keep) // 60_000)
+        await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=minutes))
+    found, setting = await shell.operator.get_metrics_by_name(queue, span_of("--window", window), name=name)
+    shell.print_json({"kept_minutes": setting.minutes, "names": found})
+    rows = [
+        (
+            each.name or "(others)", each.completed, _red(each.failed), each.retried,
+            *(span(round(getattr(part, point))) for part in (each.wait, each.run) for point in ("p50", "p95", "p99")),
+        )
+        for each in found
+    ]  # fmt: skip
+    columns = ("NAME", ">DONE", ">FAILED", ">RETRIED", *(f">{part} {p}" for part in ("WAIT", "RUN") for p in _POINTS))
+    shell.table(columns, rows, f"no jobs of queue {queue!r} were recorded in this time")
+    if not setting.minutes:
+        shell.note(f"metrics by name are off; record them: glidemq queue metrics {queue} --keep 1d")
 
 
 def _limits_facts(found: GlobalLimits) -> list[tuple[str, Any]]:
