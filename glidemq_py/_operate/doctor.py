@@ -13,8 +13,9 @@ from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.roles import ROLES, missing_permissions, user_name
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, PermissionDeniedError
 
 __all__ = ["Diagnosis", "Severity", "examine"]
 
@@ -59,15 +60,26 @@ class Diagnosis:
     remedy: str = ""
 
 
-async def examine(operator: Operator, queues: Iterable[str] = (), *, max_wait: int = _WAITED_MS) -> list[Diagnosis]:
+async def examine(
+    operator: Operator,
+    queues: Iterable[str] = (),
+    *,
+    max_wait: int = _WAITED_MS,
+    user: str | None = None,
+    role: str = "",
+) -> list[Diagnosis]:
     """Examine the server and some queues, with a bounded number of short commands.
 
     Args:
         operator: the operator.
         queues: names of queues.
         max_wait: ms that a job may wait before its queue gets a warning.
+        user: name of a user of the server, whose permissions are examined, by some hundred commands; '' = that of this
+            connection, None = do not examine them.
+        role: the role whose permissions the user should have; '' = report the roles whose permissions it has.
 
     Raises:
+        GlideMQValidationError: the user or the role does not exist.
         GlideMQConnectionError: the server cannot be reached.
     """
     transport = await operator.transport()
@@ -81,6 +93,8 @@ async def examine(operator: Operator, queues: Iterable[str] = (), *, max_wait: i
     for node, info in (nodes or {}).items():
         found += configuration(node, info, cluster=transport.is_cluster, accepted=accepted)
     found += await _library(transport)
+    if user is not None:
+        found.append(await _permissions(operator, user, role))
     for name in dict.fromkeys(queues):
         try:
             found += queue_findings(await operator.get_queue(name), max_wait)
@@ -239,6 +253,29 @@ async def _library(transport: Any) -> list[Diagnosis]:
                 Diagnosis(check="library", severity=Severity.NOTE, subject=node, problem=problem, remedy=remedy)
             )  # fmt: skip
     return found
+
+
+async def _permissions(operator: Operator, user: str, role: str) -> Diagnosis:
+    """Compare the permissions of a user with those of a role, or of all roles."""
+    transport = await operator.transport()
+    try:
+        name = user or await user_name(transport)
+        lacks = {
+            each: await missing_permissions(transport, name, each, operator.prefix)
+            for each in ([role] if role else ROLES)
+        }
+    except PermissionDeniedError as error:
+        remedy = "run it as an administrator, and name the user: glidemq doctor --user NAME"
+        problem = f"the permissions of this user were not examined: +{error.permission} is required"
+        return Diagnosis(check="permissions", severity=Severity.NOTE, subject=user, problem=problem, remedy=remedy)
+    complete = [each for each, missing in lacks.items() if not missing]
+    if complete:
+        plural = "s" if len(complete) > 1 else ""
+        return _ok("permissions", name, f"user {name!r} has the permissions of the role{plural} {', '.join(complete)}")
+    nearest = min(lacks, key=lambda each: len(lacks[each]))
+    text = " ".join(f"+{each}" for each in lacks[nearest])
+    problem = f"user {name!r} lacks permissions of the role {nearest}: {text}"
+    return _warning("permissions", name, problem, "grant them (docs/operate/permissions.md)")
 
 
 def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:

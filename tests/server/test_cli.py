@@ -16,6 +16,7 @@ import pytest
 from glidemq_py import FlowProducer, Job, Queue, Worker
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls import Call
+from glidemq_py._operate.roles import ROLES
 from tests.server.cli_support import Done, Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -527,6 +528,37 @@ def test_doctor_reports_what_to_do(shell: Shell, url: str, queue_name: str) -> N
     assert [each["severity"] for each in accepted if each["check"] == "aof"] in (["note"], ["ok"])
     shell("queue", "pause", queue_name)
     assert f"glidemq queue resume {queue_name}" in shell("doctor", queue_name).out
+
+
+def test_doctor_examines_the_permissions_of_a_user(shell: Shell, queue_name: str, resp: Any) -> None:
+    def finding(*argv: str) -> tuple[str, str]:
+        each = next(
+            each for each in shell("doctor", queue_name, *argv, "--json").json() if each["check"] == "permissions"
+        )
+        return each["severity"], each["problem"]
+
+    page = (ROOT / "docs" / "operate" / "permissions.md").read_text(encoding="utf-8")
+    rules = dict(re.findall(r"ACL SETUSER (\w+) on >SECRET ([^`]+)```", page))
+    assert {name: set(each) for name, each in ROLES.items()} == {
+        name: {word[1:] for word in rule.split() if word.startswith("+")} for name, rule in rules.items()
+    }
+    user = f"user-{queue_name}"
+    every = "probe, observer, producer, worker, operator, app"
+    assert finding() == ("ok", f"user 'default' has the permissions of the roles {every}")
+    try:
+        for role, rule in rules.items():
+            resp.execute("ACL", "SETUSER", user, "reset", *rule.split())
+            expected = ("ok", f"user {user!r} has the permissions of the role {role}")
+            assert finding("--user", user, "--role", role) == expected
+        resp.execute("ACL", "SETUSER", user, "reset", *rules["worker"].split(), "-xadd", "-xgroup|create")
+        severity, problem = finding("--user", user, "--role", "worker")
+        assert (severity, set(problem.rpartition(": ")[2].split())) == ("warning", {"+xadd", "+xgroup|create"})
+        resp.execute("ACL", "SETUSER", user, "reset", *rules["worker"].replace("~glide:*", "~other:*").split())
+        assert "+fcall" in finding("--user", user, "--role", "worker")[1]
+    finally:
+        resp.execute("ACL", "DELUSER", user)
+    assert shell("doctor", queue_name, "--user", "nobody").code == 2
+    assert shell("doctor", queue_name, "--role", "king").code == 2
 
 
 def test_no_server_is_reported_in_one_line(shell: Shell) -> None:

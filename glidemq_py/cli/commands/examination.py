@@ -28,13 +28,23 @@ async def doctor(
     max_wait: Annotated[
         str, typer.Option("--max-wait", metavar="TIME", help="Warn if a job has been ready for longer.")
     ] = "1m",
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="Examine the permissions of this user; default: your own.")
+    ] = "",
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role", metavar="ROLE", help="The user needs those of probe, observer, producer, worker, operator or app."
+        ),
+    ] = "",
 ) -> None:
     """Examine the server and queues, and say what to do about each problem.
 
     Exit code 1 if there are warnings or errors.
     """
     names = await queue_names(shell, queues)
-    found = await operate.doctor.examine(shell.operator, names, max_wait=span_of("--max-wait", max_wait))
+    wait = span_of("--max-wait", max_wait)
+    found = await operate.doctor.examine(shell.operator, names, max_wait=wait, user=user, role=role)
     shell.print_json(found)
     rows = [
         ((str(each.severity), _STYLES[each.severity]), each.check, each.subject, _text(each.problem, each.remedy))
