@@ -60,18 +60,19 @@ class Measure:
     limit: str
 
 
-_ADDING: Final = "gateway: decoding, checking and encoding of each job"
-_LONE: Final = "two hops, one after the other: client to gateway, gateway to Valkey"
+_ADDING: Final = "the gateway's event loop: about 70 us per `PUSH`"
+_UNKNOWN: Final = "not known yet; the same client is faster with bunqueue in memory"
+_LONE: Final = "round trips: 0.1 ms to the gateway, and 0.4 ms for its call to Valkey"
 _THREE, _TWO = (OURS, SQLITE, MEMORY), (OURS, SQLITE)
 
 MEASURES: Final = (
     Measure(
         "work-50", "worker, concurrency 50", "work", {"concurrency": 50, "jobs": 6_000}, _THREE,
-        {SQLITE: 2.0, MEMORY: 0.7}, "the client, which fetches ten jobs at a time",
+        {SQLITE: 2.0, MEMORY: 0.7}, _UNKNOWN,
     ),
     Measure(
         "work-10", "worker, concurrency 10", "work", {"concurrency": 10, "jobs": 4_000}, _TWO, {SQLITE: 1.5},
-        "the client, which fetches ten jobs at a time",
+        _UNKNOWN,
     ),
     Measure("work-1", "worker, concurrency 1", "work", {"concurrency": 1, "jobs": 1_500}, _TWO, {SQLITE: 1.0}, _LONE),
     Measure(
@@ -79,9 +80,13 @@ MEASURES: Final = (
         _ADDING,
     ),
     Measure(
-        "add-100-batched", "100 adds in flight, auto-batched", "add", {"inFlight": 100}, _TWO, {SQLITE: 1.0}, _ADDING
+        "add-100-batched", "100 adds in flight, auto-batched", "add", {"inFlight": 100}, _TWO, {SQLITE: 1.0},
+        "the gateway's event loop",
     ),
-    Measure("add-bulk", "addBulk of 1,000", "addBulk", {"size": 1_000}, _TWO, {SQLITE: 0.8}, _ADDING),
+    Measure(
+        "add-bulk", "addBulk of 1,000", "addBulk", {"size": 1_000}, _TWO, {SQLITE: 0.8},
+        "the gateway's event loop (21 us per job) and Valkey (19 us), one after the other",
+    ),
     Measure(
         "add-1", "add one by one, plain", "add", {"inFlight": 1, "autoBatch": False}, _TWO, {SQLITE: 0.6}, _LONE
     ),
@@ -90,7 +95,10 @@ MEASURES: Final = (
         "durable", "100 durable adds in flight", "add", {"inFlight": 100, "autoBatch": False, "durable": True},
         (OURS_ALWAYS, SQLITE), {SQLITE: 1.0}, "fsync: one per group of adds",
     ),
-    Measure("pick-up", "long-poll pick-up", "pickUp", {"jobs": 200}, _THREE, {"p50": 1.5, "p99": 6.0}, _LONE),
+    Measure(
+        "pick-up", "long-poll pick-up", "pickUp", {"jobs": 200}, _THREE, {"p50": 1.5, "p99": 6.0},
+        "round trips of processes that were idle: add, fetch, report",
+    ),
 )  # fmt: skip
 
 
