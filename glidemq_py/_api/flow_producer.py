@@ -276,13 +276,18 @@ class FlowProducer(AsyncOnly):
         if not checked:
             raise GlideMQValidationError("nodes", checked, "must name at least one job")
         limits = None if budget is None else parse_budget(budget)
-        transport = await self._connected()
-        plan = plan_dag(checked, self._link)
+        await self._connected()
+        return {job.name: job for job in await self._add_graph(plan_dag(checked, self._link), limits, durable)}
+
+    async def _add_graph(
+        self, plan: list[Planned], limits: Budget | None, durable: DurableInput
+    ) -> list[Job[Any, Any]]:
+        """Add the jobs of a planned graph, and return them in the order of the plan."""
         details = {names.FLOW_NODES: len(plan)}
         wait = await self._durable_wait(durable, [plan])
-        now = await self._add(transport, plan, limits, wait, "add_dag", details)
+        now = await self._add(await self._connected(), plan, limits, wait, "add_dag", details)
         await wait.confirm()
-        return {node.job.name: node.job for node in _nodes(plan, now)}
+        return [node.job for node in _nodes(plan, now)]
 
     async def _durable_wait(self, durable: DurableInput, plans: list[list[Planned]]) -> FlowWait:
         """Return the wait for flows; it has no queues unless they are durable."""

@@ -145,7 +145,7 @@ class JobOptions(CheckedOptions):
         parent: the job that waits for this one: a `Job`, a `JobRef`, or ``(queue, id)``. Not with `deduplication`.
         on_failure: effect on the parents if this job does not complete (it fails, expires, is revoked or removed):
             "fail_parent" (the default) fails them too, "ignore" lets them continue without its result, "remove"
-            removes this job from their children.
+            removes this job from their children, "wait" keeps them waiting for a retry of this job.
         depends_on: jobs that must complete before this one runs, at most 1,000: ids of jobs in the same queue, and
             for other queues `Job` or `JobRef` objects or ``(queue, id)`` pairs. They must exist, or be in the same
             bulk.

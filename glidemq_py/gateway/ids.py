@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MAX_QUEUES", "IdMaker", "queue_number"]
+__all__ = ["MAX_QUEUES", "IdMaker", "is_uuid7", "queue_number"]
 
 MAX_QUEUES: Final = 2**24
 """Queue numbers are below this."""
@@ -63,6 +63,11 @@ class IdMaker:
         high = (moment >> _COUNTER_BITS) << 16 | 0x7000 | (moment & (2**_COUNTER_BITS - 1))
         text = f"{high:016x}{1 << 63 | low:016x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def is_uuid7(job_id: str) -> bool:
+    """Return whether an id is a UUIDv7, made here or by a client."""
+    return _SHAPE.fullmatch(job_id) is not None
 
 
 def queue_number(job_id: str) -> int | None:

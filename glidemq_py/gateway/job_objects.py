@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.tags import read_tags
 from glidemq_py._job.job import Job
-from glidemq_py.gateway.ids import queue_number
+from glidemq_py.gateway.ids import is_uuid7
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -77,8 +77,8 @@ def full_job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
 
 
 def _is_chosen(job: Job[Any, Any], job_id: str) -> bool:
-    """Return whether a client has chosen the id on the wire."""
-    return queue_number(job_id) is None and job_id != f"{wire_name(job.queue_name)}:{job.id}"
+    """Return whether a user has chosen the id on the wire; clients make UUIDs for the jobs of flows."""
+    return not is_uuid7(job_id) and job_id != f"{wire_name(job.queue_name)}:{job.id}"
 
 
 def _removal(value: Any) -> Any:

@@ -11,6 +11,7 @@ from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
+    "FLOW_FIELDS",
     "JOB_FIELDS",
     "MAX_BACKOFF_MS",
     "TEMPLATE_FIELDS",
@@ -56,6 +57,17 @@ JOB_FIELDS: Final = (
         )
     ),
 )  # fmt: skip
+
+_FLOW_NAMES: Final = (
+    "failParentOnFailure", "removeDependencyOnFailure", "ignoreDependencyOnFailure",
+)  # fmt: skip
+_OTHERS_OF_FLOWS: Final = ("childrenIds", "parentId", "uniqueKey", "dedup")
+FLOW_FIELDS: Final = (
+    *(field for field in JOB_FIELDS if field.name not in (*_FLOW_NAMES, *_OTHERS_OF_FLOWS)),
+    Field("childrenIds", Kind.TEXTS), Field("parentId"), *(Field(name, Kind.FLAG) for name in _FLOW_NAMES),
+    Field("uniqueKey", Kind.UNSUPPORTED), Field("dedup", Kind.UNSUPPORTED),
+)  # fmt: skip
+"""The fields of the jobs of a flow."""
 
 TEMPLATE_FIELDS: Final = (
     *(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES), Field("stallTimeout", Kind.UNSUPPORTED),

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Self
 
+from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
 from glidemq_py._client.connect import Connection, check_connection, open_transport
@@ -72,6 +73,7 @@ class Gateway:
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
+        self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._hubs: dict[str, Hub] = {}
         self._channels = WakeChannels()
@@ -98,6 +100,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         try:
             self._transport = await open_transport(self._client)
+            self._flows = FlowProducer(self._client, prefix=self.options.prefix)
             self._ids = JobIds(self._transport, self.options.prefix, self.queue)
             self._server = await loop.create_server(
                 lambda: Session(self), self.options.host, self.options.port,
@@ -131,6 +134,8 @@ class Gateway:
         self._is_closed = True
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
+        if self._flows is not None:
+            await self._flows.close()
         await self._close_client()
 
     async def __aenter__(self) -> Self:
@@ -257,6 +262,12 @@ class Gateway:
         """The connection to the server of the queues, for commands that are about no queue."""
         assert self._transport is not None, "a gateway with sessions is started"
         return self._transport
+
+    @property
+    def flows(self) -> FlowProducer:
+        """Adds flows."""
+        assert self._flows is not None, "a gateway with sessions is started"
+        return self._flows
 
     @property
     def ids(self) -> JobIds:

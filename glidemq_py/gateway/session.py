@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
 
+from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
@@ -51,6 +52,11 @@ class GatewayState(Protocol):
     @property
     def transport(self) -> Transport:
         """The connection to the server of the queues, for commands that are about no queue."""
+        ...
+
+    @property
+    def flows(self) -> FlowProducer:
+        """Adds flows."""
         ...
 
     @property

@@ -2,6 +2,7 @@
 
 import pytest
 
+from glidemq_py._core.calls import administration
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.working import AttemptStatus as S
 from glidemq_py._core.calls.working import ExchangeFlags, recover_stalled, waiting_children
@@ -56,6 +57,31 @@ def test_on_failure_policies(q: OwnQueue, policy: str) -> None:
     if policy == "fail_parent":
         assert q.job(parent)["failedType"] == "ChildFailedError"
         assert "no" in q.job(parent)["failedReason"]
+
+
+def test_parent_waits_for_a_failed_child_until_it_is_retried_or_released(q: OwnQueue) -> None:
+    parent = parent_of(q)
+    one, two = q.fetch(2)
+    q.redis("HSET", f"job:{one.id}", "opts", '{"onFailure":"wait"}')
+    q.finish(one.failed("no"), two.completed())
+    assert q.state(parent) == "waiting-children"
+    assert q.redis("HGET", f"depvals:{parent}", q.key(one.id)) == "fno"
+    assert q.redis("HGET", "meta", "features") == "dependencies:0.2.0"
+    # The policy counts after the child was deleted, too.
+    q.run(flows.children_ended(q.meta, [flows.ChildOutcome(parent, q.key(one.id), "removed", "gone", "fail_parent")]))
+    assert q.state(parent) == "waiting-children"
+    q.run(administration.requeue_job(q.meta, one.id))
+    q.finish(q.take_one().completed())
+    assert q.state(parent) == "waiting"
+
+
+def test_add_of_a_child_that_its_parent_waits_for_lists_the_feature(q: OwnQueue) -> None:
+    q.put_job("p", state="waiting-children")
+    name = q.base[q.base.index("{") + 1 : -1]
+    q.add(row("child", "{}", '{"onFailure":"ignore"}', parent=["p", name]))
+    assert q.redis("HGET", "meta", "features") is None
+    q.add(row("child", "{}", '{"onFailure":"wait"}', parent=["p", name]))
+    assert q.redis("HGET", "meta", "features") == "dependencies:0.2.0"
 
 
 def test_a_chain_of_failing_parents_is_bounded_in_one_call(q: OwnQueue) -> None:

@@ -10,8 +10,8 @@ from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["FAILURE_POLICIES", "FailurePolicy", "JobRef", "ParentDict", "ParentInput", "parse_parent"]
 
-FailurePolicy = Literal["fail_parent", "ignore", "remove"]
-FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove")
+FailurePolicy = Literal["fail_parent", "ignore", "remove", "wait"]
+FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove", "wait")
 
 
 class JobRef(NamedTuple):

@@ -53,6 +53,11 @@ class Planned:
     multi: bool
     id: str
 
+    def rename(self, name: str) -> None:
+        """Replace the name of the job. Raises GlideMQValidationError."""
+        self.name = name
+        self.row = _row(self.link, name, self.data, self.options)
+
     def change(self, data: Any, options: JobOptions) -> None:
         """Replace data and options, and encode the row again. Raises GlideMQValidationError."""
         if data is not self.data or options is not self.options:

@@ -12,6 +12,7 @@ from glidemq_py.gateway.commands import (
     cron,
     dead_letters,
     deduplication,
+    flows,
     groups,
     jobs,
     limits,
@@ -23,7 +24,7 @@ from glidemq_py.gateway.table import Command
 __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
-    connection, core, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs,
+    connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.core import leased_job
+from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import full_job_object, wire_state
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
@@ -30,7 +31,8 @@ _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31
 
 
 async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"job": full_job_object(await existing_job(session, given["id"], exclude_data=False), given["id"])}
+    job = await existing_job(session, given["id"], exclude_data=False)
+    return {"job": {**full_job_object(job, given["id"]), **await family_of(session, job)}}
 
 
 async def _get_by_chosen_id(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -131,7 +131,7 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, p
   elseif given then
     G.advance_counter(q, id)
   end
-  local parent = row[PARENT] and A.attach_child(q, id, row[PARENT])
+  local parent = row[PARENT] and A.attach_child(q, id, row[PARENT], row[OPTS])
   if row[JOB.batch] then parent = G.batches.with_fields(q, parent, row[JOB.batch]) end
   if row[DEPENDENCIES] then
     A.add_dependent(q, now, quiet, id, row, group, parent, behind)

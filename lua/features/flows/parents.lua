@@ -7,8 +7,9 @@ F.COMPLETED, F.FAILED, F.REMOVED, F.RETRIED = 'completed', 'failed', 'removed', 
 
 local CHILDREN_COUNTED = 1000
 local CHILD_FAILED = 'ChildFailedError'
+local POLICIES = { fail_parent = true, ignore = true, remove = true, wait = true }
 
--- Return the effect of a failure on the parents: 'fail_parent', 'ignore' or 'remove'. If the job sets no policy, each
+-- Return the effect of a failure on the parents: 'fail_parent', 'ignore', 'remove' or 'wait'. If the job sets no policy, each
 -- library has its default: false = the parents are not notified, as the protocol requires.
 F.policy = function(opts)
   local given = nil
@@ -16,7 +17,7 @@ F.policy = function(opts)
     local ok, parsed = pcall(cjson.decode, opts)
     given = ok and type(parsed) == 'table' and parsed.onFailure
   end
-  if given == 'fail_parent' or given == 'ignore' or given == 'remove' then return given end
+  if POLICIES[given] then return given end
   return F.default_policy or false
 end
 
@@ -140,10 +141,19 @@ local function count(q, id, member, state, outcome, now, in_other_queue)
   return done
 end
 
--- Policy 'wait' of a dependency: the failure is stored, and the job waits for a retry or the removal of the dependency.
+-- A build without this feature fails the parent of a child with the policy 'wait'.
+F.note_policy = function(q, opts)
+  if string.find(opts or '', '"onFailure":"wait"', 1, true) then G.use_feature(q, G.dependencies.FEATURE) end
+end
+
+-- Policy 'wait': the failure is stored, and the job waits for a retry or the removal of the dependency. A child becomes a
+-- dependency, so that the policy is known after the child was deleted.
 local function note_failed_dependency(q, id, member, state, text)
   if state ~= 'waiting-children' or redis.call('HEXISTS', q.J .. id, 'depdone:' .. member) == 1 then return end
   redis.call('HSET', q.P .. 'depvals:' .. id, member, 'f' .. text)
+  if redis.call('HSETNX', q.J .. id, G.dependencies.field(member), 'wait') == 1 then
+    G.use_feature(q, G.dependencies.FEATURE)
+  end
 end
 
 -- Record in the parent `id` of this queue that the child `member` has ended. how: see above; text: its result or

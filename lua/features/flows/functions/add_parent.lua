@@ -53,7 +53,8 @@ A.record_remote_children = function(q, members)
 end
 
 -- Add the child to its parent's set, and return the fields of its record.
-A.attach_child = function(q, id, parent)
+A.attach_child = function(q, id, parent, opts)
+  G.flows.note_policy(q, opts)
   if is_ours(q, parent) then
     G.mark_side_keys(q)
     redis.call('SADD', q.P .. 'deps:' .. parent[ID], q.P .. id)

@@ -92,6 +92,7 @@ local function write(f, id, row)
   local q, parents, here = f.q, parents_of(f, row)
   local group = A.group_of(row, f.now_text)
   A.full(q, f.now, f.quiet, id, row, group, fields_of(f, id, row, parents), row[FLOW][LINKS.inner] == 1)
+  if #parents > 0 then G.flows.note_policy(q, row[JOB.opts]) end
   for _, parent in ipairs(here) do
     local members = f.members[parent] or {}
     f.members[parent] = members

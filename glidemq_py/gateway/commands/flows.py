@@ -1,0 +1,233 @@
+"""PUSHF and the commands about the children of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from glidemq_py._features.flows.definition import DagNode
+from glidemq_py._features.flows.job_api import children_of, ref_of_member
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.plan import Planned, plan_dag
+from glidemq_py._job.job import Job
+from glidemq_py.errors import AmbiguousResultError, CycleError, DuplicateJobError, GlideMQValidationError
+from glidemq_py.gateway.chosen_ids import engine_id
+from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.lookup import find_job
+from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
+from glidemq_py.gateway.pushing import FLOW_FIELDS, Push, push_of
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_map
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS", "family_of"]
+
+_MOST_JOBS: Final = 10_000
+_MOST_CHILDREN: Final = 1_000
+_POLICIES: Final[Mapping[str, str]] = {
+    "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
+}  # fmt: skip
+_ID: Final = Field("id", required=True)
+
+
+class _FlowJob(NamedTuple):
+    """A job of PUSHF."""
+
+    id: str
+    """On the wire."""
+    queue: str
+    """In this package."""
+    push: Push
+    needs: tuple[str, ...]
+    """Ids on the wire of the jobs of the flow that it waits for."""
+    policy: str
+    """Effect on the jobs that wait for it if it fails."""
+    is_durable: bool
+
+
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
+    jobs = await _checked(session, given["jobs"])
+    if not jobs:
+        return {"data": {"jobs": []}}
+    plan = await _planned(session, jobs)
+    for queue in dict.fromkeys(job.queue for job in jobs):
+        session.state.maintain(await session.state.queue(queue))
+        known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue])
+        if known:
+            raise CommandError(f"flow job already exists: {min(known)}")
+    flows = session.state.flows
+    durable = any(job.is_durable for job in jobs) or None
+    try:
+        await flows._add_graph(plan, None, durable)
+    except AmbiguousResultError:
+        # The ids make it safe to add the flow again: a part of it cannot exist.
+        with contextlib.suppress(DuplicateJobError):
+            await flows._add_graph(await _planned(session, jobs), None, durable)
+    except DuplicateJobError as error:
+        raise CommandError(f"flow job already exists: {error.job_id}") from None
+    return {"data": {"jobs": await asyncio.gather(*(_snapshot(session, job) for job in jobs))}}
+
+
+async def _checked(session: Session, given: Sequence[Any]) -> list[_FlowJob]:
+    if len(given) > _MOST_JOBS:
+        raise CommandError(f"a flow must have at most {_MOST_JOBS} jobs")
+    ids = [each.get("id") if is_map(each) else None for each in given]
+    known = {each for each in ids if isinstance(each, str)}
+    found: list[_FlowJob] = []
+    seen: set[str] = set()
+    for number, each in enumerate(given):
+        job_id = ids[number]
+        if not is_map(each) or not isinstance(job_id, str) or not job_id:
+            raise CommandError("flow job id must be a string")
+        if job_id in seen:
+            raise CommandError(f"duplicate flow job id: {job_id}")
+        seen.add(job_id)
+        try:
+            queue = engine_name(check_wire_name(each.get("queue")))
+        except QueueNameError:
+            raise CommandError(f"invalid flow queue: {each.get('queue')}") from None
+        try:
+            found.append(await _flow_job(session, job_id, queue, each.get("input"), known))
+        except CommandError as error:
+            raise CommandError(f"jobs[{number}]: {error}") from None
+    return found
+
+
+async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known: set[str]) -> _FlowJob:
+    fields = check_all(FLOW_FIELDS, check_field(Field("input", Kind.MAP, required=True), given))
+    if not is_map(fields["data"]):
+        raise CommandError("flow job data must be an object")
+    needs = tuple(dict.fromkeys(fields["dependsOn"] or ()))
+    children = fields["childrenIds"] or ()
+    if len(needs) > _MOST_CHILDREN:
+        raise CommandError(f"dependsOn must have at most {_MOST_CHILDREN} ids")
+    for each in needs:
+        if each not in known:
+            raise CommandError(f"flow dependency is not a job of the flow: {each}")
+    for each in children:
+        if each not in needs:
+            raise CommandError(f"flow child is missing from dependencies: {each}")
+    policies = [policy for name, policy in _POLICIES.items() if fields[name]]
+    if len(policies) > 1:
+        raise CommandError(f"only one of {', '.join(_POLICIES)} may be true")
+    own = {**fields, "jobId": job_id, "customId": None, "dependsOn": None}
+    return _FlowJob(
+        id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs,
+        policy=policies[0] if policies else "wait", is_durable=fields["durable"],
+    )  # fmt: skip
+
+
+async def _planned(session: Session, jobs: Sequence[_FlowJob]) -> list[Planned]:
+    """Return the plan of a flow, whose nodes are named by ids.
+
+    Raises:
+        CommandError: If the jobs wait for one another in a cycle, or an option is invalid.
+    """
+    needed = {each for job in jobs for each in job.needs}
+    nodes: list[DagNode] = []
+    for number, job in enumerate(jobs):
+        _, data, options = job.push
+        if job.id in needed:
+            options = {**options, "on_failure": job.policy}
+        try:
+            nodes.append(
+                DagNode(name=engine_id(job.id), queue=job.queue, data=data, options=options, deps=[
+                    engine_id(each) for each in job.needs
+                ])
+            )  # fmt: skip
+        except GlideMQValidationError as error:
+            raise CommandError(f"jobs[{number}]: {error}") from None
+    flows = session.state.flows
+    await flows.connect()
+    try:
+        plan = plan_dag(nodes, flows._link)
+    except CycleError:
+        raise CommandError("the jobs of a flow must not wait for one another in a cycle") from None
+    names = {engine_id(job.id): job.push[0] for job in jobs}
+    for planned in plan:
+        planned.rename(names[planned.name])
+    return plan
+
+
+async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
+    """Return the object of a job that was added."""
+    queue = await session.state.queue(job.queue)
+    found = await queue.get_job(engine_id(job.id))
+    if found is None:  # it has ended already, and is not kept
+        return {"id": job.id, "queue": wire_name(job.queue), "name": job.push[0], "data": job.push[1]}
+    return {**job_object(found, job.id), **await family_of(session, found)}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+async def family_of(session: Session, job: Job[Any, Any]) -> dict[str, Any]:
+    """Return the fields of the job object about parents and children."""
+    ids = session.state.ids
+    members = [pair async for pair in children_of(job)]
+    refs = [ref_of_member(member) for member, _ in members]
+    wire = [await ids.on_wire(ref.queue, ref.id) for ref in refs]
+    parents = await job.get_parents()
+    data: Any = job.data
+    named = data.get("__childrenIds") if is_map(data) else None
+    return {
+        "parentId": await ids.on_wire(parents[0].queue, parents[0].id) if parents else None,
+        "dependsOn": [each for each, (_, outcome) in zip(wire, members, strict=True) if not outcome],
+        "childrenIds": named if isinstance(named, list) else wire,
+        "childrenCompleted": sum(outcome[:1] == "v" for _, outcome in members),
+    }  # fmt: skip
+
+
+async def _key_of(session: Session, ref: JobRef) -> str:
+    """Return the key of a child in the answers: queue and id."""
+    queue, job_id = wire_name(ref.queue), await session.state.ids.on_wire(ref.queue, ref.id)
+    return job_id if job_id == f"{queue}:{ref.id}" else f"{queue}:{job_id}"
+
+
+async def _values(session: Session, given: Mapping[str, Any]) -> Answer:
+    job = await find_job(session, given["id"])
+    found = {} if job is None else await job.get_children_values()
+    return {"data": {"values": {await _key_of(session, ref_of_member(each)): value for each, value in found.items()}}}
+
+
+async def _failures(session: Session, given: Mapping[str, Any], *, ignored: bool) -> Answer:
+    job = await find_job(session, given["id"])
+    found = {} if job is None else await job.get_children_failures()
+    values: dict[str, str] = {}
+    for member, reason in found.items():
+        ref = ref_of_member(member)
+        child = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        is_ignored = child is not None and child.opts.get("onFailure") == "ignore"
+        if is_ignored is ignored:
+            values[await _key_of(session, ref)] = reason
+    return {"values": values}
+
+
+async def _failed_values(session: Session, given: Mapping[str, Any]) -> Answer:
+    return await _failures(session, given, ignored=False)
+
+
+async def _ignored_failures(session: Session, given: Mapping[str, Any]) -> Answer:
+    return await _failures(session, given, ignored=True)
+
+
+COMMANDS: Final = (
+    Command(
+        "PUSHF", "core", _push_flow,
+        "Add the jobs of a flow, all or none; each has `id`, `queue`, and `input` with the fields of `PUSH`, "
+        "`childrenIds`, `parentId` and what its failure does to jobs that wait for it.",
+        (Field("jobs", Kind.LIST, required=True),),
+    ),
+    Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (_ID,)),
+    Command("GetFailedChildrenValues", "query", _failed_values, "Return why children have failed.", (_ID,)),
+    Command(
+        "GetIgnoredChildrenFailures", "query", _ignored_failures,
+        "Return why children have failed that were added with `ignoreDependencyOnFailure`.", (_ID,),
+    ),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""Flows that clients add with PUSHF, with raw frames."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from tests.server.gateway.wire import Wire, failure, good, state_of
+
+
+def flow_job(
+    job_id: str, queue: str, children: Sequence[str] = (), parent: str | None = None, **fields: Any
+) -> dict[str, Any]:
+    """Return a job of PUSHF as the npm client sends it."""
+    data: dict[str, Any] = {"job": job_id}
+    given: dict[str, Any] = {"name": "step", "data": data, "maxAttempts": 1, **fields}
+    if parent is not None:
+        data["__parentId"] = given["parentId"] = parent
+    if children:
+        data["__childrenIds"] = given["childrenIds"] = given["dependsOn"] = list(children)
+    return {"id": job_id, "queue": queue, "input": given}
+
+
+def made(*names: str) -> list[str]:
+    """Return ids that no other test uses."""
+    stem = secrets.token_hex(6)
+    return [f"{stem}-{name}" for name in names]
+
+
+async def push(wire: Wire, *jobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await good(wire, "PUSHF", jobs=list(jobs)))["data"]["jobs"]
+    return found
+
+
+async def end(wire: Wire, queue: str, error: str | None = None) -> str:
+    """Fetch a job, and complete it with its id or fail it."""
+    pulled = await good(wire, "PULL", queue=queue, owner="w")
+    job_id: str = pulled["job"]["id"]
+    if error is None:
+        await good(wire, "ACK", id=job_id, token=pulled["token"], result={"of": job_id})
+    else:
+        await good(wire, "FAIL", id=job_id, token=pulled["token"], error=error)
+    return job_id
+
+
+async def test_parent_runs_after_its_children_in_other_queues(wire: Wire, other: Wire, queue_name: str) -> None:
+    parent, first, second = made("p", "a", "b")
+    above, below = f"{queue_name}:above", queue_name
+    snapshots = await push(
+        wire, flow_job(first, below, parent=parent), flow_job(second, below, parent=parent),
+        flow_job(parent, above, [first, second], priority=3),
+    )  # fmt: skip
+    assert [(job["id"], job["parentId"], job["childrenIds"]) for job in snapshots] == [
+        (first, parent, []), (second, parent, []), (parent, None, [first, second]),
+    ]  # fmt: skip
+    assert await state_of(other, parent) == "waiting-children"
+    assert await end(other, below) == first
+    job = (await good(wire, "GetJob", id=parent))["job"]
+    assert (job["dependsOn"], job["childrenCompleted"], job["priority"]) == ([second], 1, 3)
+    assert await end(wire, below) == second
+    pulled = await good(wire, "PULL", queue=above, owner="w", timeout=60_000)
+    assert (pulled["job"]["id"], pulled["job"]["name"]) == (parent, "step")
+    values = (await good(other, "GetChildrenValues", id=parent))["data"]["values"]
+    assert values == {f"{below}:{first}": {"of": first}, f"{below}:{second}": {"of": second}}
+
+
+async def test_chain(wire: Wire, queue_name: str) -> None:
+    one, two, three = made("1", "2", "3")
+    await push(
+        wire, flow_job(one, queue_name), flow_job(two, queue_name, dependsOn=[one]),
+        flow_job(three, queue_name, dependsOn=[two]),
+    )  # fmt: skip
+    assert [await end(wire, queue_name) for _ in range(3)] == [one, two, three]
+
+
+@pytest.mark.parametrize(
+    ("flag", "state", "failed", "ignored"),
+    [
+        (None, "waiting-children", True, False),
+        ("failParentOnFailure", "failed", True, False),
+        ("ignoreDependencyOnFailure", "waiting", False, True),
+        ("removeDependencyOnFailure", "waiting", False, False),
+    ],
+)
+async def test_failed_child(
+    wire: Wire, other: Wire, queue_name: str, flag: str | None, state: str, failed: bool, ignored: bool
+) -> None:
+    parent, child = made("p", "c")
+    flags: dict[str, Any] = {} if flag is None else {flag: True}
+    await push(wire, flow_job(child, queue_name, parent=parent, **flags), flow_job(parent, queue_name, [child]))
+    await end(wire, queue_name, "broken")
+    assert await state_of(other, parent) == state
+    reason = {f"{queue_name}:{child}": "broken"}
+    assert (await good(other, "GetFailedChildrenValues", id=parent))["values"] == (reason if failed else {})
+    assert (await good(other, "GetIgnoredChildrenFailures", id=parent))["values"] == (reason if ignored else {})
+
+
+async def test_parent_continues_after_the_retry_of_a_child(wire: Wire, queue_name: str) -> None:
+    parent, child = made("p", "c")
+    await push(wire, flow_job(child, queue_name, parent=parent), flow_job(parent, queue_name, [child]))
+    await end(wire, queue_name, "broken")
+    await good(wire, "RetryDlq", queue=queue_name, jobId=child)
+    assert await end(wire, queue_name) == child
+    assert await end(wire, queue_name) == parent
+
+
+async def test_python_worker_runs_the_flow_of_a_client(wire: Wire, queue: Queue, url: str) -> None:
+    parent, child = made("p", "c")
+    await push(wire, flow_job(child, queue.name, parent=parent), flow_job(parent, queue.name, [child]))
+
+    async def handle(job: Job) -> Any:
+        return [job.name, *(await job.get_children_values()).values()]
+
+    async with Worker(queue.name, handle, connection=url):
+        answer = await good(wire, "WaitJob", id=parent, timeout=60_000)
+    assert answer["result"] == ["step", ["step"]]
+
+
+async def test_large_flow_is_added_in_steps(wire: Wire, queue_name: str) -> None:
+    parent, *children = made("p", *map(str, range(300)))
+    jobs = [flow_job(child, queue_name, parent=parent) for child in children]
+    snapshots = await push(wire, *jobs, flow_job(parent, queue_name, children))
+    assert [job["id"] for job in snapshots] == [*children, parent]
+    counts = (await good(wire, "GetJobCounts", queue=queue_name))["counts"]
+    assert (counts["waiting"], counts["waiting-children"]) == (300, 1)
+
+
+async def test_refused_flow_leaves_nothing_behind(wire: Wire, queue_name: str) -> None:
+    parent, child, gone = made("p", "c", "x")
+    one, two = flow_job(child, queue_name, parent=parent), flow_job(parent, queue_name, [child])
+    many = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
+    for jobs, error in (
+        ([one, flow_job(parent, queue_name, [child, gone])], "jobs[1]: flow dependency is not a job of the flow: "),
+        ([one, flow_job(parent, queue_name, childrenIds=[child])], "jobs[1]: flow child is missing from dependencies"),
+        ([one, {**two, "queue": "a b"}], "invalid flow queue: a b"),
+        ([one, {"queue": queue_name, "input": {}}], "flow job id must be a string"),
+        ([one, one], f"duplicate flow job id: {child}"),
+        ([one, {**two, "input": 7}], "jobs[1]: input must be a map"),
+        ([one, flow_job(parent, queue_name, [child], priority="x")], "jobs[1]: priority must be a number"),
+        ([{**one, "input": {**one["input"], **many}}, two], "jobs[0]: only one of "),
+        ([flow_job(child, queue_name, [parent]), two], "the jobs of a flow must not wait for one another in a cycle"),
+        ([one, flow_job(parent, queue_name, continueParentOnFailure=True)], "jobs[1]: continueParentOnFailure is not"),
+        ([one, {**two, "input": {**two["input"], "data": 1}}], "jobs[1]: flow job data must be an object"),
+    ):  # fmt: skip
+        assert (await failure(wire, "PUSHF", jobs=jobs)).startswith(error)
+    assert (await good(wire, "Count", queue=queue_name))["count"] == 0
+    assert await state_of(wire, child) == "unknown"
+    await push(wire, one, two)
+    assert await failure(wire, "PUSHF", jobs=[one, two]) == f"flow job already exists: {min(child, parent)}"
+    assert (await good(wire, "Count", queue=queue_name))["count"] == 2
