@@ -22,6 +22,8 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.gateway.commands.workers import forget_workers
+from glidemq_py.gateway.events import EventFeed
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
@@ -79,6 +81,7 @@ class Gateway:
         self._channels = WakeChannels()
         self._owner = secrets.token_hex(8)
         self._maintained: dict[str, Maintenance] = {}
+        self._feeds: dict[str, EventFeed] = {}
         self._duties: tuple[asyncio.Task[None], ...] = ()
         self._sessions: set[Session] = set()
         self._server: asyncio.Server | None = None
@@ -207,6 +210,32 @@ class Gateway:
             await maintenance.close()
         await queue.close()
 
+    async def subscribe(self, session: Session, queue: str) -> None:
+        """Send the events of a queue to a session, instead of those of another one."""
+        self.unsubscribe(session)
+        feed = self._feeds.get(queue)
+        if feed is None:
+            opened = await self.queue(queue)
+            feed = self._feeds.setdefault(queue, EventFeed(opened, self._connection, self.ids))
+        feed.subscribers.add(session)  # the feed is kept while it starts
+        session.subscription = queue
+        try:
+            await feed.start()
+        except GlideMQError:
+            self.unsubscribe(session)
+            raise
+
+    def unsubscribe(self, session: Session) -> None:
+        """Send no more events to a session."""
+        name, session.subscription = session.subscription, None
+        feed = None if name is None else self._feeds.get(name)
+        if name is None or feed is None:
+            return
+        feed.subscribers.discard(session)
+        if not feed.subscribers:
+            del self._feeds[name]
+            self._start(feed.close())
+
     def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
         """Run the maintenance of a queue, unless another process does.
 
@@ -254,6 +283,7 @@ class Gateway:
     def closed(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
         """Forget a session, and release its jobs after its running commands have ended."""
         self._sessions.discard(session)
+        self.unsubscribe(session)
         if not self._is_closed:
             self._start(self._release(session, running))
 
@@ -281,9 +311,11 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
 
     async def _release(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
-        """Release the jobs of a lost connection, except those whose locks were renewed."""
+        """Release the jobs of a lost connection, except those whose locks were renewed, and forget its workers."""
         if running:
             await asyncio.wait(running)
+        with contextlib.suppress(GlideMQError):
+            await forget_workers(self.transport, self.options.prefix, session.workers)
         held = sorted(self.held.take(session), key=lambda each: each.queue)
         for name, of_queue in itertools.groupby(held, lambda each: each.queue):
             jobs = list(of_queue)

@@ -68,6 +68,14 @@ class GatewayState(Protocol):
         """Return the open queue of this name."""
         ...
 
+    async def subscribe(self, session: Session, queue: str) -> None:
+        """Send the events of a queue to a session, instead of those of another one."""
+        ...
+
+    def unsubscribe(self, session: Session) -> None:
+        """Send no more events to a session."""
+        ...
+
     async def hub(self, name: str) -> Hub:
         """Return the hub of the queue of this name, through which jobs are fetched and reported."""
         ...
@@ -121,6 +129,10 @@ class Session(asyncio.Protocol):
         self._is_ending = False
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
+        self.subscription: str | None = None
+        """Name of the queue whose events this connection gets."""
+        self.workers: set[str] = set()
+        """Ids of the workers that this connection has registered."""
 
     # -- connection ------------------------------------------------------------------------------------------
 
@@ -261,12 +273,19 @@ class Session(asyncio.Protocol):
             self._update_reading()
 
     def _answer(self, given: Mapping[Any, Any] | None, answer: Answer) -> None:
+        if given is not None and "reqId" in given:
+            answer["reqId"] = given["reqId"]
+        self._send(frame_of(answer))
+
+    def notify(self, frame: bytes) -> None:
+        """Send an event."""
+        self._send(frame)
+
+    def _send(self, frame: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if given is not None and "reqId" in given:
-            answer["reqId"] = given["reqId"]
-        transport.write(frame_of(answer))
+        transport.write(frame)
         if transport.get_write_buffer_size() > self.state.options.max_unsent:
             _log.warning("gateway: closed a connection that did not read its answers")
             self._abort()

@@ -12,19 +12,22 @@ from glidemq_py.gateway.commands import (
     cron,
     dead_letters,
     deduplication,
+    events,
     flows,
     groups,
     jobs,
     limits,
     locks,
     logs,
+    workers,
 )
 from glidemq_py.gateway.table import Command
 
 __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
-    connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs,
+    connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs, events,
+    workers,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

@@ -51,7 +51,7 @@ async def _limits(session: Session, given: Mapping[str, Any]) -> Answer:
         "data": {
             "limits": {
                 "rateLimit": None if rate is None else {"max": rate.max, "duration": rate.duration},
-                "rateLimitTtl": -2 if found.rate_limit_ttl is None else found.rate_limit_ttl,
+                "rateLimitTtl": -2 if rate is None else found.rate_limit_ttl or 0,
                 "concurrencyLimit": most, "maxed": is_maxed,
             }
         }
@@ -67,7 +67,7 @@ COMMANDS: Final = (
     Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (_QUEUE, _LIMIT)),
     Command(
         "GetQueueLimits", "limits", _limits,
-        "Return the limits of the queue; `rateLimitTtl` is the rest of a `ttl` in ms, -2 without one.",
+        "Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit.",
         (_QUEUE, Field("maxJobs", Kind.ANY)),
     ),
     Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (_QUEUE,)),

@@ -1,0 +1,156 @@
+"""Commands about the workers of clients.
+
+The hash `<prefix>:gateway:workers` has the worker objects of all gateways as JSON, by id. A worker is removed by its
+client, by the gateway whose connection to it ends, or after it has not been heard of for `FORGOTTEN_MS`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+
+if TYPE_CHECKING:
+    from glidemq_py._client.transport import Transport
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS", "FORGOTTEN_MS", "forget_workers"]
+
+STALE_MS: Final = 30_000
+"""Time without a sign of life after which a worker is stale."""
+FORGOTTEN_MS: Final = 600_000
+_MOST: Final = 2**53 - 1
+_MOST_QUEUES: Final = 1_000
+_COUNT: Final[Mapping[str, Any]] = {"kind": Kind.INTEGER, "minimum": 0, "maximum": _MOST}
+
+
+def _key(session: Session) -> str:
+    return f"{session.state.options.prefix}:gateway:workers"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _put(session: Session, worker: Mapping[str, Any]) -> None:
+    await session.state.transport.command("HSET", _key(session), worker["id"], json.dumps(worker))
+
+
+async def _register(session: Session, given: Mapping[str, Any]) -> Answer:
+    worker_id = given["workerId"] or str(uuid.uuid4())
+    if len(given["queues"] or ()) > _MOST_QUEUES:
+        raise CommandError(f"queues must have at most {_MOST_QUEUES} names")
+    now = _now()
+    worker: dict[str, Any] = {
+        "id": worker_id, "name": given["name"] or worker_id, "queues": given["queues"] or [],
+        "concurrency": given["concurrency"], "hostname": given["hostname"] or "unknown", "pid": given["pid"],
+        "registeredAt": now, "lastSeen": now, "activeJobs": 0, "processedJobs": 0, "failedJobs": 0, "currentJob": None,
+    }  # fmt: skip
+    session.workers.add(worker_id)
+    await _put(session, worker)
+    answer = {"workerId": worker_id, **worker, "status": "active"}
+    del answer["id"]
+    return {"data": answer}
+
+
+async def _unregister(session: Session, given: Mapping[str, Any]) -> Answer:
+    session.workers.discard(given["workerId"])
+    if not await session.state.transport.command("HDEL", _key(session), given["workerId"]):
+        raise CommandError("Worker not found")
+    return {"data": {"removed": True}}
+
+
+async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
+    found = _parsed(await session.state.transport.command("HGET", _key(session), given["id"]))
+    if found is None:
+        raise CommandError("Worker not found")
+    changes = {
+        name: given[field]
+        for name, field in (("activeJobs", "activeJobs"), ("processedJobs", "processed"), ("failedJobs", "failed"))
+        if given[field] is not None
+    }
+    await _put(session, {**found, **changes, "lastSeen": _now()})
+    return {"data": {"ok": True}}
+
+
+async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
+    now, key, transport = _now(), _key(session), session.state.transport
+    workers: dict[str, dict[str, Any]] = {}
+    gone: list[str] = []
+    cursor = b"0"
+    while True:
+        cursor, pairs = await transport.command("HSCAN", key, cursor, "COUNT", "500")
+        for worker_id, text in zip(pairs[::2], pairs[1::2], strict=True):
+            found = _parsed(text)
+            if found is None or now - found["lastSeen"] > FORGOTTEN_MS:
+                gone.append(worker_id)
+                continue
+            status = "active" if now - found["lastSeen"] <= STALE_MS else "stale"
+            workers[found["id"]] = {**found, "status": status, "uptime": max(0, now - found["registeredAt"])}
+        if cursor == b"0":
+            break
+    if gone:
+        await transport.command("HDEL", key, *gone)
+    listed = sorted(workers.values(), key=lambda worker: (worker["registeredAt"], worker["id"]))
+    stats = {
+        "total": len(listed), "active": sum(worker["status"] == "active" for worker in listed),
+        "totalProcessed": sum(worker["processedJobs"] for worker in listed),
+        "totalFailed": sum(worker["failedJobs"] for worker in listed),
+        "activeJobs": sum(worker["activeJobs"] for worker in listed),
+        "concurrencySlots": sum(worker["concurrency"] for worker in listed),
+    }  # fmt: skip
+    return {"data": {"workers": listed, "stats": stats}}
+
+
+_NUMBERS: Final = (
+    "concurrency", "pid", "registeredAt", "lastSeen", "activeJobs", "processedJobs", "failedJobs",
+)  # fmt: skip
+
+
+def _parsed(text: bytes | None) -> dict[str, Any] | None:
+    """Return a stored worker; None if it is absent or malformed."""
+    try:
+        found: Any = json.loads(text or b"null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    worker = cast("dict[str, Any]", found)
+    numbers = [worker.get(name) for name in _NUMBERS]
+    if not isinstance(worker.get("id"), str) or not all(isinstance(number, int) for number in numbers):
+        return None
+    return worker
+
+
+async def forget_workers(transport: Transport, prefix: str, workers: set[str]) -> None:
+    """Remove the workers of a lost connection."""
+    if workers:
+        await transport.command("HDEL", f"{prefix}:gateway:workers", *sorted(workers))
+
+
+COMMANDS: Final = (
+    Command(
+        "RegisterWorker", "workers", _register, "Register a worker of the client, until its connection ends.",
+        (
+            Field("name", maximum=256), Field("queues", Kind.TEXTS),
+            Field("concurrency", Kind.INTEGER, minimum=1, maximum=1_000_000, default=1),
+            Field("workerId", minimum=1, maximum=256), Field("hostname", maximum=256),
+            Field("pid", default=0, **_COUNT), Field("startedAt", Kind.ANY),
+        ),
+    ),
+    Command(
+        "UnregisterWorker", "workers", _unregister, "Remove a worker.", (Field("workerId", required=True),)
+    ),
+    Command("ListWorkers", "workers", _list, "Return the workers of the clients of all gateways."),
+    Command(
+        "Heartbeat", "workers", _heartbeat, "Store that a worker is alive, and its figures.",
+        (
+            Field("id", required=True), Field("activeJobs", **_COUNT), Field("processed", **_COUNT),
+            Field("failed", **_COUNT),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""Events of queues for the connections that have subscribed to them.
+
+A process reads the events of a queue once, whatever the number of its subscribers; the reads of all queues share one
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.queue_events import QueueEvent, QueueEvents
+from glidemq_py._client.connect import Connection
+from glidemq_py._core import json_text as json
+from glidemq_py._core.logs import get_logger
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
+from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.values import frame_of
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.job_ids import JobIds
+
+__all__ = ["EventFeed", "Subscriber"]
+
+_log = get_logger(__name__)
+
+_PLAIN: Final[Mapping[str, str]] = {
+    "added": "pushed", "active": "pulled", "stalled": "stalled", "waiting-children": "waiting-children",
+    "removed": "removed",
+}  # fmt: skip
+_OF_QUEUE: Final = ("0", "")
+"""Ids of jobs in events that are about the queue."""
+
+Event = dict[str, Any]
+
+
+class Subscriber(Protocol):
+    """A connection that has subscribed."""
+
+    def notify(self, frame: bytes) -> None:
+        """Send an event."""
+        ...
+
+
+class EventFeed:
+    """Reads the events of a queue from its start until it is closed.
+
+    Args:
+        queue: The queue.
+        connection: As for `QueueEvents`; readers of one URL share a connection.
+        ids: Returns the ids of jobs on the wire.
+    """
+
+    def __init__(self, queue: Queue[Any, Any], connection: Connection, ids: JobIds) -> None:
+        self._queue, self._ids = queue, ids
+        self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self.subscribers: set[Subscriber] = set()
+
+    async def start(self) -> None:
+        """Connect, unless it is started: all later events will be sent.
+
+        Raises:
+            GlideMQConnectionError: If the server of the queues cannot be reached.
+        """
+        async with self._starting:
+            await self._events.wait_until_ready()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        self.subscribers.clear()
+        await self._events.close()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        async for event in self._events:
+            try:
+                for found in await self._on_wire(event):
+                    frame = frame_of({"type": "event", "event": found})
+                    for subscriber in tuple(self.subscribers):
+                        subscriber.notify(frame)
+            except GlideMQError as error:
+                _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
+
+    async def _on_wire(self, event: QueueEvent) -> list[Event]:
+        """Return the events of the protocol for one of a queue."""
+        if event.event in ("paused", "resumed") and "signal" not in event.fields:
+            return [self._event(event, event.event, "")]
+        if event.job_id in _OF_QUEUE or event.event in ("drained", "cleaned"):
+            return []
+        job_id = await self._ids.on_wire(self._queue.name, event.job_id)
+        if event.event in _PLAIN:
+            return [self._event(event, _PLAIN[event.event], job_id)]
+        if event.event == "completed":
+            return [self._event(event, "completed", job_id, data=self._result(event.fields.get("returnvalue")))]
+        if event.event == "progress":
+            value, message = _decoded(event.fields.get("data")), event.fields.get("message")
+            data = {"progress": value, "message": message}
+            return [self._event(event, "progress", job_id, progress=value, data=data)]
+        if event.event == "delay-changed":
+            return [self._event(event, "delayed", job_id, delay=_decoded(event.fields.get("delay")))]
+        if event.event == "retrying":
+            failed = await self._failed(event, job_id, terminal=False)
+            return [failed, self._event(event, "retried", job_id, prev="failed")]
+        if event.event in ("failed", "expired"):
+            return [await self._failed(event, job_id, terminal=True)]
+        return []
+
+    def _event(self, event: QueueEvent, kind: str, job_id: str, **fields: Any) -> Event:
+        return {
+            "eventType": kind, "queue": wire_name(self._queue.name), "jobId": job_id, "timestamp": event.timestamp,
+            **fields,
+        }  # fmt: skip
+
+    async def _failed(self, event: QueueEvent, job_id: str, *, terminal: bool) -> Event:
+        job = await self._queue.get_job(event.job_id)
+        data = None
+        with contextlib.suppress(GlideMQError):  # data that cannot be decoded
+            data = None if job is None else job.data
+        error = event.fields.get("failedReason") or event.event
+        return self._event(event, "failed", job_id, error=error, data=data, terminal=terminal)
+
+    def _result(self, text: str | None) -> Any:
+        try:
+            return None if text is None else decode_result(text, JSON_SERIALIZER)
+        except SerializationError:
+            return None
+
+
+def _decoded(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text, "event")
+    except SerializationError:
+        return text
