@@ -12,10 +12,13 @@ __all__ = ["BATCH_COUNT", "ERROR_TYPE", "MESSAGE_ID", "TRACER_NAME", "attributes
 
 TRACER_NAME: Final = "glide-mq"
 """Name of the tracer and the meter, as in glide-mq for Node."""
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+"""Version of the conventions; backends use it to translate renamed attributes."""
 
 BATCH_COUNT: Final = "messaging.batch.message_count"
 MESSAGE_ID: Final = "messaging.message.id"
 ERROR_TYPE: Final = "error.type"
+CONSUMER_GROUP: Final = "messaging.consumer.group.name"
 SYSTEM: Final = "glidemq"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
@@ -50,10 +53,13 @@ def server_of(transport: object) -> dict[str, Any]:
 
 def attributes(operation: str, kind: str, queue: str, server: Mapping[str, Any]) -> dict[str, Any]:
     """Return the common attributes of spans and measurements; ``kind`` is "send" or "process"."""
-    return {
+    found = {
         **server,
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         "messaging.destination.name": queue,
     }
+    if kind == "process":
+        found[CONSUMER_GROUP] = "workers"
+    return found

@@ -21,7 +21,7 @@ class OtelMeter:
     """A `Meter` over instruments of the global provider."""
 
     def __init__(self) -> None:
-        meter = metrics.get_meter(names.TRACER_NAME)
+        meter = metrics.get_meter(names.TRACER_NAME, schema_url=names.SCHEMA_URL)
         self._sent = meter.create_counter(
             names.SENT, "{message}", "Number of messages producer attempted to send to the broker."
         )

@@ -213,7 +213,6 @@ def _span(
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
     attributes = names.attributes(_OPERATION, "process", queue, server)
-    attributes["messaging.consumer.group.name"] = "workers"
     attributes[names.QUEUE] = queue
     parent: Context | None = None
     links: list[Link] = []

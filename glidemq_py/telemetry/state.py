@@ -11,7 +11,7 @@ from opentelemetry.trace import Tracer
 
 from glidemq_py._client.failures import observe_interruptions
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.telemetry.names import TRACER_NAME
+from glidemq_py.telemetry.names import SCHEMA_URL, TRACER_NAME
 
 __all__ = ["TELEMETRY", "Meter", "Start", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
@@ -116,7 +116,7 @@ class Telemetry:
         if tracer is None and _has_provider("trace", "TRACER"):
             from opentelemetry import trace
 
-            tracer = trace.get_tracer(TRACER_NAME)
+            tracer = trace.get_tracer(TRACER_NAME, schema_url=SCHEMA_URL)
         if _has_provider("metrics", "METER"):
             from glidemq_py.telemetry.otel_meter import otel_meter
 

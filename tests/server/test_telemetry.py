@@ -26,7 +26,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py import sync as blocking
-from glidemq_py.telemetry import is_tracing_enabled, set_tracer
+from glidemq_py.telemetry import is_tracing_enabled, names, set_tracer
 from glidemq_py.telemetry.context import context_of, with_context, without_context
 from glidemq_py.telemetry.otel_meter import OtelMeter
 from glidemq_py.telemetry.state import TELEMETRY
@@ -226,12 +226,28 @@ async def test_metrics(url: str, queue_name: str, metrics: InMemoryMetricReader)
         base | {"messaging.operation.name": name, "messaging.operation.type": kind}
         for name, kind in (("add", "send"), ("add_bulk", "send"), ("process", "process"))
     )
+    processing = processing | {"messaging.consumer.group.name": "workers"}
     assert found["messaging.client.sent.messages"] == [(adding, 1), (bulk, 2)]
     assert found["messaging.client.operation.duration"] == [(adding, 1), (bulk, 1)]
     assert found["messaging.client.consumed.messages"] == [(processing, 3)]
     assert sorted(found["messaging.process.duration"], key=lambda p: p[1]) == [
         (processing | {"error.type": "ValueError"}, 1), (processing, 2),
     ]  # fmt: skip
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    """Those that OpenTelemetry publishes as a package, without the deprecated ones."""
+    from opentelemetry.semconv._incubating.attributes import messaging_attributes
+    from opentelemetry.semconv._incubating.metrics import messaging_metrics
+    from opentelemetry.semconv.schemas import Schemas
+
+    known = {value for value in vars(messaging_attributes).values() if isinstance(value, str)}
+    ours = {*names.attributes("process", "process", "q", {}), names.BATCH_COUNT, names.MESSAGE_ID}
+    assert ours <= known
+    assert "messaging.operation" not in ours  # deprecated
+    for name in ("CLIENT_SENT_MESSAGES", "CLIENT_CONSUMED_MESSAGES", "CLIENT_OPERATION_DURATION", "PROCESS_DURATION"):
+        assert getattr(messaging_metrics, f"MESSAGING_{name}") in vars(names).values()
+    assert names.SCHEMA_URL in {schema.value for schema in Schemas}
 
 
 async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queue_name: str, spans: Spans) -> None:
