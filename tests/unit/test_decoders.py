@@ -443,6 +443,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.consistency.checking:GroupScan.read_all",
         "_features.consistency.checking:GroupScan._read_without_record",
         "_worker.command.target:load_workers",
+        "integrations.jupyter:load_ipython_extension",
         "_worker.sandbox.child:load",
         "_worker.sandbox.target:load_target",
         "_worker.sandbox.target:_load_module",

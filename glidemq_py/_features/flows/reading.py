@@ -48,6 +48,11 @@ class JobNode:
         state = "" if self.state is None else f", {self.state}"
         return f"<JobNode {self.job!r}{state}, children: {len(self.children)}>"
 
+    def _repr_html_(self) -> str:
+        from glidemq_py._features.flows.rendering import flow_html  # for notebooks only
+
+        return flow_html(self)
+
     def walk(self) -> Iterator[JobNode]:
         """Yield every node once, breadth first, starting with this one."""
         seen: set[int] = set()
