@@ -24,6 +24,7 @@ from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.commands.workers import forget_workers
 from glidemq_py.gateway.events import EventFeed
+from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
@@ -72,6 +73,7 @@ class Gateway:
         self.port = self.options.port
         self._connection = connection
         self.held = HeldJobs()
+        self.figures = Figures()
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
@@ -15,6 +16,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
 from glidemq_py.gateway.held import HeldJobs
 from glidemq_py.gateway.hub import Hub
@@ -43,6 +45,7 @@ class GatewayState(Protocol):
     options: GatewayOptions
     version: str
     held: HeldJobs
+    figures: Figures
 
     @property
     def ids(self) -> JobIds:
@@ -57,6 +60,11 @@ class GatewayState(Protocol):
     @property
     def flows(self) -> FlowProducer:
         """Adds flows."""
+        ...
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections of clients."""
         ...
 
     @property
@@ -257,9 +265,11 @@ class Session(asyncio.Protocol):
             raise CommandError("Not authenticated")
         if command is None:
             raise CommandError(f"Unknown command: {name}")
-        fields = check_fields(command, given)
+        fields, start = check_fields(command, given), time.perf_counter()
         try:
-            return {"ok": True, **await command.handler(self, fields)}
+            answer = await command.handler(self, fields)
+            self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
+            return {"ok": True, **answer}
         finally:
             if name not in _FETCHES:
                 self.state.changed(fields)

@@ -19,6 +19,7 @@ from glidemq_py.gateway.commands import (
     limits,
     locks,
     logs,
+    monitoring,
     workers,
 )
 from glidemq_py.gateway.table import Command
@@ -27,7 +28,7 @@ __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
     connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs, events,
-    workers,
+    workers, monitoring,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

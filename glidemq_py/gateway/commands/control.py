@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._job.reading import get_slice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
     from glidemq_py.gateway.session import Session
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "wire_counts"]
 
 _QUEUE: Final = (Field("queue", Kind.QUEUE, required=True),)
 _LISTED: Final[Mapping[str, tuple[JobState, ...]]] = {
@@ -70,20 +70,22 @@ async def _priorities(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _counts(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await (await session.state.queue(given["queue"])).get_job_counts()
+    return {"counts": wire_counts(await (await session.state.queue(given["queue"])).get_job_counts())}
+
+
+def wire_counts(found: JobCounts) -> dict[str, int]:
+    """Return the number of jobs by state of the protocol; ready jobs of a paused queue are paused."""
     waiting, prioritized = found.waiting + found.group_waiting, found.prioritized
     paused = waiting + prioritized if found.paused else 0
     return {
-        "counts": {
-            "waiting": 0 if found.paused else waiting,
-            "prioritized": 0 if found.paused else prioritized,
-            "delayed": found.delayed + found.suspended,
-            "active": found.active,
-            "completed": found.completed,
-            "failed": found.failed,
-            "waiting-children": found.waiting_children,
-            "paused": paused,
-        }
+        "waiting": 0 if found.paused else waiting,
+        "prioritized": 0 if found.paused else prioritized,
+        "delayed": found.delayed + found.suspended,
+        "active": found.active,
+        "completed": found.completed,
+        "failed": found.failed,
+        "waiting-children": found.waiting_children,
+        "paused": paused,
     }
 
 

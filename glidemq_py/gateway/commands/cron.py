@@ -23,7 +23,7 @@ from glidemq_py.gateway.values import UNDEFINED
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "all_crons"]
 
 _MOST: Final = 2**53 - 1
 _AT_A_TIME: Final = 50
@@ -153,8 +153,13 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"cron": _cron_object(*found)}
 
 
+async def all_crons(session: Session) -> list[dict[str, Any]]:
+    """Return the cron jobs of all queues."""
+    return [_cron_object(*pair) for pair in await _all(session)]
+
+
 async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"crons": [_cron_object(*pair) for pair in await _all(session)]}
+    return {"crons": await all_crons(session)}
 
 
 COMMANDS: Final = (

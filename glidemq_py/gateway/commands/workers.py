@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from glidemq_py._client.transport import Transport
     from glidemq_py.gateway.session import Session
 
-__all__ = ["COMMANDS", "FORGOTTEN_MS", "forget_workers"]
+__all__ = ["COMMANDS", "FORGOTTEN_MS", "forget_workers", "list_workers"]
 
 STALE_MS: Final = 30_000
 """Time without a sign of life after which a worker is stale."""
@@ -78,6 +78,12 @@ async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
+    listed, stats = await list_workers(session)
+    return {"data": {"workers": listed, "stats": stats}}
+
+
+async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the workers of all gateways, and their sums."""
     now, key, transport = _now(), _key(session), session.state.transport
     workers: dict[str, dict[str, Any]] = {}
     gone: list[str] = []
@@ -103,7 +109,7 @@ async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
         "activeJobs": sum(worker["activeJobs"] for worker in listed),
         "concurrencySlots": sum(worker["concurrency"] for worker in listed),
     }  # fmt: skip
-    return {"data": {"workers": listed, "stats": stats}}
+    return listed, stats
 
 
 _NUMBERS: Final = (

@@ -21,7 +21,6 @@ METHODS = Path(__file__).with_name("npm_methods.mjs")
 # docs/learn/gateway.md, "Differences"
 DIFFERENCES: dict[str, tuple[Any, Any]] = {
     "getCountsPerPriorityAsync": ({"0": 5, "5": 1, "9": 1}, {"0": 4, "5": 1, "9": 1}),  # delayed jobs are not ready
-    "getMetrics": (["count", "data", "meta"], {"error": "Unknown command: Metrics"}),
     "events": (
         ["active", "completed", "duplicated", "failed", "paused", "progress", "removed", "resumed", "waiting"],
         ["completed", "delayed", "failed", "paused", "progress", "removed", "resumed", "waiting"],

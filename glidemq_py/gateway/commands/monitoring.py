@@ -1,0 +1,219 @@
+"""Commands that return figures: of this gateway process, and of the queues."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py.errors import JobDataError
+from glidemq_py.gateway.commands.control import wire_counts
+from glidemq_py.gateway.commands.cron import all_crons
+from glidemq_py.gateway.commands.workers import list_workers
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
+from glidemq_py.gateway.values import UNDEFINED
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS", "STATES", "counts_of_queues", "memory_mb"]
+
+_AT_A_TIME: Final = 50
+_MOST: Final = 2**53
+_MOST_QUEUES: Final = 1_000
+_PREVIEWED: Final = 10
+STATES: Final = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children", "paused")
+_QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
+_STORAGE: Final = {"diskFull": False, "error": None, "since": None}
+
+
+async def counts_of_queues(session: Session) -> dict[str, dict[str, int]]:
+    """Return the jobs of all queues by state, by the name of the queue on the wire."""
+    names = await find_queues(session.state.transport, session.state.options.prefix)
+    found: dict[str, dict[str, int]] = {}
+    for start in range(0, len(names), _AT_A_TIME):
+        some = names[start : start + _AT_A_TIME]
+        for name, counts in zip(some, await asyncio.gather(*(_counts(session, each) for each in some)), strict=True):
+            found[wire_name(name)] = counts
+    return found
+
+
+async def _counts(session: Session, queue: str) -> dict[str, int]:
+    return wire_counts(await (await session.state.queue(queue)).get_job_counts())
+
+
+def _sums(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    sums = {state: sum(counts[state] for counts in queues.values()) for state in STATES}
+    sums["waiting"] += sums["paused"]
+    return sums
+
+
+def memory_mb() -> float:
+    """Return the largest memory that this process has had, MB; 0 on Windows."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1_024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1_000_000, 1)
+
+
+async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
+    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    return {
+        "stats": {
+            "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
+            "dlq": sums["failed"], "completed": sums["completed"], "failed": figures.totals["failed"],
+            "uptime": figures.uptime_ms, "pushPerSec": figures.rate("pushed"), "pullPerSec": figures.rate("pulled"),
+        }
+    }  # fmt: skip
+
+
+async def _metrics(session: Session, given: Mapping[str, Any]) -> Answer:
+    if given["queue"] is not None:
+        return await _metrics_of_queue(session, given)
+    figures = session.state.figures
+    return {
+        "metrics": {
+            "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
+            "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
+            "avgLatencyMs": figures.durations["push"].mean_ms, "avgProcessingMs": figures.durations["ack"].mean_ms,
+            "memoryUsageMb": memory_mb(), "sqliteSizeMb": 0, "activeConnections": session.state.connections,
+        }
+    }  # fmt: skip
+
+
+async def _metrics_of_queue(session: Session, given: Mapping[str, Any]) -> Answer:
+    kind = given["type"]
+    if kind not in ("completed", "failed"):
+        raise CommandError("Metrics type must be 'completed' or 'failed'")
+    queue = await session.state.queue(check_field(_QUEUE, given["queue"]))
+    found = await queue.get_metrics(kind, given["start"], given["end"])
+    points = [point.count for point in found.data]
+    newest = found.data[-1] if found.data else None
+    meta = {
+        "count": found.count, "prevTS": 0 if newest is None else newest.timestamp,
+        "prevCount": 0 if newest is None else newest.count,
+    }  # fmt: skip
+    return {"data": {"meta": meta, "data": points, "count": len(points)}}
+
+
+async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
+    try:
+        from glidemq_py.gateway.prometheus import exposition
+    except ImportError:
+        raise CommandError('Prometheus requires prometheus-client: pip install "glidemq-py[prometheus]"') from None
+    return {"data": {"metrics": await exposition(session)}}
+
+
+async def _storage(session: Session, given: Mapping[str, Any]) -> Answer:
+    await session.state.transport.command("PING")
+    return {"data": _STORAGE}
+
+
+async def _compact(session: Session, given: Mapping[str, Any]) -> Answer:
+    return {"id": UNDEFINED}  # a gateway keeps no jobs
+
+
+# -- dashboard -------------------------------------------------------------------------------------------------
+
+
+async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
+    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    listed, stats = await list_workers(session)
+    durations = figures.durations
+    return {
+        "data": {
+            "stats": {
+                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
+                "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
+                "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
+                "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
+                "uptime": figures.uptime_ms,
+            },
+            "throughput": {
+                f"{name}PerSec": figures.rate(kind)
+                for name, kind in (
+                    ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
+                )
+            },
+            "latency": {
+                "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
+                "percentiles": {
+                    name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
+                    for name, each in durations.items()
+                },
+            },
+            "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
+            "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
+            "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
+        }
+    }  # fmt: skip
+
+
+async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answer:
+    found = await counts_of_queues(session)
+    queues = [
+        {
+            "name": name, "waiting": counts["waiting"] + counts["paused"], "prioritized": counts["prioritized"],
+            "delayed": counts["delayed"], "active": counts["active"], "dlq": counts["failed"],
+            "paused": counts["paused"] > 0,
+        }
+        for name, counts in list(found.items())[:_MOST_QUEUES]
+    ]  # fmt: skip
+    return {"data": {"queues": queues, "timestamp": time.time_ns() // 1_000_000}}
+
+
+async def _dashboard_queue(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue = await session.state.queue(given["queue"])
+    counts, ranks, paused, failed = await asyncio.gather(
+        queue.get_job_counts(), queue.get_rank_counts(), queue.is_paused(),
+        queue.get_jobs(JobState.FAILED, 0, _PREVIEWED - 1),
+    )  # fmt: skip
+    preview: list[dict[str, Any]] = []
+    for job in failed:
+        try:
+            data = job.data
+        except JobDataError:
+            data = None
+        preview.append(
+            {
+                "id": await session.state.ids.on_wire(queue.name, job.id), "data": data,
+                "attempts": job.attempts_made, "createdAt": job.timestamp,
+            }
+        )  # fmt: skip
+    return {
+        "data": {
+            "name": wire_name(queue.name), "counts": wire_counts(counts), "paused": paused,
+            "priorityCounts": {str(rank): number for rank, number in ranks.items()}, "dlqPreview": preview,
+            "timestamp": time.time_ns() // 1_000_000,
+        }
+    }  # fmt: skip
+
+
+COMMANDS: Final = (
+    Command("Stats", "monitoring", _stats, "Count the jobs of all queues, and those of this process per second."),
+    Command(
+        "Metrics", "monitoring", _metrics,
+        "Return the figures of this process, or with `queue` the completed or failed jobs of a queue per minute.",
+        (
+            Field("queue", Kind.ANY), Field("type"),
+            Field("start", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=0),
+            Field("end", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=-1),
+        ),
+    ),
+    Command("Prometheus", "monitoring", _prometheus, "Return the figures in Prometheus' text format."),
+    Command("StorageStatus", "monitoring", _storage, "Ask Valkey whether it answers."),
+    Command("CompactMemory", "monitoring", _compact, "Do nothing: a gateway keeps no jobs."),
+    Command("DashboardOverview", "monitoring", _overview, "Return jobs, rates, latencies, workers and cron jobs."),
+    Command("DashboardQueues", "monitoring", _dashboard_queues, "Return the jobs of each queue by state."),
+    Command(
+        "DashboardQueue", "monitoring", _dashboard_queue, "Return the figures of a queue, and its first failed jobs.",
+        (_QUEUE,),
+    ),
+)  # fmt: skip

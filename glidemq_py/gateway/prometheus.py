@@ -1,0 +1,105 @@
+"""The figures of a gateway in Prometheus' text format, under the names that bunqueue gives them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from glidemq_py.gateway.commands.cron import all_crons
+from glidemq_py.gateway.commands.monitoring import counts_of_queues
+from glidemq_py.gateway.commands.workers import list_workers
+from glidemq_py.gateway.figures import BUCKETS_S, Histogram
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["exposition"]
+
+_SERIES: Final = {
+    "waiting": "waiting", "prioritized": "prioritized", "delayed": "delayed", "active": "active", "dlq": "failed",
+}  # fmt: skip
+_DEFAULT_MOST: Final = 100
+
+
+class _Fixed(Collector):
+    """Returns metrics that were read before."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        return self._metrics
+
+
+async def exposition(session: Session) -> str:
+    """Return the figures of this process and of all queues.
+
+    `METRICS_MAX_QUEUES` in the environment limits the queues with series of their own (100).
+
+    Raises:
+        GlideMQConnectionError: If the server of the queues cannot be reached.
+    """
+    state, figures = session.state, session.state.figures
+    queues = await counts_of_queues(session)
+    _, workers = await list_workers(session)
+    found: list[Metric] = []
+
+    def gauge(name: str, text: str, value: float) -> None:
+        found.append(GaugeMetricFamily(f"bunqueue_{name}", text, value=value))
+
+    def counter(name: str, text: str, value: float) -> None:
+        found.append(CounterMetricFamily(f"bunqueue_{name}", text, value=value))
+
+    for name, column in (*_SERIES.items(), ("completed", "completed")):
+        number = sum(counts[column] + (counts["paused"] if column == "waiting" else 0) for counts in queues.values())
+        gauge(f"jobs_{name}", f"Jobs of all queues: {name}", number)
+    for kind, total in figures.totals.items():
+        counter(f"jobs_{kind}", f"Jobs {kind} through this process", total)
+    gauge("uptime_seconds", "Time since the start of this process", figures.uptime_ms / 1_000)
+    gauge("cron_jobs_registered", "Cron jobs of all queues", len(await all_crons(session)))
+    gauge("workers_registered", "Workers of clients", workers["total"])
+    gauge("workers_active", "Workers of clients that were heard of lately", workers["active"])
+    gauge("worker_active_jobs", "Jobs that workers of clients run", workers["activeJobs"])
+    gauge("worker_concurrency_slots", "Jobs that workers of clients can run at a time", workers["concurrencySlots"])
+    counter("workers_processed", "Jobs processed by workers of clients", workers["totalProcessed"])
+    counter("workers_failed", "Jobs failed by workers of clients", workers["totalFailed"])
+    connections = GaugeMetricFamily("bunqueue_connections", "Connections of clients", labels=["transport"])
+    connections.add_metric(["tcp"], state.connections)
+    found.append(connections)
+    for name, histogram in figures.durations.items():
+        found.append(_histogram(f"bunqueue_{name}_duration_seconds", histogram))
+    found += _of_queues(queues)
+    build = GaugeMetricFamily("bunqueue_build_info", "Version of the gateway", labels=["version"])
+    build.add_metric([state.version], 1)
+    found.append(build)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Fixed(found))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry).decode()
+
+
+def _of_queues(queues: dict[str, dict[str, int]]) -> Iterable[Metric]:
+    most = os.environ.get("METRICS_MAX_QUEUES", "")
+    shown = list(queues)[: int(most) if most.isdecimal() else _DEFAULT_MOST]
+    for name, column in _SERIES.items():
+        family = GaugeMetricFamily(f"bunqueue_queue_jobs_{name}", f"Jobs of a queue: {name}", labels=["queue"])
+        for queue in shown:
+            family.add_metric([queue], queues[queue][column])
+        yield family
+    yield GaugeMetricFamily("bunqueue_queue_metrics_exported", "Queues with series of their own", value=len(shown))
+    yield GaugeMetricFamily(
+        "bunqueue_queue_metrics_omitted", "Queues without series of their own", value=len(queues) - len(shown)
+    )
+
+
+def _histogram(name: str, histogram: Histogram) -> Metric:
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    sums = [sum(histogram.counts[: i + 1]) for i in range(len(bounds))]
+    text = "Duration of the commands, without waiting for jobs"
+    return HistogramMetricFamily(name, text, buckets=list(zip(bounds, sums, strict=True)), sum_value=histogram.total_s)

@@ -1,0 +1,104 @@
+"""Figures of the gateway and of the queues, with raw frames."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
+from tests.server.gateway.wire import Wire, failure, good
+
+
+@pytest.fixture
+async def used(wire: Wire, queue_name: str) -> str:
+    """A queue with a waiting, a delayed, a completed and a failed job, one of which was pulled in vain."""
+    await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": number} for number in range(3)])
+    await good(wire, "PUSH", queue=queue_name, data=3, delay=600_000)
+    pulled = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
+    first, second = (job["id"] for job in pulled["jobs"])
+    await good(wire, "ACKB", ids=[first], tokens=pulled["tokens"][:1])
+    await good(wire, "FAIL", id=second, token=pulled["tokens"][1], error="bad", unrecoverable=True)
+    return queue_name
+
+
+async def test_figures_of_the_process(wire: Wire, used: str) -> None:
+    metrics = (await good(wire, "Metrics"))["metrics"]
+    totals = {name: metrics[f"total{name}"] for name in ("Pushed", "Pulled", "Completed", "Failed")}
+    assert totals == {"Pushed": 4, "Pulled": 2, "Completed": 1, "Failed": 1}
+    assert metrics["avgLatencyMs"] > 0
+    assert metrics["memoryUsageMb"] > 0
+    stats = (await good(wire, "Stats"))["stats"]
+    assert stats["pushPerSec"] > 0
+    assert stats["waiting"] >= 1
+    assert stats["dlq"] >= 1
+
+
+async def test_figures_of_queues(wire: Wire, other: Wire, used: str) -> None:
+    listed = (await good(other, "DashboardQueues"))["data"]["queues"]
+    (row,) = [each for each in listed if each["name"] == used]
+    del row["name"]
+    assert row == {"waiting": 1, "prioritized": 0, "delayed": 1, "active": 0, "dlq": 1, "paused": False}
+    found = (await good(other, "DashboardQueue", queue=used))["data"]
+    assert (found["counts"]["completed"], found["priorityCounts"], found["paused"]) == (1, {"0": 1}, False)
+    assert [each["data"] for each in found["dlqPreview"]] == [1]
+    minutes = (await good(other, "Metrics", queue=used, type="completed"))["data"]
+    assert (minutes["data"], minutes["count"], minutes["meta"]["count"]) == ([1], 1, 1)
+    error = await failure(other, "Metrics", queue=used, type="x")
+    assert error == "Metrics type must be 'completed' or 'failed'"
+    overview = (await good(other, "DashboardOverview"))["data"]
+    assert overview["stats"]["dlq"] >= 1
+    assert overview["storage"] == {"diskFull": False, "error": None, "since": None}
+
+
+async def test_paused_queue(wire: Wire, used: str) -> None:
+    await good(wire, "Pause", queue=used)
+    listed = (await good(wire, "DashboardQueues"))["data"]["queues"]
+    (row,) = [each for each in listed if each["name"] == used]
+    assert (row["waiting"], row["paused"]) == (1, True)
+
+
+async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def samples() -> dict[tuple[str, str], float]:
+        text = (await good(wire, "Prometheus"))["data"]["metrics"]
+        return {
+            (sample.name, sample.labels.get("queue", sample.labels.get("le", ""))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    found = await samples()
+    assert found["bunqueue_jobs_pushed_total", ""] == 4
+    assert found["bunqueue_queue_jobs_waiting", used] == 1
+    assert found["bunqueue_queue_jobs_dlq", used] == 1
+    assert found["bunqueue_push_duration_seconds_bucket", "+Inf"] == 2
+    assert found["bunqueue_push_duration_seconds_count", ""] == 2
+    assert found["bunqueue_queue_metrics_omitted", ""] == 0
+    monkeypatch.setenv("METRICS_MAX_QUEUES", "0")
+    limited = await samples()
+    assert ("bunqueue_queue_jobs_waiting", used) not in limited
+    assert limited["bunqueue_queue_metrics_omitted", ""] >= 1
+
+
+async def test_storage(wire: Wire) -> None:
+    assert (await good(wire, "StorageStatus"))["data"]["diskFull"] is False
+    await good(wire, "CompactMemory")
+
+
+def test_histogram() -> None:
+    durations = Histogram()
+    assert (durations.mean_ms, durations.quantile_ms(0.99)) == (0, 0)
+    for seconds in (0.0001, 0.0002, 0.0002, 99.0):
+        durations.add(seconds)
+    assert sum(durations.counts) == durations.count == 4
+    assert (durations.counts[0], durations.counts[1], durations.counts[-1]) == (1, 2, 1)
+    assert durations.quantile_ms(0.5) == 0.5
+    assert durations.quantile_ms(0.99) == BUCKETS_S[-1] * 1_000
+
+
+def test_long_polls_are_not_timed() -> None:
+    figures = Figures()
+    answer: dict[str, Any] = {"job": None}
+    figures.executed("PULL", {"timeout": 5_000}, answer, 5.0)
+    figures.executed("PULL", {"timeout": 0}, answer, 0.001)
+    figures.executed("Ping", {}, {}, 1.0)
+    assert (figures.durations["pull"].count, figures.totals["pulled"]) == (1, 0)
