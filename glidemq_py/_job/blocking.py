@@ -519,7 +519,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         return wait_for(self._job, self._job.get_dependencies(state))
 
     def remove_dependency(self, dependency: str | ParentInput) -> bool:
-        """Stop waiting for a job. If it was the last one, this job becomes ready.
+        """Stop waiting for a dependency or a child. If it was the last one, this job becomes ready.
 
         Args:
             dependency: An id of the same queue, or a `Job`, `JobRef` or ``(queue, id)``.
@@ -530,7 +530,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
         Raises:
             GlideMQValidationError: ``dependency`` is invalid.
             JobNotFoundError: This job does not exist.
-            JobStateError: This job was not added with that dependency.
+            JobStateError: This job neither has that dependency nor that child.
         """
         return wait_for(self._job, self._job.remove_dependency(dependency))
 

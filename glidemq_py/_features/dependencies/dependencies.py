@@ -215,7 +215,7 @@ async def _dependencies_among(job: Job[Any, Any, Any], outcomes: Sequence[tuple[
 
 
 async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentInput) -> bool:
-    """Stop waiting for a job. If it was the last one, this job becomes ready.
+    """Stop waiting for a dependency or a child. If it was the last one, this job becomes ready.
 
     Args:
         dependency: An id of the same queue, or a `Job`, `JobRef` or ``(queue, id)``.
@@ -226,7 +226,7 @@ async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentIn
     Raises:
         GlideMQValidationError: ``dependency`` is invalid.
         JobNotFoundError: This job does not exist.
-        JobStateError: This job was not added with that dependency.
+        JobStateError: This job neither has that dependency nor that child.
     """
     if isinstance(dependency, str):
         ref = JobRef(self._link.keys.name, parse_job_id(dependency))

@@ -7,18 +7,20 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.job_states import JobState
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag
 from glidemq_py._job.job import Job
-from glidemq_py.errors import AmbiguousResultError, CycleError, DuplicateJobError, GlideMQValidationError
+from glidemq_py.errors import AmbiguousResultError, CycleError, DuplicateJobError, GlideMQValidationError, JobStateError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.lookup import find_job
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
 from glidemq_py.gateway.pushing import FLOW_FIELDS, Push, push_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_map
+from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
@@ -27,10 +29,12 @@ __all__ = ["COMMANDS", "family_of"]
 
 _MOST_JOBS: Final = 10_000
 _MOST_CHILDREN: Final = 1_000
+_READ_TOGETHER: Final = 500
 _POLICIES: Final[Mapping[str, str]] = {
     "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
 }  # fmt: skip
 _ID: Final = Field("id", required=True)
+_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 
 
 class _FlowJob(NamedTuple):
@@ -43,6 +47,8 @@ class _FlowJob(NamedTuple):
     push: Push
     needs: tuple[str, ...]
     """Ids on the wire of the jobs of the flow that it waits for."""
+    family: dict[str, Any]
+    """The fields of its object about parents and children."""
     policy: str
     """Effect on the jobs that wait for it if it fails."""
     is_durable: bool
@@ -56,7 +62,8 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
     if not jobs:
         return {"data": {"jobs": []}}
     plan = await _planned(session, jobs)
-    for queue in dict.fromkeys(job.queue for job in jobs):
+    queues = list(dict.fromkeys(job.queue for job in jobs))
+    for queue in queues:
         session.state.maintain(await session.state.queue(queue))
         known = await session.state.ids.claim(queue, [job.id for job in jobs if job.queue == queue])
         if known:
@@ -71,7 +78,13 @@ async def _push_flow(session: Session, given: Mapping[str, Any]) -> Answer:
             await flows._add_graph(await _planned(session, jobs), None, durable)
     except DuplicateJobError as error:
         raise CommandError(f"flow job already exists: {error.job_id}") from None
-    return {"data": {"jobs": await asyncio.gather(*(_snapshot(session, job) for job in jobs))}}
+    snapshots: list[dict[str, Any]] = []
+    for start in range(0, len(jobs), _READ_TOGETHER):
+        some = jobs[start : start + _READ_TOGETHER]
+        snapshots += await asyncio.gather(*(_snapshot(session, job) for job in some))
+    for queue in queues:
+        session.state.changed({"queue": queue})
+    return {"data": {"jobs": snapshots}}
 
 
 async def _checked(session: Session, given: Sequence[Any]) -> list[_FlowJob]:
@@ -117,8 +130,11 @@ async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known
     if len(policies) > 1:
         raise CommandError(f"only one of {', '.join(_POLICIES)} may be true")
     own = {**fields, "jobId": job_id, "customId": None, "dependsOn": None}
+    family = {
+        "parentId": fields["parentId"], "dependsOn": list(needs), "childrenIds": list(children), "childrenCompleted": 0,
+    }  # fmt: skip
     return _FlowJob(
-        id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs,
+        id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs, family=family,
         policy=policies[0] if policies else "wait", is_durable=fields["durable"],
     )  # fmt: skip
 
@@ -161,7 +177,7 @@ async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
     found = await queue.get_job(engine_id(job.id))
     if found is None:  # it has ended already, and is not kept
         return {"id": job.id, "queue": wire_name(job.queue), "name": job.push[0], "data": job.push[1]}
-    return {**job_object(found, job.id), **await family_of(session, found)}
+    return {**job_object(found, job.id), **job.family}
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -217,12 +233,43 @@ async def _ignored_failures(session: Session, given: Mapping[str, Any]) -> Answe
     return await _failures(session, given, ignored=True)
 
 
+async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answer:
+    child = await find_job(session, given["id"])
+    if child is None:
+        raise CommandError(f"Job not found: {given['id']}")
+    for ref in await child.get_parents():
+        parent = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        if parent is not None:
+            await parent.remove_dependency(child)
+            session.state.changed({"queue": ref.queue})
+    return {"id": UNDEFINED}
+
+
+async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Answer:
+    parent = await find_job(session, given["id"])
+    for ref in [] if parent is None else await parent.get_open_children():
+        child = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        if parent is None or child is None or child.state not in _UNSTARTED:
+            continue
+        await parent.remove_dependency(child)  # first: the removal of a child may fail its parent
+        with contextlib.suppress(JobStateError):
+            await child.remove(states=_UNSTARTED)
+    return {"id": UNDEFINED}
+
+
 COMMANDS: Final = (
     Command(
         "PUSHF", "core", _push_flow,
         "Add the jobs of a flow, all or none; each has `id`, `queue`, and `input` with the fields of `PUSH`, "
         "`childrenIds`, `parentId` and what its failure does to jobs that wait for it.",
         (Field("jobs", Kind.LIST, required=True),),
+    ),
+    Command(
+        "RemoveChildDependency", "control", _remove_dependency, "Let no parent wait for a job any more.", (_ID,)
+    ),
+    Command(
+        "RemoveUnprocessedChildren", "control", _remove_unprocessed,
+        "Delete the children of a job that have not started; it no longer waits for them.", (_ID,),
     ),
     Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (_ID,)),
     Command("GetFailedChildrenValues", "query", _failed_values, "Return why children have failed.", (_ID,)),

@@ -150,3 +150,23 @@ async def test_refused_flow_leaves_nothing_behind(wire: Wire, queue_name: str) -
     await push(wire, one, two)
     assert await failure(wire, "PUSHF", jobs=[one, two]) == f"flow job already exists: {min(child, parent)}"
     assert (await good(wire, "Count", queue=queue_name))["count"] == 2
+
+
+async def test_parent_stops_waiting_for_children(wire: Wire, other: Wire, queue_name: str) -> None:
+    parent, first, second, third = made("p", "a", "b", "c")
+    children = [first, second, third]
+    flags: dict[str, Any] = {"failParentOnFailure": True}
+    jobs = [flow_job(child, f"{queue_name}-c", parent=parent, **flags) for child in children]
+    await push(wire, *jobs, flow_job(parent, queue_name, children))
+    pulled = await good(wire, "PULL", queue=f"{queue_name}-c", owner="w")
+    await good(other, "RemoveChildDependency", id=third)
+    await good(other, "RemoveUnprocessedChildren", id=parent)
+    assert [await state_of(wire, each) for each in (*children, parent)] == [
+        "active", "unknown", "waiting", "waiting-children",
+    ]  # fmt: skip
+    await good(wire, "ACK", id=first, token=pulled["token"])
+    # A child that the parent does not wait for cannot fail it.
+    await end(wire, f"{queue_name}-c", "broken")
+    assert (await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))["job"]["id"] == parent
+    assert await failure(wire, "RemoveChildDependency", id="unknown") == "Job not found: unknown"
+    await good(wire, "RemoveUnprocessedChildren", id="unknown")

@@ -102,7 +102,7 @@ G.export('remove_dependency', { 'allow-oom' }, function(q, r)
   local key, now = q.J .. r.id, G.now(q)
   local h = G.pick(key, 'state', D.field(r.member), 'depdone:' .. r.member)
   if not h.state then return 'gone' end
-  if not h[D.field(r.member)] then return 'unknown' end
+  if not h[D.field(r.member)] and redis.call('SISMEMBER', q.P .. 'deps:' .. r.id, r.member) == 0 then return 'unknown' end
   if h['depdone:' .. r.member] then return 'done' end
   redis.call('HDEL', q.P .. 'depvals:' .. r.id, r.member)
   F.ignore_child(q, r.id, r.member, h.state, now)
