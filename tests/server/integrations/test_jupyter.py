@@ -62,7 +62,7 @@ def shown(shell: Any, value: Any) -> Balance:
 def test_the_cells_of_the_page_run(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIDEMQ_URL", url)
     page = (ROOT / "docs" / "integrate" / "jupyter.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    cells = re.findall(r"^```i?python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(cells) >= 4
     for cell in cells:
         shell.run_cell(cell).raise_error()
