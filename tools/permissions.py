@@ -249,7 +249,7 @@ LOCAL: Final = frozenset(
           for method in ("cancel_job", "set_concurrency", "off", "on", "override", "pause", "rate_limit", "resume")),
         "BackupSchedule.close", "BackupSchedule.run", "BackupSchedule.start", "Queue.get_backups",
         "Queue.verify_backup", "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait",
-        "QueueEvents.off",
+        "Maintenance.wake", "QueueEvents.off",
         "QueueEvents.on", "Task.options", "Task.route", "Task.spec",
     ]
 )  # fmt: skip

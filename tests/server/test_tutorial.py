@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,10 @@ def test_tutorial_can_be_followed(tmp_path: Path) -> None:
     folder, programs = tmp_path / "shop", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()
+    is_installed = any(each.name == "glidemq" for each in entry_points(group="pytest11"))
     for name, module in (
         ("glidemq", "glidemq_py.cli"),
-        ("pytest", "pytest -p glidemq_py.testing.pytest_plugin"),
+        ("pytest", "pytest" if is_installed else "pytest -p glidemq_py.testing.pytest_plugin"),
         ("python", ""),
     ):
         program = programs / name

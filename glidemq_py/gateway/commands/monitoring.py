@@ -112,7 +112,7 @@ async def _prometheus(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _storage(session: Session, given: Mapping[str, Any]) -> Answer:
-    await session.state.transport.command("PING")
+    await session.state.transport.command("EXISTS", f"{session.state.options.prefix}:gateway:queues")
     return {"data": _STORAGE}
 
 
