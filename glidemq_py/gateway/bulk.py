@@ -18,7 +18,6 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
 from glidemq_py._core.calls.adding import DATA, Row, add, request
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._core.job_states import JobState
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
     WriteId,
@@ -39,6 +38,7 @@ from glidemq_py.errors import (
     StagedWriteError,
 )
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
@@ -53,7 +53,6 @@ _CHARS_AT_ONCE: Final = 512 * 1_024
 _PIECES_TOGETHER: Final = 8
 _WRITE_MS: Final = 60_000
 """Lifetime of staged jobs without any change, and of the memory of the write."""
-_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 
 
 async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -> list[str]:
@@ -200,7 +199,7 @@ async def _taken_back(queue: Queue[Any, Any], results: Sequence[Any], numbers: S
             message = message or f"jobs[{number}]: {what}"
             continue
         with contextlib.suppress(JobStateError):
-            await queue.remove(each, states=_UNSTARTED)
+            await queue.remove(each, states=UNSTARTED)
     return message
 
 

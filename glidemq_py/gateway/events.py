@@ -1,6 +1,6 @@
 """Events of queues for the connections that have subscribed to them.
 
-A process reads the events of a queue once, whatever the number of its subscribers; the reads of all queues share one
+A process reads the events of a queue once for all subscribers; the reads of all queues share one
 connection.
 """
 

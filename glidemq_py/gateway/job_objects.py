@@ -12,10 +12,12 @@ from glidemq_py.gateway.ids import is_uuid7
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import UNDEFINED
 
-__all__ = ["full_job_object", "job_object", "wire_state"]
+__all__ = ["UNSTARTED", "full_job_object", "job_object", "wire_state"]
 
 _STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
 _MOST_STACKTRACES: Final = 10
+UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
+"""The states of jobs that are neither active nor finished."""
 
 
 def wire_state(state: JobState | None) -> str:

@@ -63,17 +63,19 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
         adder = await queue._adder_here()
         session.state.maintain(queue)
         name, data, options = await push_of(session.state.ids, queue.name, given)
-        row, checked = row_of(queue, link, (name, data, options))
-        chosen = chosen_id(given)
+        chosen, is_special = chosen_id(given), given["durable"] or "depends_on" in options or TELEMETRY.on
+        # A job is checked before its id is claimed.
+        made = None if is_special and chosen is None else row_of(queue, link, (name, data, options))
         if chosen is not None and await session.state.ids.claim(queue.name, [chosen]):
             return chosen
-    if given["durable"] or "depends_on" in options or TELEMETRY.on:
+    if is_special or made is None:
         durable = True if given["durable"] else None
         try:
             job = await _again(lambda: queue.add(name, data, durable=durable, **options))
         except JobNotFoundError as error:
             raise CommandError(f"Dependency job not found: {error.job_id}") from None
         return await session.state.ids.on_wire(queue.name, job.id)
+    row, checked = made
     now, result = await _again(lambda: adder.add(row))
     if not link.is_listed:
         await register(link)

@@ -60,11 +60,16 @@ async def _all(session: Session) -> list[tuple[str, JobScheduler]]:
     return sorted(found, key=lambda pair: (pair[1].name, pair[0]))
 
 
+async def _known_queue(session: Session, name: str) -> str | None:
+    """Return the queue for which a client has created a cron job."""
+    found = await session.state.transport.command("HGET", _key(session), name)
+    return None if found is None else str(found.decode("utf-8", "replace"))
+
+
 async def _find(session: Session, name: str) -> tuple[str, JobScheduler] | None:
     """Return the queue and the scheduler with a name."""
-    known = await session.state.transport.command("HGET", _key(session), name)
-    if known is not None:
-        queue = known.decode("utf-8", "replace")
+    queue = await _known_queue(session, name)
+    if queue is not None:
         scheduler = await (await session.state.queue(queue)).get_job_scheduler(name)
         if scheduler is not None:
             return queue, scheduler
@@ -124,17 +129,20 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     template: dict[str, Any] = {"name": given["jobName"], "options": options}
     if given["data"] is not None:
         template["data"] = json_value("data", given["data"])
-    before = await _find(session, name)
+    # Only a cron job of a client is moved: a scheduler of another program may have the same name in another queue.
+    before = await _known_queue(session, name)
     await session.state.transport.command("HSET", _key(session), name, queue.name)
     try:
         scheduler = await queue.upsert_job_scheduler(name, template=template, **schedule)
     except GlideMQValidationError as error:
+        undo = ("HDEL", _key(session), name) if before is None else ("HSET", _key(session), name, before)
+        await session.state.transport.command(*undo)
         if error.option in ("pattern", "tz"):
             raise CommandError(f"Invalid cron expression: {error}") from None
         raise CommandError(str(error)) from None
     session.state.maintain(queue, now=True)
-    if before is not None and before[0] != queue.name:
-        await (await session.state.queue(before[0])).remove_job_scheduler(name)
+    if before not in (None, queue.name):
+        await (await session.state.queue(str(before))).remove_job_scheduler(name)
     return {"cron": _cron_object(queue.name, scheduler)}
 
 

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from glidemq_py._core.job_states import JobState
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
@@ -15,7 +14,7 @@ from glidemq_py._features.flows.plan import Planned, plan_dag
 from glidemq_py._job.job import Job
 from glidemq_py.errors import AmbiguousResultError, CycleError, DuplicateJobError, GlideMQValidationError, JobStateError
 from glidemq_py.gateway.chosen_ids import engine_id
-from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.lookup import find_job
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
 from glidemq_py.gateway.pushing import FLOW_FIELDS, Push, push_of
@@ -34,7 +33,6 @@ _POLICIES: Final[Mapping[str, str]] = {
     "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
 }  # fmt: skip
 _ID: Final = Field("id", required=True)
-_UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 
 
 class _FlowJob(NamedTuple):
@@ -249,11 +247,11 @@ async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Ans
     parent = await find_job(session, given["id"])
     for ref in [] if parent is None else await parent.get_open_children():
         child = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
-        if parent is None or child is None or child.state not in _UNSTARTED:
+        if parent is None or child is None or child.state not in UNSTARTED:
             continue
         await parent.remove_dependency(child)  # first: the removal of a child may fail its parent
         with contextlib.suppress(JobStateError):
-            await child.remove(states=_UNSTARTED)
+            await child.remove(states=UNSTARTED)
     return {"id": UNDEFINED}
 
 

@@ -9,7 +9,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
 from glidemq_py.gateway.commands.core import leased_job
 from glidemq_py.gateway.commands.flows import family_of
-from glidemq_py.gateway.job_objects import full_job_object, wire_state
+from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 _ID: Final = Field("id", required=True)
 _TOKEN: Final = Field("token")
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
@@ -61,7 +60,7 @@ async def _get_progress(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _cancel(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
     try:
-        is_removed = job is not None and await job.remove(states=_UNFINISHED)
+        is_removed = job is not None and await job.remove(states=UNSTARTED)
     except JobStateError:
         is_removed = False
     if not is_removed:

@@ -61,6 +61,25 @@ async def test_gateway_fires_cron_jobs_without_a_worker(wire: Wire, queue: Queue
     await good(wire, "CronDelete", name=name)
 
 
+async def test_refused_change_leaves_the_cron_job(wire: Wire, other: Wire, queue: Queue) -> None:
+    name = f"{queue.name}-kept"
+    await good(wire, "Cron", name=name, queue=queue.name, repeatEvery=60_000)
+    assert "Invalid cron" in await failure(other, "Cron", name=name, queue=f"{queue.name}-2", schedule="nope")
+    await good(other, "Cron", name=name, queue=f"{queue.name}-2", repeatEvery=60_000)
+    assert await queue.get_job_schedulers() == []
+    await good(wire, "CronDelete", name=name)
+
+
+async def test_scheduler_of_python_with_the_name_stays(wire: Wire, queue: Queue) -> None:
+    await queue.add("x", 1)
+    name = f"{queue.name}-tick"
+    await queue.upsert_job_scheduler(name, every=60_000)
+    await good(wire, "Cron", name=name, queue=f"{queue.name}-2", repeatEvery=60_000)
+    assert len(await queue.get_job_schedulers()) == 1
+    await good(wire, "CronDelete", name=name)
+    assert len(await queue.get_job_schedulers()) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
