@@ -289,7 +289,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),
-    _call("set_fair_limits", "key weight concurrency rate max_backlog paused named"),
+    _call("set_fair_limits", "key weight concurrency rate max_backlog paused named hold"),
     _call("fair_keys", "key after count named"),
     _call("rate_limit_group", "key ms replace"),
     _call(
@@ -307,6 +307,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("add_remote_children", "parent members"),
     _call("depend", packed="rows"),
     _call("remove_dependency", "id member"),
+    _call("add_dependency", "id member policy"),
     _call("withdraw_dependent", args="id"),
     _call("open_children", args="parent", reply="number failure"),
     _call("sweep_parents"),

@@ -9,6 +9,7 @@ from glidemq_py._core.calls import pack
 
 __all__ = [
     "add",
+    "add_dependency",
     "add_once",
     "add_remote_children",
     "backup_jobs",
@@ -569,9 +570,10 @@ def set_fair_limits(
     max_backlog: object,
     paused: object,
     named: object,
+    hold: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``set_fair_limits``."""
-    return (pack((key, weight, concurrency, rate, max_backlog, paused, named)),)
+    return (pack((key, weight, concurrency, rate, max_backlog, paused, named, hold)),)
 
 
 def fair_keys(*, key: object, after: object, count: object, named: object) -> tuple[bytes]:
@@ -617,6 +619,11 @@ def depend(*, rows: object) -> tuple[bytes]:
 def remove_dependency(*, id: object, member: object) -> tuple[bytes]:
     """Return the arguments of ``remove_dependency``."""
     return (pack((id, member)),)
+
+
+def add_dependency(*, id: object, member: object, policy: object) -> tuple[bytes]:
+    """Return the arguments of ``add_dependency``."""
+    return (pack((id, member, policy)),)
 
 
 def withdraw_dependent(*, id: str | bytes) -> tuple[str | bytes]:

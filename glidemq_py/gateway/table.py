@@ -26,6 +26,7 @@ __all__ = [
     "check_field",
     "check_fields",
     "check_nested",
+    "is_list",
     "is_map",
 ]
 
@@ -180,6 +181,11 @@ def check_field(field: Field, value: Any) -> Any:
 def is_map(value: object) -> TypeGuard[dict[Any, Any]]:
     """Return whether a value is a map."""
     return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Return whether a value is a list."""
+    return isinstance(value, list)
 
 
 def _queue(field: Field, value: Any) -> str:

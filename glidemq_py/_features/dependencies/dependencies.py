@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dependency",
+    "add_dependency",
     "add_order",
     "check_dependencies",
     "get_dependencies",
@@ -72,7 +73,7 @@ def remote_dependencies(link: QueueLink, options: JobOptions) -> RemoteDependenc
     return found
 
 
-async def check_dependencies(link: QueueLink, each: Iterable[RemoteDependencies]) -> None:
+async def check_dependencies(link: QueueLink[Any], each: Iterable[RemoteDependencies]) -> None:
     """Check that dependencies in other queues exist.
 
     Raises:
@@ -91,8 +92,13 @@ async def check_dependencies(link: QueueLink, each: Iterable[RemoteDependencies]
                     raise JobNotFoundError(job_id)
 
 
-async def _depend(link: QueueLink, queue: str, rows: Sequence[tuple[str, Sequence[str]]]) -> list[DependencyAnswer]:
-    return await link.transport.call(flows.depend(QueueKeys(link.keys.prefix, queue).meta, rows))
+async def _depend(
+    link: QueueLink[Any], queue: str, rows: Sequence[tuple[str, Sequence[str]]]
+) -> list[DependencyAnswer]:
+    answers: list[DependencyAnswer] = await link.transport.call(
+        flows.depend(QueueKeys(link.keys.prefix, queue).meta, rows)
+    )
+    return answers
 
 
 async def register_dependents(
@@ -175,6 +181,38 @@ def add_order(link: QueueLink, options: Sequence[JobOptions]) -> list[int] | Non
             "jobs of a bulk must not depend on one another in a cycle",
         )  # fmt: skip
     return order
+
+
+async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: str = "wait") -> None:
+    """Let a job that has not started wait for a job that exists.
+
+    Args:
+        job: The job that waits.
+        dependency: The job that it waits for.
+        policy: Effect if that job fails: "wait", "fail_parent", "ignore" or "remove".
+
+    Raises:
+        JobNotFoundError: One of the jobs does not exist.
+        JobStateError: The job has started, has a turn in an ordering group, or is being fetched.
+    """
+    link, keys = job._link, QueueKeys(job._link.keys.prefix, dependency.queue)
+    member, is_remote = keys.member(dependency.id), dependency.queue != link.keys.name
+    if is_remote:
+        await check_dependencies(link, [{dependency.queue: [dependency.id]}])
+    answer = await link.transport.call(flows.add_dependency(link.keys.meta, job.id, member, policy))
+    if answer in ("gone", "unknown"):
+        raise JobNotFoundError(job.id if answer == "gone" else dependency.id)
+    if answer != "ok":
+        raise JobStateError(job.id, answer, "add a dependency to")
+    if not is_remote:
+        return
+    (found,) = await _depend(link, dependency.queue, [(link.keys.member(job.id), [dependency.id])])
+    if found.how == "gone":  # it was removed since the check
+        await link.transport.call(flows.remove_dependency(link.keys.meta, job.id, member))
+        raise JobNotFoundError(dependency.id)
+    if found.how != "open":
+        outcome = ChildOutcome(job.id, member, found.how, found.text, policy)
+        await link.transport.call(flows.children_ended(link.keys.meta, [outcome]))
 
 
 # -- methods of Job -----------------------------------------------------------------------------------

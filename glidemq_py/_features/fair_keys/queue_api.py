@@ -63,14 +63,17 @@ def set_fair_limits(
     max_backlog: int | Literal[False] = False,
     paused: Literal["yes", "no", False] = False,
     named: bool = False,
+    hold: int | Literal[False] = False,
 ) -> Call[int]:
     """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms).
 
-    ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua).
+    ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua). ``hold``: ms for which
+    none of its jobs starts.
     """
     request = requests.set_fair_limits(
-        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named
-    )
+        key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named,
+        hold=hold,
+    )  # fmt: skip
     return Call("set_fair_limits", meta, request, int, repeatable=True)
 
 

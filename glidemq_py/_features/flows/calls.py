@@ -19,6 +19,7 @@ __all__ = [
     "RemoteNotified",
     "Reserved",
     "Watched",
+    "add_dependency",
     "add_remote_children",
     "child_outcomes",
     "children",
@@ -244,6 +245,12 @@ def depend(meta: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Call[list[De
 
 def _read_answers(reply: bytes) -> list[DependencyAnswer]:
     return [DependencyAnswer(*row) for row in unpack(reply)]
+
+
+def add_dependency(meta: str, job_id: str, member: str, policy: str) -> Call[str]:
+    """Let a job that has not started wait for another one; return 'ok' or why it cannot."""
+    request = requests.add_dependency(id=job_id, member=member, policy=policy)
+    return Call("add_dependency", meta, request, bytes.decode, repeatable=True)
 
 
 def remove_dependency(meta: str, job_id: str, member: str) -> Call[str]:

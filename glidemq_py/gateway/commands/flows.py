@@ -7,18 +7,26 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._features.dependencies.dependencies import add_dependency
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import Planned, plan_dag
 from glidemq_py._job.job import Job
-from glidemq_py.errors import AmbiguousResultError, CycleError, DuplicateJobError, GlideMQValidationError, JobStateError
+from glidemq_py.errors import (
+    AmbiguousResultError,
+    CycleError,
+    DuplicateJobError,
+    GlideMQValidationError,
+    JobNotFoundError,
+    JobStateError,
+)
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.lookup import find_job
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
 from glidemq_py.gateway.pushing import FLOW_FIELDS, Push, push_of
-from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_map
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_list, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
@@ -193,7 +201,7 @@ async def family_of(session: Session, job: Job[Any, Any]) -> dict[str, Any]:
     return {
         "parentId": await ids.on_wire(parents[0].queue, parents[0].id) if parents else None,
         "dependsOn": [each for each, (_, outcome) in zip(wire, members, strict=True) if not outcome],
-        "childrenIds": named if isinstance(named, list) else wire,
+        "childrenIds": [*named, *(each for each in wire if each not in named)] if isinstance(named, list) else wire,
         "childrenCompleted": sum(outcome[:1] == "v" for _, outcome in members),
     }  # fmt: skip
 
@@ -231,6 +239,75 @@ async def _ignored_failures(session: Session, given: Mapping[str, Any]) -> Answe
     return await _failures(session, given, ignored=True)
 
 
+async def _update_parent(session: Session, given: Mapping[str, Any]) -> Answer:
+    child_id, parent_id = given["childId"], given["parentId"]
+    if child_id == parent_id:
+        raise CommandError("A flow job cannot be its own parent")
+    child = await find_job(session, child_id)
+    if child is None:
+        raise CommandError(f"Child job not found: {child_id}")
+    parent = await find_job(session, parent_id)
+    if parent is None:
+        raise CommandError(f"Parent job not found: {parent_id}")
+    ref, above = JobRef(child.queue_name, child.id), JobRef(parent.queue_name, parent.id)
+    current = await _parents_of(session, child)
+    if above in current:
+        return {"id": UNDEFINED}
+    for each in current:
+        wire_id = await session.state.ids.on_wire(each.queue, each.id)
+        raise CommandError(f"Child job {child_id} already belongs to parent {wire_id}")
+    if await _is_above(session, ref, parent):
+        raise CommandError(f"Child job {child_id} is a parent of {parent_id}")
+    try:
+        await add_dependency(parent, ref)
+    except JobNotFoundError as error:
+        missing = "Parent" if error.job_id == parent.id else "Child"
+        raise CommandError(f"{missing} job not found: {parent_id if missing == 'Parent' else child_id}") from None
+    except JobStateError:
+        raise CommandError(f"Parent job {parent_id} is not linkable") from None
+    session.state.changed({"queue": parent.queue_name})  # the child may have ended
+    return {"id": UNDEFINED}
+
+
+async def _parents_of(session: Session, job: Job[Any, Any]) -> list[JobRef]:
+    """Return the parents of a job, without the jobs that were added with it in their `dependsOn`."""
+    found: list[JobRef] = []
+    for ref in await job.get_parents():
+        parent = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        if parent is not None and not _depends_on(parent, job):
+            found.append(ref)
+    return found
+
+
+def _depends_on(job: Job[Any, Any], other: Job[Any, Any]) -> bool:
+    found: Any = job.opts.get("dependsOn")
+    given = found if is_list(found) else []
+    stored = (other.id,) if job.queue_name == other.queue_name else ()
+    named = ({"queue": other.queue_name, "id": other.id}, *stored)
+    return any(each in named for each in given)
+
+
+async def _is_above(session: Session, ref: JobRef, job: Job[Any, Any]) -> bool:
+    """Return whether a job waits for another one, directly or not.
+
+    Raises:
+        CommandError: If more than `_MOST_CHILDREN` jobs wait for it.
+    """
+    waiting, seen = [JobRef(job.queue_name, job.id)], set[JobRef]()
+    while waiting:
+        queue, job_id = waiting.pop()
+        above = await (await session.state.queue(queue)).get_job(job_id, exclude_data=True)
+        for each in [] if above is None else await above.get_parents():
+            if each == ref:
+                return True
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+        if len(seen) > _MOST_CHILDREN:
+            raise CommandError(f"more than {_MOST_CHILDREN} jobs wait for the parent")
+    return False
+
+
 async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answer:
     child = await find_job(session, given["id"])
     if child is None:
@@ -261,6 +338,11 @@ COMMANDS: Final = (
         "Add the jobs of a flow, all or none; each has `id`, `queue`, and `input` with the fields of `PUSH`, "
         "`childrenIds`, `parentId` and what its failure does to jobs that wait for it.",
         (Field("jobs", Kind.LIST, required=True),),
+    ),
+    Command(
+        "UpdateParent", "control", _update_parent,
+        "Let a job that has not started wait for `childId`, a job that exists; its parent is `parentId`.",
+        (Field("childId", required=True), Field("parentId", required=True)),
     ),
     Command(
         "RemoveChildDependency", "control", _remove_dependency, "Let no parent wait for a job any more.", (_ID,)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._features.fair_keys.options import validate_fair_key
+from glidemq_py._features.fair_keys.queue_api import set_fair_limits
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
@@ -79,6 +81,14 @@ async def _rate_limit_ttl(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"data": {"ttl": left if left > 0 else -2}}
 
 
+async def _hold(session: Session, given: Mapping[str, Any]) -> Answer:
+    queue, group = await _queue_and_group(session, given)
+    link = await queue._connected()
+    call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
+    await link.transport.call(call)
+    return {"id": UNDEFINED}
+
+
 async def _set_concurrency(session: Session, given: Mapping[str, Any]) -> Answer:
     queue, group = await _queue_and_group(session, given)
     await queue.set_fair_key_limits(group, concurrency=given["concurrency"])
@@ -137,6 +147,10 @@ COMMANDS: Final = (
     ),
     Command("GetGroupConcurrency", "groups", _get_concurrency, "Return the limit of active jobs of a group.", _GROUP),
     Command("RemoveGroupConcurrency", "groups", _remove_concurrency, "Remove the limit of active jobs.", _GROUP),
+    Command(
+        "RateLimitGroup", "groups", _hold, "Start no job of a group for `duration` ms from now.",
+        (*_GROUP, Field("duration", Kind.INTEGER, required=True, minimum=1, maximum=_MAX_MS)),
+    ),
     Command("PauseGroup", "groups", _pause, "Start no more jobs of a group.", _GROUP),
     Command("ResumeGroup", "groups", _resume, "Start jobs of a paused group again.", _GROUP),
     Command("IsGroupPaused", "groups", _is_paused, "Return whether a group is paused.", _GROUP),

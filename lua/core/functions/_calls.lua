@@ -220,6 +220,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       key = r[1], weight = r[2], concurrency = r[3], rate = r[4], max_backlog = r[5], paused = r[6], named = r[7],
+      hold = r[8],
     }
   end,
   fair_keys = function(args)
@@ -250,6 +251,10 @@ G.calls = {
   remove_dependency = function(args)
     local r = cmsgpack.unpack(args[1])
     return { id = r[1], member = r[2] }
+  end,
+  add_dependency = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], member = r[2], policy = r[3] }
   end,
   withdraw_dependent = function(args) return { id = args[1] } end,
   open_children = function(args) return { parent = args[1] } end,

@@ -5,9 +5,9 @@
 --   P:fair-blocked    sorted set, keys that may not be served: until a time (rate limit), FULL or PAUSED
 --   P:fair-delayed    sorted set, delayed jobs by due time. Peers do not promote them, so they cannot pass the limits.
 --   P:fair-active     hash, active job -> key       P:fair-running   hash, key -> number of active jobs
---   P:fair-limits     hash, key -> weight|concurrency|rate max|rate ms|maximum backlog|paused 0/1 (0 = none)
+--   P:fair-limits     hash, key -> weight|concurrency|rate max|rate ms|maximum backlog|0, 1 paused or 2 held (0 = none)
 --   P:fair-rates      hash, key -> start|count of its rate window
---   P:fair-state      hash: waiting (number of ready jobs), sequence (of arrivals), turn
+--   P:fair-state      hash: waiting (number of ready jobs), sequence (of arrivals), turn, hold:<key> (when the hold ends)
 -- A key that is served moves STEP / weight turns back. A key that joins starts nearly one such step behind the first of
 -- P:fair, so that a key which leaves after each job and comes back gains nothing.
 
@@ -18,8 +18,11 @@ local FEATURE = 'fair-keys:0.2.0'
 -- Divisible by all weights up to 10. A turn stays below 2^53 for 10^11 rounds; it restarts when no key is ready.
 local STEP = 10080
 local PRIORITY_BAND = 2199023255552 -- 2^41: arrivals per priority
--- weight|concurrency|rate max|rate ms|maximum backlog|paused
+-- weight|concurrency|rate max|rate ms|maximum backlog|0, 1 or 2. A build that does not know 2 reads 0.
 local STORED_LIMITS = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d)$'
+local PAUSED, HELD = '1', '2'
+local NO_LIMITS = '1|0|0|0|0|0'
+local HOLD = 'hold:'
 local NOT_STARTED = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
 F.FULL, F.PAUSED = 9007199254740990, 9007199254740991
@@ -53,7 +56,33 @@ F.limits = function(q, key)
   local weight, concurrency, rate_max, rate_ms, most, paused = string.match(text, STORED_LIMITS)
   if not weight then return nil end
   return { weight = math.max(1, G.num(weight)), concurrency = G.num(concurrency), rate_max = G.num(rate_max),
-    rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == '1' }
+    rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == PAUSED, held = paused == HELD }
+end
+
+-- Write the limits of a key; it has no entry without any. Return whether they have changed.
+F.write_limits = function(q, key, l)
+  local text = table.concat({ G.int(l.weight), G.int(l.concurrency), G.int(l.rate_max), G.int(l.rate_ms),
+    G.int(l.max_backlog), l.paused and PAUSED or l.held and HELD or '0' }, '|')
+  if text == NO_LIMITS then return redis.call('HDEL', q.fair_limits, key) == 1 end
+  if redis.call('HGET', q.fair_limits, key) == text then return false end
+  redis.call('HSET', q.fair_limits, key, text)
+  return true
+end
+
+-- A hold: jobs of the key do not start until a time. A key that is paused meanwhile stays held afterwards.
+F.hold = function(q, key, till) redis.call('HSET', q.fair_state, HOLD .. key, G.int(till)) end
+
+-- Return when the hold of the key ends, 0 = it is not held.
+F.held_until = function(q, key)
+  local till = G.pcall('HGET', q.fair_state, HOLD .. key)
+  return G.count_of(type(till) == 'string' and till or nil)
+end
+
+-- Forget a hold that has ended. limits: those of the key, with `held`.
+F.end_hold = function(q, key, limits)
+  limits.held = false
+  redis.call('HDEL', q.fair_state, HOLD .. key)
+  F.write_limits(q, key, limits)
 end
 
 F.step = function(limits) return limits and math.max(1, math.floor(STEP / limits.weight)) or STEP end
@@ -325,6 +354,16 @@ end
 
 local SAMPLE = 10
 
+-- Forget holds that have ended, of a few keys chosen at random: without jobs, a key is not served, which would end them.
+local function end_some_holds(q)
+  local keys = G.pcall('HRANDFIELD', q.fair_limits, SAMPLE)
+  local now = G.now(q)
+  for i = 1, keys.err and 0 or #keys do
+    local limits = F.limits(q, keys[i])
+    if limits and limits.held and F.held_until(q, keys[i]) <= now then F.end_hold(q, keys[i], limits) end
+  end
+end
+
 -- Repair a few keys and active jobs, chosen at random: keys that are neither served nor blocked, keys without jobs, and
 -- active jobs that have ended without leaving, for example because a peer removed their records.
 F.repair_some = function(q)
@@ -343,4 +382,5 @@ F.repair_some = function(q)
   for i = 1, ids.err and 0 or #ids do
     if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, { ids[i] }) end
   end
+  end_some_holds(q)
 end

@@ -18,6 +18,11 @@ end
 -- Return until when the key may not be served; nil = it may.
 local function blocked_until(q, key, limits, now)
   if limits.paused then return F.PAUSED end
+  if limits.held then
+    local till = F.held_until(q, key)
+    if till > now then return till end
+    F.end_hold(q, key, limits)
+  end
   if limits.concurrency > 0 and F.running(q, key) >= limits.concurrency then return F.FULL end
   if limits.rate_max > 0 then
     local start, count = window_of(q, key, limits, now)

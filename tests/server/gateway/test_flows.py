@@ -170,3 +170,74 @@ async def test_parent_stops_waiting_for_children(wire: Wire, other: Wire, queue_
     assert (await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))["job"]["id"] == parent
     assert await failure(wire, "RemoveChildDependency", id="unknown") == "Job not found: unknown"
     await good(wire, "RemoveUnprocessedChildren", id="unknown")
+
+
+async def parent_with(wire: Wire, queue: str, child: str, **fields: Any) -> str:
+    """Add a job and let it wait for `child`."""
+    parent: str = (await good(wire, "PUSH", queue=queue, data={}, **fields))["id"]
+    await good(wire, "UpdateParent", childId=child, parentId=parent)
+    assert await state_of(wire, parent) == "waiting-children"
+    return parent
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority": 3}, {"priority": -3}, {"lifo": True}, {"groupId": "g"}])
+async def test_update_parent_of_jobs_in_every_place(
+    wire: Wire, other: Wire, queue_name: str, fields: Mapping[str, Any]
+) -> None:
+    above = f"{queue_name}:above"
+    child = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    parent = await parent_with(other, above, child, **fields)
+    assert (await good(wire, "GetJob", id=child))["job"]["parentId"] == parent
+    job = (await good(wire, "GetJob", id=parent))["job"]
+    assert (job["childrenIds"], job["dependsOn"]) == ([child], [child])
+    assert (await good(wire, "PULL", queue=above, owner="w"))["job"] is None
+    await good(wire, "UpdateParent", childId=child, parentId=parent)  # a second time changes nothing
+    assert await end(wire, queue_name) == child
+    assert (await good(wire, "PULL", queue=above, owner="w", timeout=60_000))["job"]["id"] == parent
+    assert (await good(wire, "GetChildrenValues", id=parent))["data"]["values"] == {
+        f"{queue_name}:{child}": {"of": child}
+    }
+
+
+async def test_update_parent_of_delayed_and_waiting_parents(wire: Wire, queue_name: str, queue: Queue) -> None:
+    first, second = [(await good(wire, "PUSH", queue=queue_name, data=1))["id"] for _ in range(2)]
+    parent = await parent_with(wire, queue_name, first, delay=3_600_000)
+    await good(wire, "UpdateParent", childId=second, parentId=parent)
+    assert [await end(wire, queue_name) for _ in range(2)] == [first, second]
+    assert await state_of(wire, parent) == "delayed"  # its delay begins now
+    assert (await queue.check()).ok
+
+
+async def test_update_parent_with_children_that_have_ended(wire: Wire, queue_name: str) -> None:
+    done = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    failed = (await good(wire, "PUSH", queue=queue_name, data=1, maxAttempts=1))["id"]
+    assert [await end(wire, queue_name), await end(wire, queue_name, "broken")] == [done, failed]
+    above = f"{queue_name}:above"
+    first = (await good(wire, "PUSH", queue=above, data=1))["id"]
+    await good(wire, "UpdateParent", childId=done, parentId=first)
+    assert await state_of(wire, first) == "waiting"
+    assert (await good(wire, "GetChildrenValues", id=first))["data"]["values"] == {f"{queue_name}:{done}": {"of": done}}
+    await parent_with(wire, queue_name, failed)  # it waits for a retry
+
+
+async def test_update_parent_is_rejected(wire: Wire, queue_name: str) -> None:
+    child, parent, third = [(await good(wire, "PUSH", queue=queue_name, data=1))["id"] for _ in range(3)]
+
+    async def error(child: str, parent: str) -> str:
+        return await failure(wire, "UpdateParent", childId=child, parentId=parent)
+
+    assert await failure(wire, "UpdateParent", parentId=parent) == "childId is required"
+    assert await error(child, child) == "A flow job cannot be its own parent"
+    assert await error("none", parent) == "Child job not found: none"
+    assert await error(child, "none") == "Parent job not found: none"
+    await good(wire, "UpdateParent", childId=child, parentId=parent)
+    assert await error(child, third) == f"Child job {child} already belongs to parent {parent}"
+    await good(wire, "UpdateParent", childId=parent, parentId=third)
+    assert await error(third, child) == f"Child job {third} is a parent of {child}"
+    active = (await good(wire, "PULL", queue=queue_name, owner="w"))["job"]["id"]
+    assert active == child
+    free = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    assert await error(free, active) == f"Parent job {active} is not linkable"
+    needing = (await good(wire, "PUSH", queue=queue_name, data=1, dependsOn=[free]))["id"]
+    await good(wire, "UpdateParent", childId=free, parentId=third)  # the job that depends on it is not its parent
+    assert await state_of(wire, needing) == "waiting-children"

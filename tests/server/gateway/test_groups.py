@@ -51,6 +51,28 @@ async def test_paused_group_is_not_served(wire: Wire, other: Wire, queue: Queue)
     assert (await good(other, "PULL", queue=queue.name, owner="w"))["job"]["groupId"] == "a"
 
 
+async def test_group_is_held_for_a_time(wire: Wire, other: Wire, queue_name: str) -> None:
+    group = {"queue": queue_name, "groupId": "a"}
+    assert await failure(wire, "RateLimitGroup", **group, duration=0) == "duration must be at least 1"
+    await good(wire, "RateLimitGroup", **group, duration=3_600_000)  # also without jobs
+    await add(wire, queue_name, "a", 2)
+    await add(wire, queue_name, "b", 1)
+    assert (await good(other, "PULL", queue=queue_name, owner="w"))["job"]["groupId"] == "b"
+    assert (await good(other, "PULL", queue=queue_name, owner="w"))["job"] is None
+    assert 0 < (await good(wire, "GetGroupRateLimitTtl", **group))["data"]["ttl"] <= 3_600_000
+    assert (await good(wire, "GetGroupRateLimit", **group))["data"]["limit"] is None
+    # Neither a pause nor another limit ends the hold; a new one replaces it.
+    await good(wire, "PauseGroup", **group)
+    await good(wire, "ResumeGroup", **group)
+    await good(wire, "SetGroupConcurrency", **group, concurrency=2)
+    assert (await good(other, "PULL", queue=queue_name, owner="w"))["job"] is None
+    await good(wire, "RateLimitGroup", **group, duration=1)
+    pulled = await good(other, "PULL", queue=queue_name, owner="w", timeout=60_000)
+    assert pulled["job"]["groupId"] == "a"
+    assert (await good(wire, "GetGroupRateLimitTtl", **group))["data"]["ttl"] == -2
+    assert (await good(wire, "GetGroupConcurrency", **group))["data"]["concurrency"] == 2
+
+
 async def test_invalid_group(wire: Wire, queue_name: str) -> None:
     assert await failure(wire, "PauseGroup", queue=queue_name) == "groupId is required"
     assert await failure(wire, "PauseGroup", queue=queue_name, groupId="") == "groupId must be a non-empty string"

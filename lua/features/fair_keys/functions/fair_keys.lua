@@ -1,7 +1,7 @@
 -- set_fair_limits: set the limits of a fair key.   KEYS 1 meta
---   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused, named}   -> 1, or 0 if nothing changed
+--   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused, named, hold}   -> 1, or 0 if nothing changed
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; paused: 'yes' or 'no'
---   named: `key` is the name of jobs (limited_names.lua)
+--   named: `key` is the name of jobs (limited_names.lua)   hold: ms for which no job of the key starts
 --   A key whose limits are all removed has no entry any more.
 -- fair_keys: return the state of one key, or of a page of the keys with ready jobs in the order of their names.
 --   KEYS 1 meta   ARGV 1 packed {key or false, after, count, named}   -> packed rows {key, backlog, active, weight, concurrency,
@@ -19,6 +19,13 @@ local function changed(value, before)
   return G.count_of(value)
 end
 
+-- Hold the key for `ms` from now, if it is given. Return whether it is held.
+local function hold(q, key, ms)
+  local now = G.now(q)
+  if ms and ms > 0 then F.hold(q, key, now + ms) end
+  return F.held_until(q, key) > now
+end
+
 local function key_of(r) return r.named and F.key_of_name(r.key) or r.key end
 
 G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
@@ -28,17 +35,12 @@ G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
   if r.rate == 0 then rate_max, rate_ms = 0, 0 elseif r.rate then rate_max, rate_ms = r.rate[RATE.max], r.rate[RATE.duration] end
   local paused = r.paused == 'yes' or (not r.paused and before.paused)
   local weight = math.max(1, changed(r.weight, before.weight))
-  local text = table.concat({ G.int(weight), G.int(changed(r.concurrency, before.concurrency)), G.int(rate_max),
-    G.int(rate_ms), G.int(changed(r.max_backlog, before.max_backlog)), paused and '1' or '0' }, '|')
-  local stored = redis.call('HGET', q.fair_limits, key)
-  if text == '1|0|0|0|0|0' then
-    if not stored then return 0 end
-    redis.call('HDEL', q.fair_limits, key)
-  else
-    if stored == text then return 0 end
-    (r.named and F.use_names or F.use)(q)
-    redis.call('HSET', q.fair_limits, key, text)
-  end
+  local is_changed = F.write_limits(q, key, {
+    weight = weight, concurrency = changed(r.concurrency, before.concurrency), rate_max = rate_max, rate_ms = rate_ms,
+    max_backlog = changed(r.max_backlog, before.max_backlog), paused = paused, held = hold(q, key, r.hold),
+  })
+  if not is_changed and not r.hold then return 0 end
+  (r.named and F.use_names or F.use)(q)
   if rate_max == 0 then redis.call('HDEL', q.fair_rates, key) end
   if F.unblock(q, key) then G.wake(q, RESUME_MARKERS) end
   return 1
@@ -46,7 +48,7 @@ end)
 
 local function limited_until(q, key)
   local till = tonumber(redis.call('ZSCORE', q.fair_blocked, key) or '')
-  return till and till < F.FULL and till or 0
+  return math.max(till and till < F.FULL and till or 0, F.held_until(q, key))
 end
 
 local function state_of(q, key)

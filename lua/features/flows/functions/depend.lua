@@ -8,6 +8,11 @@
 --   waiting: `P` and id of a waiting job; '' = only check the ids
 --   -> packed rows {how, text}, one per id of each row: 'open' (registered), 'completed' and the result, 'failed' and the reason
 --   (registered, a retry notifies the waiting job), or 'gone'. Bound: the ids.
+-- add_dependency: let a job that has not started wait for one that exists.   KEYS 1 meta   ARGV 1 packed {id, member, policy}
+--   -> 'ok' | 'gone' (no such job) | 'unknown' (no such job to wait for, in this queue) | 'held' or 'lost' (the place of the
+--   job cannot be left) | 'ordered' (it has a turn in an ordering group) | its state, if it has started
+--   A job to wait for in another queue is checked by `depend` before, and registered by it afterwards.
+--   Bound: core/find_waiting.lua.
 -- remove_dependency: let a job no longer wait for another one.   KEYS 1 meta   ARGV 1 packed {id, member}
 --   -> 'ok' | 'gone' (no such job) | 'unknown' (not a dependency of it) | 'done' (it has ended or was removed before)
 --   Bound: constant.
@@ -97,6 +102,49 @@ G.export('depend', {}, function(q, r)
   end
   return cmsgpack.pack(answers)
 end)
+
+local SCHEDULED = { prioritized = true, delayed = true }
+
+-- Remove a job that has not started from its place. Return nil, or why that is not possible.
+local function leave_place(q, id, h)
+  if h.state == 'waiting-children' then return nil end
+  if redis.call('HEXISTS', q.J .. id, 'groupKey') == 1 then return 'ordered' end
+  if SCHEDULED[h.state] then
+    G.leave_scheduled(q, id, h)
+    return nil
+  end
+  if h.state ~= 'waiting' then return h.state end
+  local place = G.waiting_place(q, id, h)
+  if not place then return 'lost' end
+  if place.held then return 'held' end
+  G.leave_waiting(q, id, place)
+  return nil
+end
+
+G.export('add_dependency', { 'allow-oom' }, G.for_operators(function(q, r)
+  local id, now, key = r.id, G.now(q), q.J .. r.id
+  local h = G.job_of(q, id)
+  if not h.state then return 'gone' end
+  local here = string.sub(r.member, 1, #q.P) == q.P and string.sub(r.member, #q.P + 1)
+  if here and redis.call('EXISTS', q.J .. here) == 0 then return 'unknown' end
+  if redis.call('SISMEMBER', q.P .. 'deps:' .. id, r.member) == 1 then return 'ok' end
+  local problem = leave_place(q, id, h)
+  if problem then return problem end
+  G.use_feature(q, D.FEATURE)
+  redis.call('HSET', key, 'state', 'waiting-children', 'eid', '', D.field(r.member), r.policy)
+  redis.call('HDEL', key, 'depdone:' .. r.member)
+  write_members(q, id, { r.member })
+  F.wait(q, id, now)
+  if h.state ~= 'waiting-children' then
+    G.note_state(q, id, 'waiting-children')
+    G.emit(q.events, 'waiting-children', id)
+  end
+  if here then
+    local how, text = answer(q, here, q.P, id)
+    if how ~= 'open' then F.record_child_end(q, id, r.member, how, text, r.policy, now) end
+  end
+  return 'ok'
+end))
 
 G.export('remove_dependency', { 'allow-oom' }, function(q, r)
   local key, now = q.J .. r.id, G.now(q)
