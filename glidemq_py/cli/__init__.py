@@ -1,7 +1,8 @@
 """`glidemq`: one command to look at queues, change them, and run workers.
 
 `glidemq worker`, `proxy`, `library` and `spark` run the same code as ``python -m glidemq_py.worker`` and so on, and
-need no extra. All other commands are built with typer and rich (extra `cli`), which are imported only for them.
+need no extra. `glidemq demo` needs the extra `embedded`. All other commands are built with typer and rich (extra
+`cli`), which are imported only for them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ PASSED: Final = {
     "proxy": ("glidemq_py.proxy.__main__", "Serve queues over HTTP."),
     "gateway": ("glidemq_py.gateway.__main__", "Serve bunqueue clients."),
     "dashboard": ("glidemq_py.dashboard.__main__", "Show queues in a browser."),
+    "demo": ("glidemq_py.cli.demo", "Run a small shop on a private server, to try the other commands on."),
     "library": ("glidemq_py.library", "Print, load or check the function library of the server."),
     "spark": ("glidemq_py.spark.environment", "Print the missing requirements of the Spark data source."),
 }
