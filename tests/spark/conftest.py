@@ -15,6 +15,7 @@ import pytest
 from glidemq_py.spark import environment as spark_environment
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
+from tests.spark.class_archive import SHORT_RUNS, jvm_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1_800
@@ -28,9 +29,6 @@ The limit is a constant of Spark (`PythonWorkerFactory.createSimpleWorker`) with
 SLOW_IMPORT_S = 2
 """The imports that such a process needs take 0.3 s on an idle machine."""
 
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of drivers. Tests run each plan a few times: optimizing the code takes the JVM longer than it saves."""
-
 
 def missing() -> str:
     """Return why Spark cannot run here, or ''."""
@@ -42,7 +40,8 @@ def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path,
-        "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "SPARK_SUBMIT_OPTS": JVM_OPTIONS,
+        "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "SPARK_SUBMIT_OPTS": jvm_options(),
+        "SPARK_DAEMON_JAVA_OPTS": jvm_options(), "SPARK_LAUNCHER_OPTS": SHORT_RUNS,
     }  # fmt: skip
 
 

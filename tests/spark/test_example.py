@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.class_archive import jvm_options
 from tests.spark.conftest import LIMIT_S, ROOT, missing
 from tests.test_examples import assert_in_order, environment
 
@@ -23,7 +24,10 @@ def test_flights(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "spark_flights" / "main.py"), "--flights", "4000"]
     done = subprocess.run(
         [*command, "--plot", str(picture)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        env=environment() | {"PYTHONWARNINGS": "ignore", "MPLCONFIGDIR": str(tmp_path / os.urandom(4).hex())},
+        env=environment() | {
+            "PYTHONWARNINGS": "ignore", "MPLCONFIGDIR": str(tmp_path / os.urandom(4).hex()),
+            "SPARK_SUBMIT_OPTS": jvm_options(),
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     parcels = int(done.stdout.split("packed into ")[1].split(" parcels")[0].replace(",", ""))

@@ -22,7 +22,7 @@ from tests.spark.conftest import LIMIT_S, ROOT, Written, environment, missing
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 from pyspark.sql import SparkSession
 from tests.spark.faults import FaultySource
 master, runs = sys.argv[1], json.loads(sys.argv[2])
@@ -33,7 +33,7 @@ for name, value in {
     "speculation.multiplier": "1.2", "speculation.quantile": "0.25", "speculation.minTaskRuntime": "100ms",
     # A copy of the task that hangs, whatever rate it had until then.
     "speculation.efficiency.enabled": "false",
-    "sql.execution.arrow.maxRecordsPerBatch": "100",
+    "sql.execution.arrow.maxRecordsPerBatch": "100", "executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
 }.items():
     builder = builder.config("spark." + name, value)
 spark = builder.getOrCreate()
