@@ -52,8 +52,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _texts(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
 def _tokens(text: str) -> list[str] | None:
-    return [each.strip() for each in text.split(",") if each.strip()] or None
+    return _texts(text) or None
 
 
 SETTINGS: Final = (
@@ -86,6 +90,19 @@ SETTINGS: Final = (
     Setting("tls_cert", "PEM file of the certificate chain; read again when it changes, or at SIGHUP",
             variable="TLS_CERT_FILE", metavar="FILE"),
     Setting("tls_key", "PEM file of its key", variable="TLS_KEY_FILE", metavar="FILE"),
+    Setting(
+        "webhook_networks", "networks to which webhooks may be sent besides public ones, separated by commas", _texts,
+        (list,), metavar="NETWORKS",
+    ),
+    Setting("webhook_timeout", "time of one attempt to deliver a webhook (10s)", parse_duration, (int, str),
+            metavar="TIME"),
+    Setting(
+        "webhook_attempts", "attempts to deliver a webhook (8)", _whole, (int,), "WEBHOOK_MAX_RETRIES", metavar="N"
+    ),
+    Setting(
+        "webhook_backoff", "time before the second attempt, doubled with each (1s)", parse_duration, (int, str),
+        "WEBHOOK_RETRY_DELAY_MS", _whole, "TIME",
+    ),
 )  # fmt: skip
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 

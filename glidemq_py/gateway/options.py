@@ -12,6 +12,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.errors.base import SECRET
+from glidemq_py.gateway.webhooks.addresses import Network, parse_networks
 
 __all__ = ["GatewayOptions"]
 
@@ -51,6 +52,10 @@ class GatewayOptions(OptionValue, kw_only=True):
         tls_cert: path of a PEM file with the certificate chain; connections then use TLS. It is read again when it
             changes.
         tls_key: path of a PEM file with the key of the certificate, without a password.
+        webhook_networks: networks to which webhooks may be sent besides the public ones, such as "10.0.0.0/8".
+        webhook_timeout: maximum time of one attempt to deliver a webhook, ms or timedelta.
+        webhook_attempts: maximum number of attempts.
+        webhook_backoff: time before the second attempt, ms or timedelta; it doubles with each attempt.
 
     Raises:
         GlideMQValidationError: if an option is invalid. The message never contains a token.
@@ -68,6 +73,10 @@ class GatewayOptions(OptionValue, kw_only=True):
     share_port: bool = option(check_bool, default=False)
     tls_cert: str | None = option(partial(check_text, maximum=4_096), default=None)
     tls_key: str | None = option(partial(check_text, maximum=4_096), default=None)
+    webhook_networks: Converted[tuple[Network, ...], Iterable[str]] = option(parse_networks, default=())
+    webhook_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=300_000), default=10_000)
+    webhook_attempts: int = option(partial(check_int, minimum=2, maximum=100), default=8)
+    webhook_backoff: Converted[int, Milliseconds] = option(partial(to_ms, minimum=0, maximum=3_600_000), default=1_000)
 
     def _check_given(self) -> None:
         if self.share_port and self.port == 0:

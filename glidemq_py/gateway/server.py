@@ -31,6 +31,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
+from glidemq_py.gateway.webhooks.service import Webhooks
 
 __all__ = ["Gateway"]
 
@@ -77,6 +78,7 @@ class Gateway:
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
+        self._webhooks: Webhooks | None = None
         self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._hubs: dict[str, Hub] = {}
@@ -107,6 +109,7 @@ class Gateway:
             self._transport = await open_transport(self._client)
             self._flows = FlowProducer(self._client, prefix=self.options.prefix)
             self._ids = JobIds(self._transport, self.options.prefix, self.queue)
+            self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
             self._server = await loop.create_server(
                 lambda: Session(self), self.options.host, self.options.port,
                 reuse_port=True if self.options.share_port else None,
@@ -116,7 +119,10 @@ class Gateway:
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
-        self._duties = (asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()))
+        self._duties = (
+            asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
+            asyncio.create_task(self._webhooks.run()),
+        )  # fmt: skip
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
 
@@ -136,6 +142,9 @@ class Gateway:
             self._start(self._release(session, ()))
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await asyncio.gather(*self._duties, return_exceptions=True)
+        if self._webhooks is not None:
+            await self._webhooks.close()
         self._is_closed = True
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
@@ -294,6 +303,12 @@ class Gateway:
         """The connection to the server of the queues, for commands that are about no queue."""
         assert self._transport is not None, "a gateway with sessions is started"
         return self._transport
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """The webhooks that clients have registered."""
+        assert self._webhooks is not None, "a gateway with sessions is started"
+        return self._webhooks
 
     @property
     def flows(self) -> FlowProducer:

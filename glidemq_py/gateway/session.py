@@ -24,6 +24,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
+from glidemq_py.gateway.webhooks.service import Webhooks
 
 __all__ = ["MAX_RUNNING", "GatewayState", "Session", "token_digests"]
 
@@ -46,6 +47,11 @@ class GatewayState(Protocol):
     version: str
     held: HeldJobs
     figures: Figures
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """The webhooks that clients have registered."""
+        ...
 
     @property
     def ids(self) -> JobIds:

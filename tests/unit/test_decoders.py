@@ -408,6 +408,7 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.retries:Backoff.parse",
         "_features.vectors.options:VectorField.parse",
         "_worker.options:parse_failure_log",
+        "gateway.webhooks.addresses:parse_networks",
         "_client.connection_url:Address._from_parts",
         "_core.checked_options:OptionValue.from_wire",
         "spark.options:Given._from_parts",

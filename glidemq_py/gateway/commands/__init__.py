@@ -20,6 +20,7 @@ from glidemq_py.gateway.commands import (
     locks,
     logs,
     monitoring,
+    webhooks,
     workers,
 )
 from glidemq_py.gateway.table import Command
@@ -28,7 +29,7 @@ __all__ = ["COMMANDS", "PROTOCOL"]
 
 _GROUPS: Final = (
     connection, core, flows, jobs, control, dead_letters, cron, locks, limits, groups, deduplication, logs, events,
-    workers, monitoring,
+    workers, webhooks, monitoring,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}

@@ -19,10 +19,10 @@ def framed(payload: bytes) -> bytes:
 
 
 class Wire:
-    """One connection: ``async with Wire(gateway) as wire``."""
+    """One connection: ``async with Wire(gateway) as wire``; also with the port of a gateway in another process."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._port = gateway.port
+    def __init__(self, gateway: Gateway | int) -> None:
+        self._port = gateway if isinstance(gateway, int) else gateway.port
 
     async def __aenter__(self) -> Self:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)

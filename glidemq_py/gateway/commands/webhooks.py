@@ -1,0 +1,106 @@
+"""Commands about webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
+from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
+from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.webhooks.addresses import check_url
+from glidemq_py.gateway.webhooks.reading import EVENTS_KEPT
+from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
+from glidemq_py.gateway.webhooks.signing import check_secret
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import Session
+
+__all__ = ["COMMANDS"]
+
+_MOST: Final = 1_000
+_FOUND_BY: Final = Field("webhookId", Kind.ANY)
+
+
+async def _add(session: Session, given: Mapping[str, Any]) -> Answer:
+    webhooks = session.state.webhooks
+    url, events, secret = given["url"] or "", given["events"], given["secret"]
+    check_url(url, webhooks.options.webhook_networks)
+    unknown = [each for each in events if each not in EVENTS]
+    if unknown:
+        raise CommandError(f"Invalid webhook event(s): {', '.join(unknown)}. Valid: {', '.join(EVENTS)}")
+    if secret is not None:
+        check_secret(secret)
+    name = _queue_of(given["queue"])
+    if len(await webhooks.registry.all()) >= _MOST:
+        raise CommandError(f"there are {_MOST} webhooks; remove one first")
+    if name is not None:
+        queue = await session.state.queue(name)
+        if await queue.get_event_retention() < EVENTS_KEPT:
+            await queue.set_event_retention(EVENTS_KEPT)
+    now = await webhooks.registry.now()
+    webhook_id = await webhooks.registry.add(
+        Webhook(url=url, events=tuple(dict.fromkeys(events)), queue=name, secret=secret, created=now, since=now)
+    )
+    webhooks.changed()
+    return {
+        "data": {
+            "webhookId": webhook_id, "url": url, "events": events, "queue": given["queue"] or None, "createdAt": now,
+        }
+    }  # fmt: skip
+
+
+def _queue_of(name: str | None) -> str | None:
+    try:
+        return engine_name(name) if name else None
+    except QueueNameError as error:
+        raise CommandError(str(error)) from None
+
+
+async def _remove(session: Session, given: Mapping[str, Any]) -> Answer:
+    webhook_id, webhooks = given["webhookId"], session.state.webhooks
+    if not isinstance(webhook_id, str) or not await webhooks.registry.remove(webhook_id):
+        raise CommandError("Webhook not found")
+    webhooks.changed()
+    return {"data": {"removed": True}}
+
+
+async def _list(session: Session, _: Mapping[str, Any]) -> Answer:
+    found = await session.state.webhooks.registry.all()
+    webhooks = [
+        {
+            "id": webhook_id, "url": webhook.url, "events": list(webhook.events),
+            "queue": None if webhook.queue is None else wire_name(webhook.queue), "createdAt": webhook.created,
+            "lastTriggered": figures.last, "successCount": figures.delivered, "failureCount": figures.failed,
+            "enabled": webhook.enabled,
+        }
+        for webhook_id, (webhook, figures) in found.items()
+    ]  # fmt: skip
+    enabled = sum(webhook.enabled for webhook, _ in found.values())
+    return {"data": {"webhooks": webhooks, "stats": {"total": len(webhooks), "enabled": enabled}}}
+
+
+async def _set_enabled(session: Session, given: Mapping[str, Any]) -> Answer:
+    webhook_id, webhooks = given["id"], session.state.webhooks
+    if not isinstance(webhook_id, str) or not await webhooks.registry.enable(webhook_id, enabled=given["enabled"]):
+        raise CommandError("Webhook not found")
+    webhooks.changed()
+    return {"id": UNDEFINED}
+
+
+COMMANDS: Final = (
+    Command(
+        "AddWebhook", "webhooks", _add,
+        "Post events of a queue, or of all queues, to a URL from now on, signed with the secret.",
+        (
+            Field("url"), Field("events", Kind.TEXTS, required=True), Field("queue", maximum=256), Field("secret"),
+        ),
+    ),
+    Command("RemoveWebhook", "webhooks", _remove, "Remove a webhook; it gets no more messages.", (_FOUND_BY,)),
+    Command("ListWebhooks", "webhooks", _list, "Return the webhooks and their figures, without the secrets."),
+    Command(
+        "SetWebhookEnabled", "webhooks", _set_enabled,
+        "Enable or disable a webhook; it gets the events from its enabling on.",
+        (Field("id", Kind.ANY), Field("enabled", Kind.FLAG, required=True)),
+    ),
+)  # fmt: skip

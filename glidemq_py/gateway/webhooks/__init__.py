@@ -1,0 +1,1 @@
+"""Webhooks: events of queues, posted to URLs that clients have registered."""

@@ -1,0 +1,116 @@
+"""The messages of webhooks: what is posted about an event of a queue."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.queue_events import QueueEvent
+from glidemq_py._core import json_text as json
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
+from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.gateway.names import wire_name
+
+__all__ = ["Message", "event_name", "message_of"]
+
+_NAMES: Final[Mapping[str, str]] = {
+    "added": "job.pushed", "active": "job.started", "completed": "job.completed", "failed": "job.failed",
+    "expired": "job.failed", "retrying": "job.failed", "progress": "job.progress",
+}  # fmt: skip
+_OF_QUEUE: Final = ("", "0")
+_MOST_BYTES: Final = 450_000
+"""Largest body: as a string in the data of a job, it may take twice as many bytes."""
+
+
+class Message(NamedTuple):
+    """What is posted about an event.
+
+    Attributes:
+        event: Its name for clients.
+        job_id: Id of the job in this package.
+        timestamp: Its time, epoch ms.
+        entry: Id of its entry in the event stream.
+        body: The body, JSON.
+    """
+
+    event: str
+    job_id: str
+    timestamp: int
+    entry: str
+    body: str
+
+    def id_for(self, webhook_id: str, queue: str) -> str:
+        """Return the id of its delivery to a webhook: the same for whoever reads the event again."""
+        return f"msg_{_digest(webhook_id, queue, self.entry)}"
+
+    def order_for(self, webhook_id: str, queue: str) -> str:
+        """Return the ordering key of its delivery: the messages about a job are delivered in order."""
+        return _digest(webhook_id, queue, self.job_id)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def event_name(event: QueueEvent) -> str | None:
+    """Return the name of an event for clients; None if it is none of webhooks."""
+    return None if event.job_id in _OF_QUEUE else _NAMES.get(event.event)
+
+
+async def message_of(
+    event: QueueEvent, queue: Queue[Any, Any], on_wire: Callable[[str, str], Awaitable[str]]
+) -> Message | None:
+    """Return the message about an event; None if webhooks get none.
+
+    Args:
+        event: The event.
+        queue: Its queue.
+        on_wire: Returns the id of a job on the wire.
+
+    Raises:
+        GlideMQError: If the server cannot be reached.
+    """
+    name = event_name(event)
+    if name is None:
+        return None
+    content: dict[str, Any] = {
+        "event": name, "timestamp": event.timestamp, "jobId": await on_wire(queue.name, event.job_id),
+        "queue": wire_name(queue.name),
+    }  # fmt: skip
+    if name == "job.completed":
+        content["data"] = _result(event.fields.get("returnvalue"))
+    elif name == "job.progress":
+        content["progress"] = _decoded(event.fields.get("data"))
+    elif name == "job.failed":
+        content["data"] = await _data(queue, event.job_id)
+        content["error"] = event.fields.get("failedReason") or event.event
+    body = json.dumps(content)
+    if len(body.encode("utf-8", "replace")) > _MOST_BYTES:
+        content.pop("data", None)
+        content.pop("progress", None)
+        body = json.dumps({**content, "dataOmitted": True})
+    return Message(name, event.job_id, event.timestamp, event.id, body)
+
+
+async def _data(queue: Queue[Any, Any], job_id: str) -> Any:
+    job = await queue.get_job(job_id)
+    with contextlib.suppress(GlideMQError):  # data that cannot be decoded
+        return None if job is None else job.data
+    return None
+
+
+def _result(text: str | None) -> Any:
+    try:
+        return None if text is None else decode_result(text, JSON_SERIALIZER)
+    except SerializationError:
+        return None
+
+
+def _decoded(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text, "event")
+    except SerializationError:
+        return text

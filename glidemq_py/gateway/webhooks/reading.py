@@ -1,0 +1,216 @@
+"""Reading the events of queues, and adding a delivery for each webhook that wants one.
+
+The hash `<prefix>:gateway:webhook-cursors` has the last event of each queue whose deliveries were added. One gateway
+reads at a time: it holds the lock `<prefix>:gateway:webhook-lock`. A gateway that was paused cannot advance a cursor
+that another one has advanced since, because it changes a cursor only if it has the value that it knows; and the ids of
+deliveries follow from the events, so a delivery that it adds again is not a second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.queue_events import QueueEvent, QueueEvents
+from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.calls.administration import lock, renew, unlock
+from glidemq_py._core.logs import get_logger
+from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.gateway.chosen_ids import claim_ids
+from glidemq_py.gateway.webhooks.messages import Message, event_name, message_of
+from glidemq_py.gateway.webhooks.registry import Webhook
+
+__all__ = ["EVENTS_KEPT", "Delivery", "EventReading", "ReadingLock"]
+
+_log = get_logger(__name__)
+
+LOCK_MS: Final = 5_000
+_SAFE_S: Final = 3.5
+"""How long after a renewal the lock is surely held."""
+EVENTS_KEPT: Final = 20_000
+"""Least number of events that a queue with webhooks keeps."""
+_PAUSE_S: Final = 0.1
+_MOST_PAUSE_S: Final = 5.0
+
+Delivery = tuple[str, str, Message]
+"""Id of the webhook, queue, and message."""
+AddDeliveries = Callable[[Sequence[Delivery]], Awaitable[None]]
+OnWire = Callable[[str, str], Awaitable[str]]
+
+
+class ReadingLock:
+    """The right to read events, held by one gateway process at a time.
+
+    Args:
+        transport: Connection to the server of the queues.
+        prefix: First part of every key.
+    """
+
+    def __init__(self, transport: Transport, prefix: str) -> None:
+        self._transport = transport
+        self._key = f"{prefix}:gateway:webhook-lock"
+        self._token = secrets.token_hex(8)
+        self._held_from: float | None = None
+
+    def is_surely_held(self) -> bool:
+        """Return whether it is held now, also if this process was paused."""
+        return self._held_from is not None and time.monotonic() - self._held_from < _SAFE_S
+
+    async def hold(self) -> bool:
+        """Acquire or renew it; return whether it is held.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        started = time.monotonic()
+        call = lock if self._held_from is None else renew
+        held = await self._transport.call(call(self._key, self._token, LOCK_MS))
+        self._held_from = started if held else None
+        return held
+
+    async def release(self) -> None:
+        """Let another gateway read."""
+        if self._held_from is not None:
+            self._held_from = None
+            with contextlib.suppress(GlideMQError):
+                await self._transport.call(unlock(self._key, self._token))
+
+
+class EventReading:
+    """Reads the events of one queue from where the last gateway stopped, until it is closed or has lost the lock.
+
+    Args:
+        queue: The queue.
+        connection: As for `QueueEvents`.
+        transport: Connection to the server of the queues.
+        lock: The right to read.
+        on_wire: Returns the id of a job on the wire.
+        add: Adds deliveries, all or none; again for the same events if it failed.
+    """
+
+    def __init__(
+        self, queue: Queue[Any, Any], connection: Connection, transport: Transport, lock: ReadingLock,
+        on_wire: OnWire, add: AddDeliveries,
+    ) -> None:  # fmt: skip
+        self._queue, self._connection, self._transport = queue, connection, transport
+        self._lock, self._on_wire, self._add = lock, on_wire, add
+        self._cursors = f"{queue.options.prefix}:gateway:webhook-cursors"
+        self._stored = ""
+        self._events: QueueEvents | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.webhooks: Mapping[str, Webhook] = {}
+        """The enabled webhooks for events of this queue; replaced when they change."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it no longer reads."""
+        return self._task is None or self._task.done()
+
+    def start(self, webhooks: Mapping[str, Webhook]) -> None:
+        """Start to read."""
+        self.webhooks = webhooks
+        self._task = asyncio.create_task(self._run(), name=f"gateway-webhooks-{self._queue.name}")
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._events is not None:
+            await self._events.close()
+
+    async def _run(self) -> None:
+        pause = _PAUSE_S
+        while True:
+            try:
+                await self._read()
+                return
+            except ClosedError:
+                return
+            except GlideMQError as error:
+                _log.warning("gateway: queue %r: webhooks are delayed: %s", self._queue.name, error)
+            except Exception:
+                _log.exception("gateway: queue %r: webhooks are delayed", self._queue.name)
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(2 * pause, _MOST_PAUSE_S)
+
+    async def _read(self) -> None:
+        if self._events is not None:
+            await self._events.close()
+        if await self._queue.get_event_retention() < EVENTS_KEPT:
+            await self._queue.set_event_retention(EVENTS_KEPT)
+        position = await self._start_position()
+        self._events = QueueEvents(
+            self._queue.name, self._connection, prefix=self._queue.options.prefix, last_event_id=position
+        )
+        await self._events.wait_until_ready()
+        while True:
+            page = await self._events._read()
+            if page and not await self._deliver(page):
+                return
+
+    async def _start_position(self) -> str:
+        """Return the event after which to read."""
+        found = await self._transport.command("HGET", self._cursors, self._queue.name)
+        self._stored = "" if found is None else found.decode("utf-8", "replace")
+        since = min((each.since for each in self.webhooks.values()), default=0)
+        first = f"{max(since - 1, 0)}-0"
+        if not _is_entry(self._stored) or _order(self._stored) < _order(first):
+            return first
+        await self._check_gap()
+        return self._stored
+
+    async def _check_gap(self) -> None:
+        """Log if events were deleted from the stream before they were read."""
+        link = await self._queue._connected()
+        oldest = await link.transport.command("XRANGE", link.keys.events, "-", "+", "COUNT", "1")
+        for entry in oldest or ():
+            if _order(entry.decode()) > _order(self._stored):
+                _log.warning(
+                    "gateway: queue %r: events after %s were deleted from its stream; their webhooks may be missing",
+                    self._queue.name, self._stored,
+                )  # fmt: skip
+
+    async def _deliver(self, page: Sequence[QueueEvent]) -> bool:
+        """Add the deliveries of events, and advance the cursor. Return False if another gateway reads them."""
+        if not self._lock.is_surely_held():
+            return False
+        deliveries: list[Delivery] = []
+        for event in page:
+            name = event_name(event)
+            wanted = [
+                webhook_id for webhook_id, webhook in self.webhooks.items()
+                if name in webhook.events and event.timestamp >= webhook.since
+            ]  # fmt: skip
+            message = await message_of(event, self._queue, self._on_wire) if wanted else None
+            if message is not None:
+                deliveries += [(webhook_id, self._queue.name, message) for webhook_id in wanted]
+        if deliveries:
+            if not self._lock.is_surely_held():
+                return False
+            await self._add(deliveries)
+        last = page[-1].id
+        (before,) = await self._transport.call(claim_ids(self._cursors, [self._queue.name, self._stored, last]))
+        if before not in (self._stored, last):
+            _log.warning("gateway: queue %r: another gateway reads its events now", self._queue.name)
+            return False
+        self._stored = last
+        return True
+
+
+def _is_entry(text: str) -> bool:
+    ms, dash, number = text.partition("-")
+    return bool(dash) and ms.isdecimal() and number.isdecimal() and len(text) <= 40
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)

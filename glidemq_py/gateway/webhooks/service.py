@@ -1,0 +1,185 @@
+"""`Webhooks`: reads events while this process holds the lock, and delivers what any process has read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py._job.job import Job
+from glidemq_py._worker.worker import Worker
+from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.webhooks.posting import WebhookError, post
+from glidemq_py.gateway.webhooks.reading import Delivery, EventReading, OnWire, ReadingLock
+from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
+from glidemq_py.gateway.webhooks.signing import headers_of
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.options import GatewayOptions
+
+__all__ = ["DELIVERIES", "Webhooks"]
+
+_log = get_logger(__name__)
+
+DELIVERIES: Final = "gateway@webhooks"
+"""The queue of the deliveries. Clients cannot add to it: bunqueue allows no such name."""
+_IDLE_S: Final = 5.0
+_BUSY_S: Final = 1.0
+_CONCURRENCY: Final = 50
+_LOCK_MS: Final = 5_000
+_STALLED_MS: Final = 5_000
+_MOST_STALLS: Final = 1_000_000
+_KEEP_DELIVERED: Final = {"age": 3_600, "count": 100_000}
+"""A reader that was paused for an hour does not deliver an event twice."""
+_KEEP_FAILED: Final = {"age": 7 * 86_400, "count": 10_000}
+
+
+class Webhooks:
+    """The webhooks of a gateway process: ``run()`` until it is cancelled, then ``close()``.
+
+    Args:
+        options: Options of the gateway.
+        connection: As for `Worker`.
+        transport: Connection to the server of the queues.
+        open_queue: Returns the open queue with a name.
+        on_wire: Returns the id of a job on the wire.
+    """
+
+    def __init__(
+        self, options: GatewayOptions, connection: Connection, transport: Transport,
+        open_queue: Callable[[str], Awaitable[Queue[Any, Any]]], on_wire: OnWire,
+    ) -> None:  # fmt: skip
+        self.options = options
+        self.registry = WebhookRegistry(transport, options.prefix)
+        self._connection, self._transport = connection, transport
+        self._open_queue, self._on_wire = open_queue, on_wire
+        self._lock = ReadingLock(transport, options.prefix)
+        self._readings: dict[str, EventReading] = {}
+        self._worker: Worker[None] | None = None
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Look at the webhooks now."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Read and deliver."""
+        while True:
+            self._changed.clear()
+            try:
+                pause = await self._look()
+            except GlideMQError as error:
+                _log.warning("gateway: webhooks are delayed: %s", error)
+                pause = _BUSY_S
+            except Exception:
+                _log.exception("gateway: webhooks are delayed")
+                pause = _IDLE_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause * random.uniform(0.9, 1.1)):
+                    await self._changed.wait()
+
+    async def close(self) -> None:
+        """Stop: running deliveries end, and another gateway continues."""
+        await self._stop_reading()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            with contextlib.suppress(GlideMQError):
+                await worker.close()
+
+    async def _look(self) -> float:
+        """Read the events of the queues that webhooks name. Return when to look again, s."""
+        webhooks = await self.registry.all()
+        if not webhooks:
+            await self.close()
+            return _IDLE_S
+        await self._deliver()
+        if not await self._lock.hold():
+            await self._stop_reading()
+            return _BUSY_S
+        await self._read(await self._wanted(webhooks))
+        await self.registry.forget_figures(webhooks)
+        return _BUSY_S
+
+    async def _wanted(self, webhooks: Mapping[str, tuple[Webhook, Figures]]) -> dict[str, dict[str, Webhook]]:
+        """Return the enabled webhooks per queue."""
+        enabled = {webhook_id: webhook for webhook_id, (webhook, _) in webhooks.items() if webhook.enabled}
+        names = {webhook.queue for webhook in enabled.values() if webhook.queue is not None}
+        if any(webhook.queue is None for webhook in enabled.values()):
+            names |= {name for name in await find_queues(self._transport, self.options.prefix) if name != DELIVERIES}
+        return {
+            name: {each: webhook for each, webhook in enabled.items() if webhook.queue in (None, name)}
+            for name in names
+        }
+
+    async def _read(self, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
+        for name in [name for name, reading in self._readings.items() if name not in wanted or reading.has_ended]:
+            await self._readings.pop(name).close()
+        for name, webhooks in wanted.items():
+            reading = self._readings.get(name)
+            if reading is not None:
+                reading.webhooks = webhooks
+                continue
+            reading = self._readings[name] = EventReading(
+                await self._open_queue(name), self._connection, self._transport, self._lock, self._on_wire, self._add
+            )
+            reading.start(webhooks)
+
+    async def _stop_reading(self) -> None:
+        readings, self._readings = self._readings, {}
+        await asyncio.gather(*(reading.close() for reading in readings.values()), return_exceptions=True)
+        await self._lock.release()
+
+    async def _add(self, deliveries: Sequence[Delivery]) -> None:
+        queue = await self._open_queue(DELIVERIES)
+        options = self.options
+        await queue.add_bulk([
+            (message.event, {"webhook": webhook_id, "timestamp": message.timestamp, "body": message.body}, {
+                "job_id": message.id_for(webhook_id, name), "ordering": message.order_for(webhook_id, name),
+                "attempts": options.webhook_attempts, "remove_on_complete": _KEEP_DELIVERED,
+                "remove_on_fail": _KEEP_FAILED,
+                "backoff": {"type": "exponential", "delay": options.webhook_backoff, "jitter": 0.2},
+            })
+            for webhook_id, name, message in deliveries
+        ])  # fmt: skip
+
+    async def _deliver(self) -> None:
+        """Start to deliver."""
+        if self._worker is not None:
+            return
+        worker: Worker[None] = Worker(
+            DELIVERIES, self._post, self._connection, prefix=self.options.prefix, concurrency=_CONCURRENCY,
+            lock_duration=_LOCK_MS, stalled_interval=_STALLED_MS, max_stalled_count=_MOST_STALLS, events=False,
+            metrics=False, log_failures=False,
+        )  # fmt: skip
+        await worker.start()
+        self._worker = worker
+
+    async def _post(self, job: Job[Any, Any]) -> str:
+        """Deliver a message."""
+        content: Mapping[str, Any] = job.data
+        webhook_id: str = content["webhook"]
+        webhook = await self.registry.get(webhook_id)
+        if webhook is None or not webhook.enabled:
+            return "dropped: the webhook was removed or disabled"
+        body = content["body"].encode()
+        now_s = int(time.time())
+        headers = headers_of(job.id, job.name, content["timestamp"], now_s, body, webhook.secret)
+        options = self.options
+        try:
+            status = await post(webhook.url, headers, body, options.webhook_networks, options.webhook_timeout / 1_000)
+        except WebhookError as error:
+            is_last = job.attempts_made + 1 >= options.webhook_attempts
+            if is_last:
+                _log.warning("gateway: webhook %s: message %s was not delivered: %s", webhook_id, job.id, error)
+            await self.registry.count(webhook_id, ended="failed" if is_last else None)
+            raise
+        await self.registry.count(webhook_id, ended="ok")
+        return str(status)
