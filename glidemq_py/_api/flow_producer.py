@@ -19,7 +19,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._core.payload import serializer_of
+from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -106,6 +106,7 @@ class FlowProducer(AsyncOnly):
         self._closed = False
 
     _runtime: Runtime = ASYNC_RUNTIME
+    _payload_limit = PAYLOAD_LIMIT
     _flow_id: str | None = None
     """Id of the flow's record, for a producer created for a single flow."""
 
@@ -137,7 +138,7 @@ class FlowProducer(AsyncOnly):
             link = self._links[queue] = QueueLink(
                 transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._runtime),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-                runtime=self._runtime,
+                runtime=self._runtime, payload_limit=self._payload_limit,
             )  # fmt: skip
         return link
 

@@ -26,7 +26,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.log_lines import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
-from glidemq_py._core.payload import serializer_of
+from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
 from glidemq_py._core.queue_options import (
     DEFAULT_PREFIX,
     Compression,
@@ -160,6 +160,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     _runtime: Runtime = ASYNC_RUNTIME
     _add_call: AddCall = staticmethod(add)
+    _payload_limit = PAYLOAD_LIMIT
     _may_suspend = True
     """Whether its jobs may be suspended: then their timeouts are polled for."""
 
@@ -190,7 +191,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return QueueLink(
             transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._runtime),
             serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-            runtime=self._runtime,
+            runtime=self._runtime, payload_limit=self._payload_limit,
         )  # fmt: skip
 
     async def _open_here(self, connection: LoopConnection) -> None:

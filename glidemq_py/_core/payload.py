@@ -3,7 +3,8 @@
 Sizes are UTF-8 bytes of the serialized text before compression.
 
 Stored values must be text, because all other readers of a queue expect text. MessagePack is therefore stored as `mp:`
-and the base64 of its bytes. No JSON text starts with `mp:`, so readers can distinguish the two.
+and the base64 of its bytes. No JSON text starts with `mp:`, so readers can distinguish the two, and every
+queue reads both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import base64
 import binascii
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -26,6 +27,7 @@ __all__ = [
     "MSGPACK_SERIALIZER",
     "PAYLOAD_LIMIT",
     "Compression",
+    "PackedValue",
     "Serializer",
     "check_line",
     "check_size",
@@ -48,6 +50,16 @@ _GZIP_LEVEL: Final = 6
 _GZIP_WINDOW: Final = 31  # zlib's largest window, with a gzip header
 _NULL: Final = "null"
 _UTF8_MAX: Final = 4  # bytes of the longest code point
+
+
+class PackedValue(NamedTuple):
+    """Data or a result that is stored as MessagePack, whatever the serializer of the queue.
+
+    Attributes:
+        value: The value.
+    """
+
+    value: Any
 
 
 class _JsonSerializer:
@@ -121,7 +133,11 @@ def encode_data(
         SerializationError: the data cannot be serialized.
         PayloadTooLargeError: the text exceeds the limit.
     """
-    text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
+    if value.__class__ is PackedValue:
+        text = _pack(value, limit, option)
+        limit = len(text)
+    else:
+        text = json.dumps(value, option) if serializer is JSON_SERIALIZER else _serialize(value, serializer, option)
     if compression == "none" and len(text) * _UTF8_MAX <= limit and not text.startswith(_GZIP_MARK):
         return text  # the usual case of `encode_text`
     return encode_text(text, compression, limit, option)
@@ -149,7 +165,7 @@ def decode_data(text: str, serializer: Serializer = JSON_SERIALIZER, limit: int 
     """
     if text.startswith(_GZIP_MARK):
         text = _decompress(text, limit)
-    return json.loads(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
+    return _value_of(text, "data") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "data")
 
 
 def stored_text(text: str, limit: int = PAYLOAD_LIMIT) -> str:
@@ -170,6 +186,8 @@ def encode_result(value: Any, serializer: Serializer = JSON_SERIALIZER, limit: i
     """
     if value is None:
         return _NULL
+    if value.__class__ is PackedValue:
+        return _pack(value, limit, "result")
     if serializer is JSON_SERIALIZER:
         text = json.dumps(value, "result")
     else:
@@ -187,7 +205,7 @@ def decode_result(text: str, serializer: Serializer = JSON_SERIALIZER) -> Any:
     """
     if text == _NULL:
         return None
-    return json.loads(text, "result") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "result")
+    return _value_of(text, "result") if serializer is JSON_SERIALIZER else _deserialize(text, serializer, "result")
 
 
 def encode_json(option: str, value: Any, limit: int = PAYLOAD_LIMIT) -> str:
@@ -235,6 +253,20 @@ def _deserialize(text: str, serializer: Serializer, option: str) -> Any:
         return serializer.deserialize(text)
     except Exception as error:
         raise SerializationError(option, text, f"the serializer failed: {error!r}") from error
+
+
+def _pack(value: PackedValue, limit: int, option: str) -> str:
+    """Return the text of a value that is stored as MessagePack; the limit is that of its bytes, before Base64."""
+    text = _serialize(value.value, MSGPACK_SERIALIZER, option)
+    size = (len(text) - len(_MARK)) * 3 // 4
+    if size > limit:
+        raise PayloadTooLargeError(option, size, limit)
+    return text
+
+
+def _value_of(text: str, option: str) -> Any:
+    """Return the value of JSON, or of MessagePack that another client has stored."""
+    return _deserialize(text, MSGPACK_SERIALIZER, option) if text.startswith(_MARK) else json.loads(text, option)
 
 
 def _compress(text: str) -> str:

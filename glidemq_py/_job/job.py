@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from glidemq_py._core.calls import administration
 from glidemq_py._core.job_options import MAX_PRIORITY
 from glidemq_py._core.job_states import JobOutcome, JobState, check_states
-from glidemq_py._core.payload import decode_result, encode_data
+from glidemq_py._core.payload import PackedValue, decode_result, encode_data
 from glidemq_py._core.record import JobRecord
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, priorities, ranks
@@ -155,9 +155,9 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             JobNotFoundError: If the job does not exist.
             StaleAttemptError: If the job is now locked by another worker.
         """
-        text = encode_data(data, self._link.serializer, self._link.compression)
+        text = encode_data(data, self._link.serializer, self._link.compression, self._link.payload_limit)
         await self._write(administration.update_job_data(self._link.keys.meta, self.id, text, self._token))
-        self._data = data
+        self._data = data.value if isinstance(data, PackedValue) else data
         self._data_text = text
 
     # -- state and administration -------------------------------------------------------------------------

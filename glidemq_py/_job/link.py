@@ -12,7 +12,7 @@ from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
 from glidemq_py._client.transport import JobTransport, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._core.payload import JSON_SERIALIZER
+from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
 from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
@@ -65,6 +65,8 @@ class QueueLink(Generic[TransportT]):
     waiter: Waiter
     serializer: Serializer = JSON_SERIALIZER
     compression: Compression = "none"
+    payload_limit: int = PAYLOAD_LIMIT
+    """Maximum size of data and results, bytes."""
     runtime: Runtime = ASYNC_RUNTIME
     has_usage: bool = False
     """True if the queue is listed in the registry of queues with usage."""

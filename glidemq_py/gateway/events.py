@@ -24,7 +24,7 @@ from glidemq_py.gateway.values import frame_of
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
 
-__all__ = ["EventFeed", "Subscriber"]
+__all__ = ["EventFeed", "Subscriber", "result_of"]
 
 _log = get_logger(__name__)
 
@@ -102,7 +102,7 @@ class EventFeed:
         if event.event in _PLAIN:
             return [self._event(event, _PLAIN[event.event], job_id)]
         if event.event == "completed":
-            return [self._event(event, "completed", job_id, data=self._result(event.fields.get("returnvalue")))]
+            return [self._event(event, "completed", job_id, data=await result_of(self._queue, event))]
         if event.event == "progress":
             value, message = _decoded(event.fields.get("data")), event.fields.get("message")
             data = {"progress": value, "message": message}
@@ -130,11 +130,16 @@ class EventFeed:
         error = event.fields.get("failedReason") or event.event
         return self._event(event, "failed", job_id, error=error, data=data, terminal=terminal)
 
-    def _result(self, text: str | None) -> Any:
-        try:
-            return None if text is None else decode_result(text, JSON_SERIALIZER)
-        except SerializationError:
-            return None
+
+async def result_of(queue: Queue[Any, Any], event: QueueEvent) -> Any:
+    """Return the result in the event of a completed job; the event of a large one does not have it."""
+    text = event.fields.get("returnvalue")
+    with contextlib.suppress(SerializationError):
+        if text is not None:
+            return decode_result(text, JSON_SERIALIZER)
+        job = await queue.get_job(event.job_id, exclude_data=True)
+        return None if job is None else job.returnvalue
+    return None
 
 
 def _decoded(text: str | None) -> Any:

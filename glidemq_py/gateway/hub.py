@@ -41,6 +41,8 @@ MOST_CALLS: Final = 2
 """Exchanges of a queue in flight."""
 MOST_FETCHED: Final = 500
 """Jobs and reports of a call."""
+_MOST_CHARS: Final = 4 * 1_048_576
+"""Size of the results of a call, unless it is that of one."""
 STALE_S: Final = 5.0
 """How long an empty queue is believed to be empty. Clients of other libraries may add jobs without a message."""
 FIRST_LOOKS: Final = 3
@@ -169,14 +171,21 @@ class Hub:
 
         Raises:
             SerializationError: If a result cannot be serialized. Nothing was sent.
-            PayloadTooLargeError: If a serialized result exceeds 1 MiB. Nothing was sent.
+            PayloadTooLargeError: If a serialized result is too large. Nothing was sent.
             GlideMQError: If the call failed.
         """
-        serializer = self._link.serializer
-        return await self._report(
-            [Report(completed_row(serializer, lease._facts, result), lease._facts.limit, None)
-             for lease, result in results]
-        )  # fmt: skip
+        serializer, limit = self._link.serializer, self._link.payload_limit
+        reports: list[Report] = []
+        outcomes: list[LeaseOutcome] = []
+        size = 0
+        for lease, result in results:
+            row = completed_row(serializer, lease._facts, result, limit)
+            size += len(row.returnvalue)
+            if size > _MOST_CHARS and reports:
+                outcomes += await self._report(reports)
+                reports, size = [], len(row.returnvalue)
+            reports.append(Report(row, lease._facts.limit, None))
+        return [*outcomes, *await self._report(reports)]
 
     async def fail(self, lease: AnyLease, error: Exception, *, retry: bool) -> LeaseOutcome:
         """Fail the attempt of a lease; see `Lease.fail`.
@@ -218,10 +227,14 @@ class Hub:
 
     def _next_reports(self) -> list[_Reported]:
         some: list[_Reported] = []
-        rows = 0
-        while self._reports and (not some or rows + len(self._reports[0][0]) <= MOST_FETCHED):
+        rows = size = 0
+        while self._reports:
+            reports = self._reports[0][0]
+            rows += len(reports)
+            size += sum(len(report.row.returnvalue) for report in reports if isinstance(report.row, working.Completed))
+            if some and (rows > MOST_FETCHED or size > _MOST_CHARS):
+                break
             some.append(self._reports.popleft())
-            rows += len(some[-1][0])
         return some
 
     def _next_fetches(self) -> list[_Fetch]:

@@ -37,10 +37,11 @@ class JobIds:
 
     Attributes:
         chosen: The ids that clients have chosen.
+        open_queue: Returns the open queue with a name.
     """
 
     def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
-        self._transport, self._prefix = transport, prefix
+        self._transport, self._prefix, self.open_queue = transport, prefix, open_queue
         self.chosen = ChosenIds(transport, prefix, open_queue)
         self._key = f"{prefix}:gateway:queues"
         self._maker = IdMaker()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from glidemq_py._core.payload import PackedValue
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
@@ -82,7 +83,7 @@ def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
     """Return name and data of a job. Clients of older protocols sent the name as a part of the data.
 
     Raises:
-        CommandError: If the name is invalid, or JSON cannot represent the data.
+        CommandError: If the name is invalid.
     """
     name, data = given["name"], given["data"]
     if name is None:
@@ -92,7 +93,7 @@ def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
             name = data.pop("name")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
         raise CommandError(f"Job name must be a non-empty string of at most {_NAME_CHARS} characters")
-    return name, json_value("data", data)
+    return name, stored_value(data)
 
 
 def chosen_id(given: Mapping[str, Any]) -> str | None:
@@ -121,6 +122,8 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
         CommandError: If an option is invalid.
     """
     name, data = job_name_and_data(given)
+    if data.__class__ is PackedValue:
+        await check_readers("data", data, await ids.open_queue(queue))
     chosen = chosen_id(given)
     options: dict[str, Any] = {"job_id": await ids.make(queue) if chosen is None else engine_id(chosen)}
     _add_common(given, options)

@@ -68,7 +68,7 @@ def row_of(
         _templates[key] = found
     row = found.row.copy()
     row[_NAME], row[_ID] = name, job_id
-    row[_DATA] = encode_data(data, link.serializer, link.compression, option=where)
+    row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
 

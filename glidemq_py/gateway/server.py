@@ -28,6 +28,7 @@ from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
@@ -108,6 +109,7 @@ class Gateway:
         try:
             self._transport = await open_transport(self._client)
             self._flows = FlowProducer(self._client, prefix=self.options.prefix)
+            self._flows._payload_limit = LIMIT
             self._ids = JobIds(self._transport, self.options.prefix, self.queue)
             self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
             self._server = await loop.create_server(
@@ -190,6 +192,7 @@ class Gateway:
         if self._client is None or self._is_closed:
             raise ClosedError("the gateway is closed")
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
+        found._payload_limit = LIMIT
         if len(self._queues) > _QUEUES_KEPT:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found

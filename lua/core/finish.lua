@@ -17,6 +17,7 @@ local F = G.finishing
 local REPORT, DONE, FAILURE, RETENTION = G.rows.report, G.rows.completed, G.rows.failed, G.rows.retention
 local KIND, ID, ENTRY, FENCE, PROCESSED_ON = REPORT.kind, REPORT.id, REPORT.entry, REPORT.fence, REPORT.processed_on
 local RESULT, KEEP = DONE.returnvalue, DONE.keep
+local EVENT_RESULT_MAX = 1048576 -- a larger result is not in the event: about a thousand events are kept
 -- Fields read of a job that was completed, without and with a timeline.
 local ACTIVE = { 'state', 'fence', 'processedOn', 'groupKey', 'parentId', 'parentIds', 'schedulerName' }
 local ACTIVE_AND_TIMELINE = {}
@@ -118,6 +119,17 @@ local function started_text(b, row)
   return b.started_text
 end
 
+local function emit_completed(b, id, result)
+  if #result > EVENT_RESULT_MAX then
+    G.emit(b.q.events, 'completed', id)
+  elseif b.trims then
+    G.emit(b.q.events, 'completed', id, 'returnvalue', result)
+  else
+    -- One trim of the events per call is enough, and not every call needs one.
+    G.raise_denied(redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result))
+  end
+end
+
 local function complete(b, row)
   local key = b.q.J .. row[ID]
   local h = redis.pcall('HMGET', key, unpack(b.timeline and ACTIVE_AND_TIMELINE or ACTIVE))
@@ -138,13 +150,7 @@ local function complete(b, row)
   if scheduler then G.scheduler_job_ended(b.q, scheduler, row[ID], b.now) end
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
-  if b.quiet then return G.OK end
-  if b.trims then
-    G.emit(b.q.events, 'completed', row[ID], 'returnvalue', result)
-  else
-    -- One trim of the events per call is enough, and not every call needs one.
-    G.raise_denied(redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', row[ID], 'returnvalue', result))
-  end
+  if not b.quiet then emit_completed(b, row[ID], result) end
   return G.OK
 end
 
@@ -155,7 +161,8 @@ local function complete_plain(b, row)
   local key = q.J .. id
   local h = run('HMGET', key, unpack(PLAIN))
   if h[PLAIN_AT.state] ~= 'active' or h[PLAIN_AT.processedOn] ~= started_text(b, row)
-    or tonumber(h[PLAIN_AT.fence] or '') ~= row[FENCE] or h[PLAIN_AT.parentIds] or b.timeline or b.results then
+    or tonumber(h[PLAIN_AT.fence] or '') ~= row[FENCE] or h[PLAIN_AT.parentIds] or b.timeline or b.results
+    or #row[RESULT] > EVENT_RESULT_MAX then
     return complete(b, row)
   end
   local result, keep = row[RESULT], row[KEEP]

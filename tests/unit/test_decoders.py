@@ -76,6 +76,7 @@ PACKED = st.binary(max_size=60) | VALUES.map(lambda value: packed(value)) | st.s
      b"\xdd\x7f\xff\xff\xff" * 40, b"\x91" * 5_000]
 )  # fmt: skip
 STORED = JSON | st.binary(max_size=40).map(lambda b: "gz:" + b.decode("latin-1")) | TEXT.map(lambda text: "gz:" + text)
+STORED |= PACKED.map(lambda b: "mp:" + base64.b64encode(b).decode()) | TEXT.map(lambda text: "mp:" + text)
 
 
 def packed(value: Any) -> bytes:

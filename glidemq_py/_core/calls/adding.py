@@ -78,6 +78,11 @@ class Codec(Protocol):
         """Compression of the data."""
         ...
 
+    @property
+    def payload_limit(self) -> int:
+        """Maximum size of the data, bytes."""
+        ...
+
 
 def encode_row(codec: Codec, name: str, data: Any, options: JobOptions, where: str = "data") -> Row:
     """Return the row of one job; ``where`` is the name of its data in errors.
@@ -87,7 +92,7 @@ def encode_row(codec: Codec, name: str, data: Any, options: JobOptions, where: s
         PayloadTooLargeError: If the serialized data is too large.
         GlideMQValidationError: If an option requires another one that is not set.
     """
-    text = encode_data(data, codec.serializer, codec.compression, option=where)
+    text = encode_data(data, codec.serializer, codec.compression, codec.payload_limit, where)
     if options is NO_OPTIONS:
         return [name, text, "{}"]
     cost = options.cost

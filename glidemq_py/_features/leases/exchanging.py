@@ -15,7 +15,7 @@ from glidemq_py._core.calls.working import AttemptStatus, BudgetVerdicts, Exchan
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
-from glidemq_py._core.payload import encode_result
+from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases.calls import CONSUMER
@@ -128,14 +128,16 @@ class Report(NamedTuple):
 # -- rows ------------------------------------------------------------------------------------------------------
 
 
-def completed_row(serializer: Serializer, facts: LeaseFacts, result: Any) -> Finished:
-    """Return the row of a completed lease.
+def completed_row(
+    serializer: Serializer, facts: LeaseFacts, result: Any, limit: int = PAYLOAD_LIMIT
+) -> working.Completed:
+    """Return the row of a completed lease. ``limit``: maximum size of the result, bytes.
 
     Raises:
         SerializationError: If the result cannot be serialized.
         PayloadTooLargeError: If the result is too large.
     """
-    text = "null" if result is None else encode_result(result, serializer)
+    text = "null" if result is None else encode_result(result, serializer, limit)
     job_id, entry, fence, processed_on, _, keep = facts
     return working.Completed(working.COMPLETED, job_id, entry, fence, processed_on, text, keep)
 

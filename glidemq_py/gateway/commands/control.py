@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.queue_list import find_queues
-from glidemq_py._job.reading import get_slice
+from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_page
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.names import wire_name
@@ -38,6 +38,9 @@ _CLEANED: Final = {name: states for name, states in _LISTED.items() if name != "
 _READY_AND_DELAYED: Final = (*_LISTED["waiting"], *_LISTED["prioritized"], JobState.DELAYED)
 _ALSO_READ: Final = ("progressMessage",)
 _MOST_LISTED: Final = 10_000
+_MOST_CHARS: Final = 64 * 1_048_576
+_FIRST_PAGE: Final = 20
+_PAGE_CHARS: Final = 4 * 1_048_576
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53, default=0)
 
 
@@ -155,11 +158,26 @@ async def _first_jobs(
 ) -> list[Job[Any, Any]]:
     """Return at most ``count`` jobs in the states, in the order in which they were added or its reverse."""
     found: list[Job[Any, Any]] = []
+    size = 0
     counts = None if oldest else await queue.get_job_counts()
     link = await queue._connected()
     for state in states:
         first = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
-        found += await get_slice(link, state, first, first + count - 1, bare=False, also=_ALSO_READ)
+        cursor = await cursor_at(link, state, first) if first else ""
+        seen: set[str] = set()
+        page = _FIRST_PAGE
+        while cursor is not None and len(seen) < count:
+            jobs, cursor = await read_page(link, state, cursor, min(page, count - len(seen)), also=_ALSO_READ)
+            of_page = sum(len(job._data_text or "") + len(job._result_text or "") for job in jobs)
+            size += of_page
+            if size > _MOST_CHARS:
+                raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
+            # The size of the next reply is limited too.
+            if jobs:
+                page = max(1, min(ROWS_A_CALL, _PAGE_CHARS * len(jobs) // max(1, of_page)))
+            found += [job for job in jobs if job.id not in seen]
+            seen.update(job.id for job in jobs)
+            cursor = cursor or None
     found.sort(key=lambda job: (job.timestamp, len(job.id), job.id))  # ids ascend too
     return found[:count] if oldest else found[::-1][:count]
 

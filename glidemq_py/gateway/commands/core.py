@@ -23,7 +23,7 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_objects import job_object
-from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
@@ -261,7 +261,8 @@ async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
 async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await leased_job(session, given["id"], given["token"])
     _remove_on_complete(job, given["removeOnComplete"])
-    result = json_value("result", given["result"])
+    result = stored_value(given["result"])
+    await check_readers("result", result, job.queue)
     outcomes = await (await session.state.hub(job.queue.name)).complete([(job.lease, result)])
     return await _answer_of(await _reported(session, [job], outcomes))
 
@@ -286,7 +287,9 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
         job = await leased_job(session, job_id, token)
         _remove_on_complete(job, remove is True)
         jobs.append(job)
-        pairs.setdefault(job.queue, []).append((job, json_value(f"results[{number}]", result)))
+        value = stored_value(result)
+        await check_readers(f"results[{number}]", value, job.queue)
+        pairs.setdefault(job.queue, []).append((job, value))
     lost: list[LeasedJob] = []
     for queue, of_queue in pairs.items():
         hub = await session.state.hub(queue.name)

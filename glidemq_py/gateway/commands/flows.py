@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.dependencies.dependencies import add_dependency
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
@@ -182,7 +183,9 @@ async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
     queue = await session.state.queue(job.queue)
     found = await queue.get_job(engine_id(job.id))
     if found is None:  # it has ended already, and is not kept
-        return {"id": job.id, "queue": wire_name(job.queue), "name": job.push[0], "data": job.push[1]}
+        name, data, _ = job.push
+        data = data.value if isinstance(data, PackedValue) else data
+        return {"id": job.id, "queue": wire_name(job.queue), "name": name, "data": data}
     return {**job_object(found, job.id), **job.family}
 
 

@@ -10,7 +10,7 @@ from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, L
 from glidemq_py.gateway.commands.core import leased_job
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
-from glidemq_py.gateway.job_values import json_value
+from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
@@ -117,8 +117,10 @@ async def _update(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await find_job(session, given["id"])
     if job is None or job.state is None or job.state.is_finished:
         raise CommandError("Job not found or cannot be updated")
+    data = stored_value(given["data"])
+    await check_readers("data", data, await session.state.queue(job.queue_name))
     try:
-        await job.update_data(json_value("data", given["data"]))
+        await job.update_data(data)
     except JobNotFoundError:
         raise CommandError("Job not found or cannot be updated") from None
     return {"id": UNDEFINED}

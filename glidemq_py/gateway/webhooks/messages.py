@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent
 from glidemq_py._core import json_text as json
-from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.gateway.events import result_of
 from glidemq_py.gateway.names import wire_name
 
 __all__ = ["Message", "event_name", "message_of"]
@@ -81,14 +81,14 @@ async def message_of(
         "queue": wire_name(queue.name),
     }  # fmt: skip
     if name == "job.completed":
-        content["data"] = _result(event.fields.get("returnvalue"))
+        content["data"] = await result_of(queue, event)
     elif name == "job.progress":
         content["progress"] = _decoded(event.fields.get("data"))
     elif name == "job.failed":
         content["data"] = await _data(queue, event.job_id)
         content["error"] = event.fields.get("failedReason") or event.event
-    body = json.dumps(content)
-    if len(body.encode("utf-8", "replace")) > _MOST_BYTES:
+    body = _text(content)
+    if body is None or len(body.encode("utf-8", "replace")) > _MOST_BYTES:
         content.pop("data", None)
         content.pop("progress", None)
         body = json.dumps({**content, "dataOmitted": True})
@@ -102,9 +102,10 @@ async def _data(queue: Queue[Any, Any], job_id: str) -> Any:
     return None
 
 
-def _result(text: str | None) -> Any:
+def _text(content: Mapping[str, Any]) -> str | None:
+    """Return the JSON text; None if a part of the content, such as bytes, has none."""
     try:
-        return None if text is None else decode_result(text, JSON_SERIALIZER)
+        return json.dumps(content)
     except SerializationError:
         return None
 

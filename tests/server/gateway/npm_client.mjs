@@ -1,4 +1,4 @@
-// The npm client, for test_npm_client.py: `bun npm_client.mjs both|add|work PORT QUEUE`.
+// The npm client, for test_npm_client.py: `bun npm_client.mjs both|add|work|values PORT QUEUE`.
 const { Queue, Worker } = await import(process.env.BUNQUEUE_CLIENT);
 const [what, port, name] = process.argv.slice(2);
 const connection = { host: "127.0.0.1", port: Number(port) };
@@ -22,7 +22,22 @@ const work = (wanted) =>
   });
 
 const queue = new Queue(name, { connection });
-if (what === "work") {
+const kind = (value) => value?.constructor?.name;
+if (what === "values") {
+  const data = { date: new Date(1767225600000), bytes: new Uint8Array([0, 255]), map: new Map([[1, "one"]]), nan: NaN, big: 2 ** 40 };
+  const seen = new Promise((resolve) => {
+    const worker = new Worker(name, async (job) => job.data, { connection, concurrency: 1 });
+    worker.on("completed", (job, result) => resolve([worker, job.data, result]));
+    worker.on("error", () => {});
+  });
+  const job = await queue.add("values", data);
+  const [worker, given, returned] = await seen;
+  await worker.close();
+  const stored = (await queue.getJob(job.id)).returnvalue;
+  for (const each of [given, returned, stored]) {
+    print([kind(each.date), each.date.getTime(), [...each.bytes], Object.fromEntries(each.map instanceof Map ? each.map : Object.entries(each.map)), Number.isNaN(each.nan), each.big]);
+  }
+} else if (what === "work") {
   const [worker, , ended] = await work(2);
   await worker.close();
   print(ended);

@@ -239,9 +239,6 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"backoff": float("nan")}, "backoff must be at least 0"),
         ({"name": ""}, "Job name must be a non-empty string of at most 256 characters"),
         ({"name": 5}, "Job name must be a non-empty string of at most 256 characters"),
-        ({"data": b"x"}, "data contains bytes, which JSON cannot represent"),
-        ({"data": {1: 2}}, "data contains a key of type int; JSON allows only strings"),
-        ({"data": [float("inf")]}, "data contains inf, which JSON cannot represent"),
         ({"repeat": {"every": 1}}, "repeat is not supported yet"),
         ({"repeat": {"every": 5}}, "repeat is not supported yet"),
         ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
@@ -354,9 +351,10 @@ async def test_report_after_the_timeout_of_the_job_is_ignored(wire: Wire, queue:
     assert ignored["data"] == {"ignoredIndices": [0], "ignoredIds": [job_id]}
 
 
-async def test_data_that_cannot_be_read_fails_the_job(wire: Wire, queue: Queue, url: str) -> None:
-    async with Queue(queue.name, url, serializer="msgpack") as foreign:
-        bad = await foreign.add("n", {"a": 1})
+async def test_data_that_cannot_be_read_fails_the_job(wire: Wire, queue: Queue) -> None:
+    bad = await queue.add("n", {"a": 1})
+    link = await queue._connected()
+    await link.transport.command("HSET", link.keys.job(bad.id), "data", "mp:???")
     await good(wire, "PUSH", queue=queue.name, data=1)
     assert [job["data"] for job in (await good(wire, "PULLB", queue=queue.name, count=2, owner="w"))["jobs"]] == [1]
     assert await state_of(wire, f"{queue.name}:{bad.id}") == "failed"

@@ -52,6 +52,11 @@ async def test_client_adds_and_processes(packages: BunqueuePackages, gateway: Ga
     assert printed == [{"doubled": 42}, "completed"]
 
 
+async def test_values_that_json_would_lose(packages: BunqueuePackages, gateway: Gateway, queue_name: str) -> None:
+    printed = await run(packages, gateway, "values", queue_name)
+    assert printed == [["Date", 1_767_225_600_000, [0, 255], {"1": "one"}, True, 2**40]] * 3
+
+
 async def test_python_worker_processes_jobs_of_the_client(
     packages: BunqueuePackages, gateway: Gateway, url: str, queue_name: str
 ) -> None:

@@ -40,7 +40,7 @@ class Wire:
         """Return the next answer, within a minute."""
         async with asyncio.timeout(60):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
-            answer: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size))
+            answer: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size), strict_map_key=False)
             return answer
 
     async def is_closed(self) -> bool:

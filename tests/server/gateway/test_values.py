@@ -1,0 +1,149 @@
+"""Data and results that JSON cannot represent, and large ones, with raw frames."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgpack
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.errors import PayloadTooLargeError
+from glidemq_py.gateway import Gateway
+from tests.server.gateway.test_webhooks import Receiver, add
+from tests.server.gateway.wire import Wire, failure, good
+
+DATE = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+LOSSY: dict[Any, Any] = {
+    "date": msgpack.Timestamp.from_datetime(DATE), "bytes": b"\0\xff", "nan": math.nan, "inf": -math.inf,
+    "map": {1: "one", 2.5: "x", "a": [None, True]}, "big": 1.5e300, "whole": 2.0**40, "text": "\u00e4",
+}  # fmt: skip
+MIB = 1_048_576
+
+
+async def pulled(wire: Wire, queue: str) -> tuple[Any, dict[str, Any]]:
+    """Fetch a job; return its data and what a report needs."""
+    answer = await good(wire, "PULL", queue=queue, owner="w", timeout=60_000)
+    return answer["job"]["data"], {"id": answer["job"]["id"], "token": answer["token"]}
+
+
+def assert_same(found: Any) -> None:
+    assert found["date"] == LOSSY["date"] or found["date"] == DATE
+    assert math.isnan(found["nan"])
+    for name in ("bytes", "inf", "map", "big", "whole", "text"):
+        assert found[name] == LOSSY[name]
+
+
+async def test_values_survive(wire: Wire, other: Wire, queue: Queue) -> None:
+    await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": LOSSY}, {"data": {"plain": [1, 2.5]}}])
+    data, report = await pulled(other, queue.name)
+    assert_same(data)
+    job_id = report["id"]
+    await good(other, "Update", id=job_id, data=[LOSSY])
+    await good(other, "ACK", **report, result=LOSSY)
+    assert_same((await good(wire, "GetResult", id=job_id))["result"])
+    found = (await good(wire, "GetJob", id=job_id))["job"]
+    assert_same(found["data"][0])
+    assert_same(found["returnvalue"])
+    job = await queue.get_job(job_id)
+    assert job is not None
+    assert_same(job.data[0])
+    assert_same(job.returnvalue)
+    second, report = await pulled(other, queue.name)
+    assert second == {"plain": [1, 2.5]}
+    link = await queue._connected()
+    stored = await link.transport.command("HGET", link.keys.job(report["id"]), "data")
+    assert stored == b'{"plain":[1,2.5]}'
+
+
+async def test_python_worker_reads_values_and_flow_keeps_them(wire: Wire, queue: Queue, url: str) -> None:
+    got: list[Any] = []
+
+    async def handle(job: Job) -> Any:
+        got.append((job.data, await job.get_children_values()))
+        return None
+
+    parent, child = f"{queue.name}-p", f"{queue.name}-c"
+    await good(wire, "PUSHF", jobs=[
+        {"id": child, "queue": f"{queue.name}2", "input": {"data": {"v": LOSSY}}},
+        {"id": parent, "queue": queue.name, "input": {"data": {"v": 1}, "dependsOn": [child], "childrenIds": [child]}},
+    ])  # fmt: skip
+    data, report = await pulled(wire, f"{queue.name}2")
+    assert_same(data["v"])
+    await good(wire, "ACKB", ids=[report["id"]], tokens=[report["token"]], results=[LOSSY])
+    (values,) = (await good(wire, "GetChildrenValues", id=parent))["data"]["values"].values()
+    assert_same(values)
+    waiting = await queue.get_job(parent)
+    assert waiting is not None
+    async with Worker(queue.name, handle, url):
+        await waiting.wait_until_finished(timeout=60_000)
+    ((_, children),) = got
+    assert_same(*children.values())
+
+
+async def test_values_are_rejected_beside_node_workers(wire: Wire, queue: Queue) -> None:
+    await good(wire, "PUSH", queue=queue.name, data=1)
+    _, report = await pulled(wire, queue.name)
+    link, node = await queue._connected(), "worker-1700000000000-0badcafe"
+    await link.transport.command("XGROUP", "CREATECONSUMER", link.keys.stream, "workers", node)
+    await link.transport.command("SET", f"{link.keys.stem}w:{node}", "{}", "PX", "60000")
+    readers = f"which the Node workers of queue '{queue.name}' cannot read"
+    push = {"queue": queue.name, "data": b"x"}
+    assert await failure(wire, "PUSH", **push) == f"data contains bytes, {readers}"
+    error = await failure(wire, "PUSHB", queue=queue.name, jobs=[{"data": 1}, {"data": {1: 2}}])
+    assert error == f"jobs[1]: data contains a key of type int, {readers}"
+    assert await failure(wire, "ACK", **report, result=math.inf) == f"result contains inf, {readers}"
+    await good(wire, "ACK", **report, result={"plain": 1})
+    assert (await good(wire, "GetJobCounts", queue=queue.name))["counts"]["waiting"] == 0
+    assert await failure(wire, "AddLog", id="x", message="x") == "Job not found"
+
+
+async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
+    text = "x" * (10 * MIB - 2)  # with its quotes 10 MiB
+    assert "bytes exceed the limit of 10,485,760 bytes" in await failure(
+        wire, "PUSH", queue=queue.name, data=text + "x"
+    )
+    pushed = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": text}, {"data": [b"x" * (9 * MIB)]}]))["ids"]
+    for value in (text, [b"x" * (9 * MIB)]):
+        data, report = await pulled(other, queue.name)
+        assert data == value
+        assert "bytes exceed the limit of 10,485,760 bytes" in await failure(other, "ACK", **report, result=text + "x")
+        await good(other, "ACK", **report, result=data)
+        assert (await good(wire, "GetResult", id=report["id"]))["result"] == value
+    # A Python worker reads it, but stores at most 1 MiB itself.
+    job = await queue.get_job(pushed[0])
+    assert job is not None
+    assert (job.data, job.returnvalue) == (text, text)
+    with pytest.raises(PayloadTooLargeError):
+        await queue.add("x", text)
+    listed = (await good(wire, "GetJobs", queue=queue.name, state="completed"))["jobs"]
+    assert [len(each["data"]) for each in listed] == [len(text), 1]
+    # The event of a large result does not have it.
+    link = await queue._connected()
+    events = await link.transport.command("XRANGE", link.keys.events, "-", "+")
+    assert max(len(value) for pairs in events.values() for _, value in pairs) < 1_000
+
+
+async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue) -> None:
+    for _ in range(7):
+        await good(wire, "PUSH", queue=queue.name, data="x" * (10 * MIB - 2), maxAttempts=1)
+    error = await failure(wire, "GetJobs", queue=queue.name, state="waiting")
+    assert error == "data and results exceed 67,108,864 characters; use a smaller limit"
+    assert len((await good(wire, "GetJobs", queue=queue.name, state="waiting", limit=2))["jobs"]) == 2
+
+
+async def test_webhook_about_a_value_without_json(url: str, queue: Queue) -> None:
+    async with (
+        Receiver() as receiver,
+        Gateway(url, port=0, webhook_networks=["127.0.0.0/8"]) as gateway,
+        Wire(gateway) as wire,
+    ):
+        webhook_id = await add(wire, receiver, queue=queue.name, events=["job.completed"])
+        for result in (b"x", "x" * 2 * MIB, "y"):
+            await good(wire, "PUSH", queue=queue.name, data=1)
+            _, report = await pulled(wire, queue.name)
+            await good(wire, "ACK", **report, result=result)
+        received = {each.content["jobId"]: each.content for each in await receiver.wait_for_count(3)}
+        await good(wire, "RemoveWebhook", webhookId=webhook_id)
+    contents = sorted(received.values(), key=lambda each: each["timestamp"])
+    assert [each.get("dataOmitted", each.get("data")) for each in contents] == [True, True, "y"]
