@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +48,10 @@ def demo(session: "nox.Session") -> None:
 
 
 def tests(session: "nox.Session") -> None:
-    """Run the whole suite, four processes per core (two on one core). Arguments: pytest's; `-n 0` for one.
+    """Run the whole suite, three processes per core (two on one core). Arguments: pytest's; `-n 0` for one.
 
-    The slow tests wait for most of their time, for locks that expire and processes that start. Without them
-    (`-m "not slow"`) it is three processes per core: each collects the tests, which costs it five seconds.
+    The slow tests wait for half of their time, for locks that expire and processes that start. More processes only
+    make each other slower: of eight on two cores, each test takes a quarter more processor time than of three.
 
     The install is editable, so tracebacks, edited Lua files and the workers that tests start all name the
     repository's own files; tests/unit/test_packaging.py tests the contents of the wheel and the sdist.
@@ -61,9 +60,7 @@ def tests(session: "nox.Session") -> None:
     # tests/conftest.py distributes the tests. They start hundreds of Python processes: without cached
     # bytecode, each would compile the whole package.
     env = {"PYTHONDONTWRITEBYTECODE": ""}
-    session.run(
-        "python", "-m", "pytest", "-n", _processes(session.posargs), "--dist", "loadscope", *session.posargs, env=env
-    )
+    session.run("python", "-m", "pytest", "-n", _processes(), "--dist", "loadscope", *session.posargs, env=env)
     # pytest's closing line is the last word: scripts read the outcome from it.
     logging.getLogger("nox").setLevel(logging.WARNING)
 
@@ -80,7 +77,7 @@ def coverage(session: "nox.Session") -> None:
     others = [argument for argument in session.posargs if argument not in floor]
     # Not pytest-cov: the package's own pytest plugin imports the package before pytest-cov starts to measure.
     session.run("coverage", "erase", env=env)
-    tests = ["pytest", "-n", _processes(["not slow"]), "--dist", "loadscope", "-m", "not slow", *others]
+    tests = ["pytest", "-n", _processes(), "--dist", "loadscope", "-m", "not slow", *others]
     session.run("coverage", "run", "-m", *tests, env=env)
     session.run("coverage", "combine", "--quiet", env=env)
     session.run("coverage", "report", *floor, env=env)
@@ -255,11 +252,10 @@ def _python_for_django() -> str | None:
     return None
 
 
-def _processes(arguments: Sequence[str]) -> str:
+def _processes() -> str:
     """Return how many processes run the tests; two on one core, where Spark's limits are short."""
     cores = _cores()
-    per_core = 3 if "not slow" in arguments else 4
-    return str(min(per_core * cores, max(2, _memory() // MEMORY_PER_PROCESS)) if cores > 1 else 2)
+    return str(min(3 * cores, max(2, _memory() // MEMORY_PER_PROCESS)) if cores > 1 else 2)
 
 
 def _memory() -> int:
