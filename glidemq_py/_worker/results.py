@@ -17,7 +17,7 @@ from glidemq_py._core.calls.working import AttemptStatus, Completed, Finished
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.times import to_ms
-from glidemq_py._features.retention import Retention, kept
+from glidemq_py._features.retention import KeepJobs, Retention, kept
 from glidemq_py._features.retries import is_retried, retry_delay
 from glidemq_py._features.signals import signal_row
 from glidemq_py._job.failure_text import reason_of, stacktraces_with
@@ -121,7 +121,9 @@ class Outcomes:
 
     def _keep(self, run: Run, retention: Retention | None) -> working.Keep:
         """Convert a retention option to the form of the wire."""
-        return self.removal(run.job.id) if retention is True else kept(retention)
+        if retention is True:
+            return self.removal(run.job.id)
+        return kept(retention) if isinstance(retention, bool | KeepJobs | None) else -retention
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
         return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)

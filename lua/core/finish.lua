@@ -7,7 +7,7 @@
 --   4 delayed (finish_delay.lua)   5 its group is rate limited (finish_group.lua)
 --   6 waits for its children (finish_children.lua)   7 is suspended (finish_suspend.lua)
 -- keep: 0 or absent = keep the job, 1 = delete it immediately, 2 = the same if no peer can have written a key of the job,
--- {count, age_s} = retention.
+-- {count, age_s} = retention, -count = the same without an age.
 -- Status per row: G.OK (completed), G.RETRYING, G.FAILED, G.RELEASED, G.DELAYED, G.LIMITED, G.WAITING_CHILDREN,
 -- G.SUSPENDED, G.ALREADY, G.GONE, G.STALE.
 -- For each row, the writes that can fail come first and the hash comes second: a job whose new place cannot be
@@ -69,6 +69,10 @@ end
 -- Remember a retention rule, to be applied once. The jobs of a call mostly have the same.
 local function note_rule(b, rule, keep)
   local rules = b[rule]
+  if type(keep) == 'number' then
+    if rules.newest == keep then return end
+    rules.newest, keep = keep, { -keep, 0 }
+  end
   local last = rules[#rules]
   if last and last[RETENTION.count] == keep[RETENTION.count] and last[RETENTION.age] == keep[RETENTION.age] then return end
   rules[#rules + 1] = keep
@@ -91,7 +95,7 @@ local function index(b, zset, members, id, keep, rule)
     members[#members + 1] = b.now_text
     members[#members + 1] = id
   end
-  if type(keep) == 'table' then note_rule(b, rule, keep) end
+  if keep and keep ~= 0 then note_rule(b, rule, keep) end
 end
 
 -- Free the job's slot in its group, if it has one. final: the record of a completed or deleted job needs no `slot`

@@ -2,6 +2,7 @@
 
 import pytest
 
+from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import row
 from glidemq_py._core.calls.administration import remove
 from glidemq_py._core.calls.working import AttemptStatus as S
@@ -208,17 +209,30 @@ def test_a_retry_is_not_removed(q: OwnQueue) -> None:
     assert q.state("1") == "delayed"
 
 
-def test_retention_by_count(q: OwnQueue) -> None:
+@pytest.mark.parametrize("keep", [(2, 0), -2])
+def test_retention_by_count(q: OwnQueue, keep: working.Keep) -> None:
     for i in range(1, 6):
         job_id = q.add_job()
         with_satellites(q, job_id)
         q.advance(1)
-        q.finish(q.take_one().completed(keep=(2, 0)))
+        q.finish(q.take_one().completed(keep=keep))
         assert q.redis("ZCARD", "completed") == min(i, 2)
     assert q.redis("ZRANGE", "completed", 0, -1) == ["4", "5"]
     assert {key for key in q.key_names() if key.startswith(("job:", *SATELLITES))} == {
         f"{kind}:{i}" for i in (4, 5) for kind in ("job", *SATELLITES)
     }
+
+
+def test_each_rule_of_a_call_is_applied(q: OwnQueue) -> None:
+    add_many(q, 6)
+    q.finish(*(job.completed() for job in q.fetch(5)))
+    q.finish(q.take_one().completed(keep=-4))
+    assert q.redis("ZRANGE", "completed", 0, -1) == ["3", "4", "5", "6"]
+    q.advance(1)
+    add_many(q, 3)
+    rules: list[working.Keep] = [-8, -8, (2, 0)]
+    q.finish(*(job.completed(keep=keep) for job, keep in zip(q.fetch(3), rules, strict=True)))
+    assert q.redis("ZRANGE", "completed", 0, -1) == ["8", "9"]
 
 
 def test_retention_by_age(q: OwnQueue) -> None:

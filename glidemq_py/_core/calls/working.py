@@ -106,7 +106,7 @@ COMPLETED_PLAIN: Final = REPORT_KINDS["completed_plain"]
 """The kind of report of a job whose `FetchedJob` ended after the timestamp: the server reads fewer fields."""
 Keep = int | tuple[int, int]
 """0 = keep the job, 1 = remove it, 2 = remove it and no peer can have written its keys, (count, age in seconds) =
-retention."""
+retention, -count = the same without an age (shorter, and decoded by the server without a table)."""
 
 
 class AttemptStatus(IntEnum):
