@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Final
 
@@ -16,18 +18,20 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
 from glidemq_py._worker.command.arguments import WorkerArguments
+from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.config import SETTINGS, settings_of
+from glidemq_py.gateway.data_folder import kept_server
 from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
 _MOST_PROCESSES: Final = 1_000
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid, 1 if the gateway cannot start."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = sys.argv[1:] if argv is None else argv
     flags = vars(_parser().parse_args(given))
     descriptor, _ = flags.pop("line"), flags.pop("slot")
     try:
@@ -35,20 +39,29 @@ def main(arguments: list[str] | None = None) -> int:
         processes = check_int("processes", settings.pop("processes", 1), 1, _MOST_PROCESSES)
         if processes > 1:
             settings["share_port"] = True
-        gateway = Gateway(settings.pop("url", None), **settings)
+        level: int | None = settings.pop("log_level", None)
+        log_format: LogFormat | None = settings.pop("log_format", None)
+        url, data_path = settings.pop("url", None), settings.pop("data_path", None)
+        gateway = Gateway(url, **settings)
     except GlideMQError as error:
         _print(str(error))
         return 2
-    if processes > 1 and descriptor is None:
-        _ignore_hangup()
-        return supervise(
-            WorkerArguments(processes=processes, shutdown_timeout=gateway.options.shutdown_timeout), given, _MODULE
-        )
+    set_up_logs(level, log_format)
+    if url is not None or os.environ.get(URL_VARIABLE):
+        data_path = None
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(gateway, descriptor))
+        with nullcontext() if data_path is None else kept_server(data_path):
+            if processes > 1 and descriptor is None:
+                _ignore_hangup()
+                arguments = WorkerArguments(
+                    processes=processes, shutdown_timeout=gateway.options.shutdown_timeout, log_level=level,
+                    log_format=log_format,
+                )  # fmt: skip
+                return supervise(arguments, given, _MODULE)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(_serve(gateway, descriptor, log_format))
     except (GlideMQError, OSError) as error:
-        _print(str(error))
+        _print(str(error), log_format, logging.CRITICAL)
         return 1
     return 0
 
@@ -67,7 +80,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
         return None
 
 
-async def _serve(gateway: Gateway, descriptor: int | None) -> None:
+async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,7 +89,7 @@ async def _serve(gateway: Gateway, descriptor: int | None) -> None:
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
     if descriptor is None:
         async with gateway:
-            _print(f"listening on {gateway.options.host}:{gateway.port}")
+            _print(f"listening on {gateway.options.host}:{gateway.port}", log_format)
             await ended.wait()
         return
     end = socket.socket(fileno=descriptor)
@@ -93,7 +106,7 @@ async def _serve(gateway: Gateway, descriptor: int | None) -> None:
     if not ended.is_set():
         async with gateway:
             line.send("started")
-            _print(f"listening on {gateway.options.host}:{gateway.port}")
+            _print(f"listening on {gateway.options.host}:{gateway.port}", log_format)
             await ended.wait()
     line.send("ended")
     listening.cancel()
@@ -111,8 +124,11 @@ async def _listen(line: Line, ended: asyncio.Event, server_known: asyncio.Event)
             return
 
 
-def _print(text: str) -> None:
-    sys.stderr.write(f"python -m glidemq_py.gateway: {escape_control(text)}\n")
+def _print(text: str, log_format: LogFormat | None = None, level: int = logging.INFO) -> None:
+    if log_format == "json":
+        sys.stderr.write(log_line(log_format, level, _MODULE, text) + "\n")
+    else:
+        sys.stderr.write(f"python -m glidemq_py.gateway: {escape_control(text)}\n")
     sys.stderr.flush()
 
 

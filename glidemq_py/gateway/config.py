@@ -29,6 +29,7 @@ class Setting:
         parse_variable: Parses the variable, if not as the flag.
         metavar: Shown in the help.
         is_secret: If True, there is no flag, because it would appear in process listings.
+        also: Other names of the environment variable; the first that is set counts.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Setting:
     parse_variable: Callable[[str], Any] | None = None
     metavar: str | None = None
     is_secret: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -52,6 +54,25 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be true or false")
+    return text.lower() in ("true", "1")
+
+
+def _level(text: str) -> int:
+    level = _LEVELS.get(text.lower())
+    if level is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be one of {', '.join(_LEVELS)}")
+    return level
+
+
+def _format(text: str) -> str:
+    if text not in ("text", "json"):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be text or json")
+    return text
+
+
 def _texts(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
@@ -60,8 +81,14 @@ def _tokens(text: str) -> list[str] | None:
     return _texts(text) or None
 
 
+_LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50}
+
 SETTINGS: Final = (
     Setting("url", "URL of the server; default: GLIDEMQ_URL, else a private embedded server"),
+    Setting(
+        "data_path", "without a URL: directory of the embedded server's data; default: they are deleted at the end",
+        variable="DATA_PATH", also=("BUNQUEUE_DATA_PATH", "BQ_DATA_PATH", "SQLITE_PATH"), metavar="FOLDER",
+    ),
     Setting("host", "address to listen on (127.0.0.1)", variable="HOST"),
     Setting("port", "port to listen on (6789); 0 = any free port", parse_port, (int,), "TCP_PORT"),
     Setting("prefix", "first part of every key (glide)"),
@@ -91,6 +118,25 @@ SETTINGS: Final = (
             variable="TLS_CERT_FILE", metavar="FILE"),
     Setting("tls_key", "PEM file of its key", variable="TLS_KEY_FILE", metavar="FILE"),
     Setting(
+        "rate_limit", "frames of a connection per window; default: no limit", _whole, (int,), "RATE_LIMIT_MAX_REQUESTS",
+        metavar="N",
+    ),
+    Setting(
+        "rate_limit_window", "length of the window (60s)", parse_duration, (int, str), "RATE_LIMIT_WINDOW_MS", _whole,
+        "TIME",
+    ),
+    Setting(
+        "backup", "directory or URL such as s3://bucket/prefix for backups of all queues; default: none",
+        metavar="DESTINATION",
+    ),
+    Setting("backup_every", "time between the backups of a queue (6h)", parse_duration, (int, str),
+            "S3_BACKUP_INTERVAL", _whole, "TIME"),
+    Setting("backup_keep", "backups of a queue to keep (7)", _whole, (int,), "S3_BACKUP_RETENTION", metavar="N"),
+    Setting("backup_storage", "options of the store of backups", kinds=(dict,), is_secret=True),
+    Setting("log_level", "debug, info (the default), warn or error", _level, (str,), "LOG_LEVEL", metavar="LEVEL"),
+    Setting("log_format", "text (the default), or json: one object per line", _format, (str,), "LOG_FORMAT",
+            metavar="FORMAT"),
+    Setting(
         "webhook_networks", "networks to which webhooks may be sent besides public ones, separated by commas", _texts,
         (list,), metavar="NETWORKS",
     ),
@@ -104,6 +150,9 @@ SETTINGS: Final = (
         "WEBHOOK_RETRY_DELAY_MS", _whole, "TIME",
     ),
 )  # fmt: skip
+_KIND_NAMES: Final[Mapping[type, str]] = {
+    str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a table",
+}  # fmt: skip
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
 
@@ -120,12 +169,47 @@ def settings_of(environment: Mapping[str, str], file: str | None, flags: Mapping
     """
     found: dict[str, Any] = {}
     for setting in SETTINGS:
-        text = environment.get(setting.variable) if setting.variable else None
-        if text:
-            found[setting.name] = _parsed(setting.variable, text, setting.parse_variable or setting.parse)
+        for variable in (setting.variable, *setting.also) if setting.variable else ():
+            text = environment.get(variable)
+            if text:
+                found[setting.name] = _parsed(variable, text, setting.parse_variable or setting.parse)
+                break
+    found |= _s3_settings(environment)
     if file is not None:
         found |= _file_settings(file)
     return found | {name: value for name, value in flags.items() if value is not None}
+
+
+_S3_STORAGE: Final[Mapping[str, tuple[str, ...]]] = {
+    "access_key_id": ("S3_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
+    "secret_access_key": ("S3_SECRET_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY"),
+    "session_token": ("S3_SESSION_TOKEN", "AWS_SESSION_TOKEN"),
+    "endpoint": ("S3_ENDPOINT", "AWS_ENDPOINT"),
+    "region": ("S3_REGION", "AWS_REGION"),
+}
+"""Options of the store, and the environment variables of bunqueue."""
+
+
+def _s3_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the backup that bunqueue's variables S3_... request; none without S3_BACKUP_ENABLED."""
+    enabled = environment.get("S3_BACKUP_ENABLED")
+    if not enabled or not _parsed("S3_BACKUP_ENABLED", enabled, _flag):
+        return {}
+    bucket = environment.get("S3_BUCKET") or environment.get("AWS_BUCKET")
+    if not bucket:
+        raise GlideMQValidationError("S3_BUCKET", None, "is required with S3_BACKUP_ENABLED")
+    storage: dict[str, str] = {"region": "us-east-1"}
+    for name, variables in _S3_STORAGE.items():
+        text = next((environment[each] for each in variables if environment.get(each)), None)
+        if text is not None:
+            storage[name] = text
+    if storage.get("endpoint", "").startswith("http://"):
+        storage["allow_http"] = "true"
+    hosted = environment.get("S3_VIRTUAL_HOSTED_STYLE")
+    if hosted and _parsed("S3_VIRTUAL_HOSTED_STYLE", hosted, _flag):
+        storage["virtual_hosted_style_request"] = "true"
+    prefix = (environment.get("S3_BACKUP_PREFIX") or "backups/").strip("/")
+    return {"backup": f"s3://{bucket}/{prefix}".rstrip("/"), "backup_storage": storage}
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
@@ -152,9 +236,8 @@ def _checked(path: str, name: str, value: Any) -> Any:
         problem = f"has the unknown setting {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else "")
         raise GlideMQValidationError("config", path, problem)
     if type(value) not in setting.kinds:
-        kinds = " or ".join({"str": "text", "int": "a whole number", "bool": "true or false", "list": "a list"}[
-            kind.__name__] for kind in setting.kinds)  # fmt: skip
+        kinds = " or ".join(_KIND_NAMES[kind] for kind in setting.kinds)
         raise GlideMQValidationError("config", path, f"{name}: must be {kinds}")
-    if isinstance(value, str) and setting.parse is parse_duration:
-        return _parsed(name, value, parse_duration)
+    if isinstance(value, str) and setting.parse in (parse_duration, _level, _format):
+        return _parsed(name, value, setting.parse)
     return value

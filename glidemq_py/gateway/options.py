@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_int, check_text
@@ -34,6 +35,13 @@ def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
     return tokens
 
 
+def _storage(option: str, given: object) -> dict[str, str]:
+    found = dict(given) if isinstance(given, Mapping) else {None: None}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):  # pyright: ignore[reportUnknownVariableType]
+        raise GlideMQValidationError(option, SECRET, "must be a mapping of text to text")
+    return cast("dict[str, str]", found)
+
+
 class GatewayOptions(OptionValue, kw_only=True):
     """Options of a `Gateway`.
 
@@ -52,6 +60,14 @@ class GatewayOptions(OptionValue, kw_only=True):
         tls_cert: path of a PEM file with the certificate chain; connections then use TLS. It is read again when it
             changes.
         tls_key: path of a PEM file with the key of the certificate, without a password.
+        rate_limit: maximum number of frames of a connection per ``rate_limit_window``; others are answered with an
+            error. None = no limit.
+        rate_limit_window: length of the window, ms or timedelta.
+        backup: directory or URL such as ``s3://bucket/prefix`` to which all queues are backed up (`Queue.backup`);
+            None = no backups. It requires the extra ``backup``.
+        backup_every: time between the backups of a queue, ms or timedelta.
+        backup_keep: number of backups of a queue to keep.
+        backup_storage: options of the store, as for `Queue.backup`.
         webhook_networks: networks to which webhooks may be sent besides the public ones, such as "10.0.0.0/8".
         webhook_timeout: maximum time of one attempt to deliver a webhook, ms or timedelta.
         webhook_attempts: maximum number of attempts.
@@ -73,6 +89,14 @@ class GatewayOptions(OptionValue, kw_only=True):
     share_port: bool = option(check_bool, default=False)
     tls_cert: str | None = option(partial(check_text, maximum=4_096), default=None)
     tls_key: str | None = option(partial(check_text, maximum=4_096), default=None)
+    rate_limit: int | None = option(partial(check_int, minimum=1, maximum=10**9), default=None)
+    rate_limit_window: Converted[int, Milliseconds] = option(
+        partial(to_ms, minimum=100, maximum=DAY_MS), default=60_000
+    )
+    backup: str | None = option(partial(check_text, maximum=4_096), default=None)
+    backup_every: Converted[int, Milliseconds] = option(partial(to_ms, minimum=60_000), default=21_600_000)
+    backup_keep: int = option(partial(check_int, minimum=1, maximum=100_000), default=7)
+    backup_storage: Mapping[str, str] | None = option(_storage, default=None, repr=False)
     webhook_networks: Converted[tuple[Network, ...], Iterable[str]] = option(parse_networks, default=())
     webhook_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=300_000), default=10_000)
     webhook_attempts: int = option(partial(check_int, minimum=2, maximum=100), default=8)

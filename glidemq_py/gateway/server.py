@@ -22,6 +22,7 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.gateway.backups import Backups
 from glidemq_py.gateway.commands.workers import forget_workers
 from glidemq_py.gateway.events import EventFeed
 from glidemq_py.gateway.figures import Figures
@@ -80,6 +81,7 @@ class Gateway:
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
         self._webhooks: Webhooks | None = None
+        self._backups = None if self.options.backup is None else Backups(self.options, self.queue)
         self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._hubs: dict[str, Hub] = {}
@@ -125,6 +127,8 @@ class Gateway:
             asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
             asyncio.create_task(self._webhooks.run()),
         )  # fmt: skip
+        if self._backups is not None:
+            self._duties += (asyncio.create_task(self._backups.run(self._transport)),)
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
 

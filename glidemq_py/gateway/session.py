@@ -22,6 +22,7 @@ from glidemq_py.gateway.held import HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
 from glidemq_py.gateway.webhooks.service import Webhooks
@@ -141,6 +142,9 @@ class Session(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_write_paused = False
         self._is_ending = False
+        self._limit: FrameLimit | None = None
+        if state.options.rate_limit is not None:
+            self._limit = FrameLimit(state.options.rate_limit, state.options.rate_limit_window / 1_000)
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
         self.subscription: str | None = None
@@ -238,6 +242,7 @@ class Session(asyncio.Protocol):
             self._start_one(self._unstarted.popleft())
 
     def _start_one(self, payload: bytes) -> None:
+        is_allowed = self._limit is None or self._limit.allows()
         try:
             value = value_of(payload)
         except InvalidValueError:
@@ -247,6 +252,9 @@ class Session(asyncio.Protocol):
             self._answer(None, _failure("Invalid command format" if value is None else "Invalid command"))
             return
         given, name = value, value.get("cmd")
+        if not is_allowed:
+            self._answer(given, _failure("Rate limit exceeded"))
+            return
         if not isinstance(name, str) or not name:
             self._answer(given, _failure("Invalid command"))
             return

@@ -9,6 +9,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.__main__ import main
 from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.rate import FrameLimit
 
 
 def written(folder: Path, text: str) -> str:
@@ -38,6 +39,12 @@ def test_empty_variables_count_as_absent() -> None:
         ({"TCP_IDLE_TIMEOUT_MS": "60s"}, "TCP_IDLE_TIMEOUT_MS"),
         ({"SHUTDOWN_TIMEOUT_MS": "-1"}, "SHUTDOWN_TIMEOUT_MS"),
         ({"TCP_MAX_WRITE_QUEUE_BYTES": "1e6"}, "TCP_MAX_WRITE_QUEUE_BYTES"),
+        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL' = 'loud': 'loud': must be one of debug"),
+        ({"LOG_FORMAT": "xml"}, "LOG_FORMAT"),
+        ({"RATE_LIMIT_MAX_REQUESTS": "many"}, "RATE_LIMIT_MAX_REQUESTS"),
+        ({"S3_BACKUP_ENABLED": "maybe"}, "S3_BACKUP_ENABLED"),
+        ({"S3_BACKUP_ENABLED": "1"}, "S3_BUCKET' = None: is required with S3_BACKUP_ENABLED"),
+        ({"S3_BACKUP_RETENTION": "x"}, "S3_BACKUP_RETENTION"),
     ],
 )
 def test_ill_formed_variable_is_named(environment: dict[str, str], error: str) -> None:
@@ -55,6 +62,8 @@ def test_ill_formed_variable_is_named(environment: dict[str, str], error: str) -
         ("allow_anonymous = 1", "allow_anonymous: must be true or false"),
         ('tokens = "a"', "tokens: must be a list"),
         ('frame_timeout = "7"', "frame_timeout"),
+        ('log_level = "loud"', "log_level"),
+        ('backup_storage = "x"', "backup_storage: must be a table"),
         ("port = ", "is not TOML"),
     ],
 )
@@ -62,7 +71,7 @@ def test_ill_formed_file_is_named(tmp_path: Path, text: str, error: str) -> None
     with pytest.raises(GlideMQValidationError) as caught:
         settings_of({}, written(tmp_path, text), {})
     assert error in str(caught.value)
-    assert "gateway.toml" in str(caught.value) or "frame_timeout" in str(caught.value)
+    assert any(name in str(caught.value) for name in ("gateway.toml", "frame_timeout", "log_level"))
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
@@ -71,7 +80,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_an_option() -> None:
-    names = {setting.name for setting in SETTINGS} - {"url", "processes"}
+    names = {setting.name for setting in SETTINGS} - {"url", "processes", "data_path", "log_level", "log_format"}
     assert names == set(GatewayOptions.__dataclass_fields__)
 
 
@@ -105,3 +114,41 @@ def test_command_reports_invalid_settings_in_one_line(
     assert "processes" in lines[4]
     with pytest.raises(SystemExit):
         main(["--prot", "1"])
+
+
+def test_backup_of_the_variables_of_bunqueue() -> None:
+    assert settings_of({"S3_BACKUP_ENABLED": "false", "S3_BUCKET": "b"}, None, {}) == {}
+    environment = {
+        "S3_BACKUP_ENABLED": "true", "S3_BUCKET": "b", "S3_ACCESS_KEY_ID": "key", "AWS_ACCESS_KEY_ID": "other",
+        "AWS_SECRET_ACCESS_KEY": "secret", "S3_SESSION_TOKEN": "t", "S3_ENDPOINT": "http://minio:9000",
+        "S3_VIRTUAL_HOSTED_STYLE": "1", "S3_BACKUP_PREFIX": "queues/", "S3_BACKUP_INTERVAL": "90000",
+        "S3_BACKUP_RETENTION": "3",
+    }  # fmt: skip
+    found = settings_of(environment, None, {"backup_keep": 4})
+    options = GatewayOptions(**found)
+    assert (options.backup, options.backup_every, options.backup_keep) == ("s3://b/queues", 90_000, 4)
+    assert options.backup_storage == {
+        "region": "us-east-1", "access_key_id": "key", "secret_access_key": "secret", "session_token": "t",
+        "endpoint": "http://minio:9000", "allow_http": "true", "virtual_hosted_style_request": "true",
+    }  # fmt: skip
+    assert "secret" not in repr(options)
+    with pytest.raises(GlideMQValidationError, match="backup_storage"):
+        GatewayOptions(backup_storage={"region": 5})  # type: ignore[dict-item]
+
+
+def test_folder_of_the_data_and_logs(tmp_path: Path) -> None:
+    assert settings_of({"SQLITE_PATH": "b", "BQ_DATA_PATH": "a"}, None, {}) == {"data_path": "a"}
+    found = settings_of({"LOG_LEVEL": "WARN", "LOG_FORMAT": "json"}, written(tmp_path, 'log_level = "debug"'), {})
+    assert found == {"log_level": 10, "log_format": "json"}
+
+
+def test_limit_of_frames() -> None:
+    now = 0.0
+    limit = FrameLimit(10, 60.0, lambda: now)
+    assert [limit.allows() for _ in range(12)] == [True] * 10 + [False] * 2
+    now = 61.0  # nearly all frames of the window before still count
+    assert [limit.allows() for _ in range(2)] == [True, False]
+    now = 90.0  # a half of them
+    assert [limit.allows() for _ in range(6)] == [True] * 4 + [False] * 2
+    now = 500.0
+    assert sum(limit.allows() for _ in range(20)) == 10

@@ -13,7 +13,7 @@ import pytest
 from glidemq_py import GlideMQValidationError, Queue, RateLimit
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
-from tests.server.gateway.wire import Wire, framed, packed
+from tests.server.gateway.wire import Wire, framed, good, packed
 from tests.server.worker_support import until
 
 TOKENS = ["first-token", "second-token"]
@@ -283,3 +283,13 @@ async def test_command_runs_until_sigterm(url: str) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_frames_beyond_the_limit_are_rejected(url: str) -> None:
+    async with Gateway(url, port=0, rate_limit=3, rate_limit_window=3_600_000) as gateway:
+        async with Wire(gateway) as wire:
+            for _ in range(3):
+                await good(wire, "Ping")
+            assert await wire.call("Ping") == {"ok": False, "error": "Rate limit exceeded", "reqId": "1"}
+        async with Wire(gateway) as another:
+            await good(another, "Ping")
