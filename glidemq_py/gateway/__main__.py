@@ -89,7 +89,7 @@ async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
     if descriptor is None:
         async with gateway:
-            _print(f"listening on {gateway.options.host}:{gateway.port}", log_format)
+            _print(_address(gateway), log_format)
             await ended.wait()
         return
     end = socket.socket(fileno=descriptor)
@@ -106,10 +106,15 @@ async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat
     if not ended.is_set():
         async with gateway:
             line.send("started")
-            _print(f"listening on {gateway.options.host}:{gateway.port}", log_format)
+            _print(_address(gateway), log_format)
             await ended.wait()
     line.send("ended")
     listening.cancel()
+
+
+def _address(gateway: Gateway) -> str:
+    text = f"listening on {gateway.options.host}:{gateway.port}"
+    return text if gateway.http_port is None else f"{text}, HTTP on port {gateway.http_port}"
 
 
 async def _listen(line: Line, ended: asyncio.Event, server_known: asyncio.Event) -> None:

@@ -91,6 +91,11 @@ SETTINGS: Final = (
     ),
     Setting("host", "address to listen on (127.0.0.1)", variable="HOST"),
     Setting("port", "port to listen on (6789); 0 = any free port", parse_port, (int,), "TCP_PORT"),
+    Setting("http_port", "port of the HTTP API, 0 = any free port; default: no HTTP API", parse_port, (int,),
+            "HTTP_PORT"),
+    Setting("cors_origins", "origins whose pages may use the HTTP API, separated by commas; * = any", _texts, (list,),
+            "CORS_ALLOW_ORIGIN", metavar="ORIGINS"),
+    Setting("metrics_auth", "require a token for /prometheus", _flag, (bool,), "METRICS_AUTH"),
     Setting("prefix", "first part of every key (glide)"),
     Setting("tokens", "tokens of clients", _tokens, (list,), "AUTH_TOKENS", is_secret=True),
     Setting(

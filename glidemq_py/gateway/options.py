@@ -42,6 +42,17 @@ def _storage(option: str, given: object) -> dict[str, str]:
     return cast("dict[str, str]", found)
 
 
+def _origins(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError(option, given, "must be an iterable of origins, such as a list")
+    origins = tuple(given)
+    for each in origins:
+        check_text(option, each, maximum=2_048)
+        if each != "*" and ("://" not in each or each.endswith("/") or not each.isascii()):
+            raise GlideMQValidationError(option, each, "must be origins such as 'https://example.com', or '*'")
+    return origins
+
+
 class GatewayOptions(OptionValue, kw_only=True):
     """Options of a `Gateway`.
 
@@ -72,6 +83,10 @@ class GatewayOptions(OptionValue, kw_only=True):
         webhook_timeout: maximum time of one attempt to deliver a webhook, ms or timedelta.
         webhook_attempts: maximum number of attempts.
         webhook_backoff: time before the second attempt, ms or timedelta; it doubles with each attempt.
+        http_port: port of the HTTP API, which has the same host, tokens and certificate; 0 = any free port, None = no
+            HTTP API. It requires starlette and uvicorn.
+        cors_origins: origins whose pages may use the HTTP API, such as ``"https://example.com"``; "*" = any.
+        metrics_auth: require a token for ``/prometheus``.
 
     Raises:
         GlideMQValidationError: if an option is invalid. The message never contains a token.
@@ -101,8 +116,13 @@ class GatewayOptions(OptionValue, kw_only=True):
     webhook_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=300_000), default=10_000)
     webhook_attempts: int = option(partial(check_int, minimum=2, maximum=100), default=8)
     webhook_backoff: Converted[int, Milliseconds] = option(partial(to_ms, minimum=0, maximum=3_600_000), default=1_000)
+    http_port: int | None = option(partial(check_int, minimum=0, maximum=65_535), default=None)
+    cors_origins: Converted[tuple[str, ...], Iterable[str]] = option(_origins, default=())
+    metrics_auth: bool = option(check_bool, default=False)
 
     def _check_given(self) -> None:
+        if self.share_port and self.http_port == 0:
+            raise GlideMQValidationError("http_port", 0, "must be given with share_port")
         if self.share_port and self.port == 0:
             raise GlideMQValidationError("port", 0, "must be given with share_port")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -9,7 +9,7 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
@@ -21,7 +21,7 @@ from glidemq_py._features.leases.lease import Lease
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
-from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.backups import Backups
 from glidemq_py.gateway.commands.workers import forget_workers
 from glidemq_py.gateway.events import EventFeed
@@ -34,6 +34,9 @@ from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
 from glidemq_py.gateway.webhooks.service import Webhooks
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.http_server import GatewayHttpServer
 
 __all__ = ["Gateway"]
 
@@ -57,6 +60,7 @@ class Gateway:
 
     Attributes:
         port: The port it listens on, once it is started.
+        http_port: The port of the HTTP API, once it is started; None without one.
 
     Raises:
         GlideMQValidationError: If an option is invalid.
@@ -74,6 +78,8 @@ class Gateway:
         if self.options.tls_cert is not None and self.options.tls_key is not None:
             self._certificate = ServerCertificate(self.options.tls_cert, self.options.tls_key)
         self.port = self.options.port
+        self.http_port = self.options.http_port
+        self._http: GatewayHttpServer | None = None
         self._connection = connection
         self.held = HeldJobs()
         self.figures = Figures()
@@ -119,7 +125,12 @@ class Gateway:
                 reuse_port=True if self.options.share_port else None,
                 ssl=None if self._certificate is None else self._certificate.context,
             )  # fmt: skip
+            if self.options.http_port is not None:
+                self._http = self._open_http()
+                self.http_port = self._http.port
         except BaseException:
+            if self._server is not None:
+                self._server.close()
             await self._close_client()
             raise
         self.port = self._server.sockets[0].getsockname()[1]
@@ -132,6 +143,15 @@ class Gateway:
         if self._certificate is not None:
             self._duties += (asyncio.create_task(self._watch_certificate()),)
 
+    def _open_http(self) -> GatewayHttpServer:
+        try:
+            from glidemq_py.gateway.http_server import GatewayHttpServer
+        except ImportError:
+            problem = 'requires starlette and uvicorn: pip install "glidemq-py[gateway]"'
+            raise GlideMQValidationError("http_port", self.options.http_port, problem) from None
+        context = None if self._certificate is None else self._certificate.context
+        return GatewayHttpServer(self, self.options, context)
+
     async def close(self) -> None:
         """Stop listening, wait for running commands, and close all connections. Idempotent."""
         if self._is_closing:
@@ -141,6 +161,8 @@ class Gateway:
             duty.cancel()
         if self._server is not None:
             self._server.close()
+        if self._http is not None:
+            await self._http.close()
         grace = self.options.shutdown_timeout / 1_000
         draining = tuple(self._sessions)
         await asyncio.gather(*(session.drain(grace) for session in draining))

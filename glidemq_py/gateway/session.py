@@ -263,14 +263,17 @@ class Session(asyncio.Protocol):
         task.add_done_callback(self._ended)
 
     async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
+        self._answer(given, await self.execute(name, given))
+
+    async def execute(self, name: str, given: Mapping[Any, Any]) -> Answer:
+        """Execute a command and return its answer, which has `ok`."""
         try:
-            answer = await self._execute(name, given)
+            return await self._execute(name, given)
         except (CommandError, GlideMQError) as error:
-            answer = _failure(str(error))
+            return _failure(str(error))
         except Exception:
             _log.exception("gateway: command %s failed", name)
-            answer = _failure("Internal error")
-        self._answer(given, answer)
+            return _failure("Internal error")
 
     async def _execute(self, name: str, given: Mapping[Any, Any]) -> Answer:
         command = COMMANDS.get(name)

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import msgpack
 
-__all__ = ["MAX_DEPTH", "MAX_ELEMENTS", "UNDEFINED", "InvalidValueError", "frame_of", "value_of"]
+__all__ = ["MAX_DEPTH", "MAX_ELEMENTS", "UNDEFINED", "InvalidValueError", "frame_of", "is_too_deep", "value_of"]
 
 MAX_DEPTH: Final = 200
 """Deepest nesting of lists and maps in a received value."""
@@ -78,7 +78,7 @@ def value_of(payload: bytes) -> Any:
     except (ValueError, TypeError, OverflowError, _msgpack.UnpackException) as error:
         raise InvalidValueError(str(error)) from None
     # A value cannot be deeper than it has lists and maps, so most need no walk.
-    if counter.containers > MAX_DEPTH and _is_too_deep(value):
+    if counter.containers > MAX_DEPTH and is_too_deep(value):
         raise InvalidValueError(f"nested deeper than {MAX_DEPTH}")
     return None if value is UNDEFINED else value
 
@@ -87,7 +87,8 @@ def _elements(value: Any) -> Any:
     return value.values() if value.__class__ is dict else value
 
 
-def _is_too_deep(value: Any) -> bool:
+def is_too_deep(value: Any) -> bool:
+    """Return whether a value is nested deeper than `MAX_DEPTH`."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [child for each in level for child in _elements(each) if child.__class__ in (dict, list)]

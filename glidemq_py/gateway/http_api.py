@@ -1,0 +1,339 @@
+"""The HTTP API of a gateway: an ASGI application that executes the commands of `routes`; health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
+from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.commands.monitoring import memory_mb
+from glidemq_py.gateway.frames import MAX_FRAME
+from glidemq_py.gateway.routes import Route, fields_of, find_route
+from glidemq_py.gateway.session import GatewayState, Session
+from glidemq_py.gateway.table import Answer, CommandError, is_map
+from glidemq_py.gateway.totals import Totals
+from glidemq_py.gateway.values import UNDEFINED, is_too_deep
+
+__all__ = ["HttpApi"]
+
+T = TypeVar("T")
+
+_BODY_S: Final = 30.0
+_READY_S: Final = 5.0
+_MOST_QUERY_FIELDS: Final = 100
+_METHODS: Final = "GET, POST, PUT, DELETE, OPTIONS"
+_JSON: Final = (b"content-type", b"application/json")
+_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+_PROMETHEUS: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_LIVE: Final = ("/healthz", "/live")
+
+
+class _RefusedError(Exception):
+    """A request that is answered with a status and an error, before any command."""
+
+    def __init__(self, status: int, error: str) -> None:
+        super().__init__(error)
+        self.status = status
+
+
+class _ClientGoneError(Exception):
+    """The client disconnected before its answer."""
+
+
+class _Request(Session):
+    """The session of one request: it has no connection of the TCP protocol."""
+
+    def __init__(self, state: GatewayState) -> None:
+        super().__init__(state)
+        self._is_authenticated = True
+
+    async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None, "commands run in tasks"
+        self._polls.add(task)
+        try:
+            return await fetching
+        except asyncio.CancelledError:
+            if not self._is_ending:
+                raise
+            return None
+        finally:
+            self._polls.discard(task)
+
+    def end_polls(self) -> None:
+        """Answer fetches that wait."""
+        self._is_ending = True
+        for task in self._polls:
+            task.cancel()
+
+
+class HttpApi:
+    """The ASGI application.
+
+    Args:
+        state: The gateway.
+        hosts: Accepted names in the header Host if there are no tokens; "*" accepts any.
+        cors_origins: Origins of other sites whose pages may use the API; "*" accepts any.
+        metrics_auth: Whether `/prometheus` needs a token.
+    """
+
+    def __init__(
+        self, state: GatewayState, *, hosts: tuple[str, ...] = LOOPBACK_HOSTS, cors_origins: tuple[str, ...] = (),
+        metrics_auth: bool = False,
+    ) -> None:  # fmt: skip
+        self._state = state
+        self._hosts = hosts
+        self._origins = cors_origins
+        self._public = {*_LIVE, "/health", "/ready", *(() if metrics_auth else ("/prometheus",))}
+        self._open: set[_Request] = set()
+        self._totals = Totals(self._count)
+        self._own: Mapping[str, Callable[[_Request, Send, Headers], Awaitable[None]]] = {
+            "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
+            **dict.fromkeys(_LIVE, self._alive),
+        }  # fmt: skip
+
+    def begin_closing(self) -> None:
+        """Answer the fetches that wait."""
+        for request in self._open:
+            request.end_polls()
+
+    async def close(self) -> None:
+        """End what no request waits for."""
+        await self._totals.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        try:
+            await self._serve(scope, headers, receive, send)
+        except _ClientGoneError:
+            return
+        except _RefusedError as error:
+            await self._answer(send, headers, error.status, {"ok": False, "error": str(error)})
+        except NotAllowedError as error:
+            await self._answer(send, headers, 403, {"ok": False, "error": str(error)})
+
+    async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+        path = path.partition("?")[0]
+        if method == "OPTIONS":
+            await self._send(send, headers, 204, b"", _JSON)
+            return
+        self._check(path, headers)
+        own = self._own.get(path) if method == "GET" else None
+        request = _Request(self._state)
+        if own is not None:
+            await own(request, send, headers)
+            return
+        found = find_route(method, path)
+        if found is None:
+            raise _RefusedError(404, "Not found")
+        route, in_path = found
+        body = await _body_of(receive)
+        try:
+            fields = fields_of(route, in_path, _query_of(scope), body)
+        except CommandError as error:
+            raise _RefusedError(400, str(error)) from None
+        answer = await self._execute(request, route, fields, receive)
+        await self._answer(send, headers, _status_of(route, answer), answer)
+        self._keep_fetched(answer)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        if path in self._public:
+            return
+        digests = self._state.digests
+        if digests and not is_authorized(headers, digests):
+            raise _RefusedError(401, "Unauthorized")
+        if not digests and not self._is_origin(headers):
+            check_site(headers, self._hosts)
+
+    def _is_origin(self, headers: Headers) -> bool:
+        """Return whether the request is from a page whose origin is listed."""
+        origin = headers.get("origin")
+        return origin is not None and ("*" in self._origins or origin in self._origins)
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    async def _execute(self, request: _Request, route: Route, fields: Mapping[str, Any], receive: Receive) -> Answer:
+        """Execute a command; if the client leaves meanwhile, release the jobs that it has fetched."""
+        self._open.add(request)
+        running: asyncio.Task[Answer] = asyncio.create_task(request.execute(route.command, fields))
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                raise _ClientGoneError  # a job that was fetched for it is released
+            return running.result()
+        except BaseException:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            self._state.closed(request, ())
+            raise
+        finally:
+            leaving.cancel()
+            self._open.discard(request)
+
+    def _keep_fetched(self, answer: Answer) -> None:
+        """Let the jobs of an answer stay locked: there is no connection whose end would release them."""
+        jobs = [answer.get("job"), *(answer.get("jobs") or ())]
+        for job in jobs:
+            held = self._state.held.find(str(job.get("id"))) if is_map(job) else None
+            if held is not None and isinstance(held.connection, _Request):
+                held.is_kept = True
+
+    # -- health and metrics ----------------------------------------------------------------------------------
+
+    async def _alive(self, request: _Request, send: Send, headers: Headers) -> None:
+        await self._send(send, headers, 200, b"OK", _TEXT)
+
+    async def _ready(self, request: _Request, send: Send, headers: Headers) -> None:
+        ready = await self._is_ready()
+        await self._answer(send, headers, 200 if ready else 503, {"ok": ready, "ready": ready})
+
+    async def _is_ready(self) -> bool:
+        try:
+            async with asyncio.timeout(_READY_S):
+                await self._state.transport.command("PING")
+        except (GlideMQError, TimeoutError):
+            return False
+        return True
+
+    async def _health(self, request: _Request, send: Send, headers: Headers) -> None:
+        is_healthy, totals = await self._is_ready(), await self._totals.get()
+        content: Answer = {
+            "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
+            "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
+            "queues": {name: totals.get(name, 0) for name in ("waiting", "active", "delayed", "completed", "dlq")},
+            "connections": {"tcp": self._state.connections, "ws": 0, "sse": 0}, "memory": {"rss": memory_mb()},
+        }  # fmt: skip
+        await self._answer(send, headers, 200 if is_healthy else 503, content)
+
+    async def _count(self) -> Mapping[str, int]:
+        stats: Mapping[str, int] = (await _Request(self._state).execute("Stats", {})).get("stats", {})
+        return stats
+
+    async def _prometheus(self, request: _Request, send: Send, headers: Headers) -> None:
+        answer = await request.execute("Prometheus", {})
+        if not answer["ok"]:
+            raise _RefusedError(503, str(answer["error"]))
+        await self._send(send, headers, 200, str(answer["data"]["metrics"]).encode(), _PROMETHEUS)
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    async def _answer(self, send: Send, headers: Headers, status: int, answer: Answer) -> None:
+        try:
+            text = json.dumps(_plain(answer), separators=(",", ":"))
+        except RecursionError:  # data of another program
+            status, text = 500, '{"ok":false,"error":"The answer is nested too deeply for JSON"}'
+        await self._send(send, headers, status, text.encode(), _JSON)
+
+    async def _send(
+        self, send: Send, headers: Headers, status: int, body: bytes, content_type: tuple[bytes, bytes]
+    ) -> None:
+        sent = [*self._cors(headers), (b"cache-control", b"no-store")]
+        if status == 401:
+            sent.append((b"www-authenticate", b"Bearer"))
+        if status != 204:
+            sent += [content_type, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": sent})
+        await send({"type": "http.response.body", "body": body})
+
+    def _cors(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        origin = headers.get("origin")
+        if origin is None or not self._origins:
+            return []
+        if "*" in self._origins:
+            allowed = "*"
+        elif origin in self._origins:
+            allowed = origin
+        else:
+            return [(b"vary", b"Origin")]
+        return [
+            (b"access-control-allow-origin", allowed.encode("latin-1")), (b"vary", b"Origin"),
+            (b"access-control-allow-methods", _METHODS.encode()),
+            (b"access-control-allow-headers", b"Content-Type, Authorization, Last-Event-ID"),
+            (b"access-control-max-age", b"600"),
+        ]  # fmt: skip
+
+
+def _status_of(route: Route, answer: Answer) -> int:
+    if answer["ok"] or route.is_lenient:
+        return 200
+    error = str(answer["error"])
+    return 404 if route.method == "GET" and error.endswith("not found") else 400
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client leaves; the body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body_of(receive: Receive) -> Any:
+    """Return the decoded body, or None if it is empty.
+
+    Raises:
+        _ClientGoneError: If the client leaves.
+        _RefusedError: If the body is too long, too slow or not JSON.
+    """
+    content = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            while True:
+                message: Message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientGoneError
+                content += message.get("body", b"")
+                if len(content) > MAX_FRAME:
+                    raise _RefusedError(413, f"Request body too large: must be at most {MAX_FRAME} bytes")
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        raise _RefusedError(408, f"Request body incomplete after {_BODY_S:g} s") from None
+    return _decoded(bytes(content)) if content.strip() else None
+
+
+def _decoded(content: bytes) -> Any:
+    try:
+        value: Any = json.loads(content, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        raise _RefusedError(400, "Invalid JSON body") from None
+    if is_too_deep(value):
+        raise _RefusedError(400, "Invalid JSON body")
+    return value
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _query_of(scope: Scope) -> list[tuple[str, str]]:
+    text = scope.get("query_string", b"").decode("latin-1")
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
+    except ValueError:
+        raise _RefusedError(400, f"Too many query parameters: at most {_MOST_QUERY_FIELDS}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: `undefined` is absent in objects and null in lists."""
+    if is_map(value):
+        return {str(name): _plain(each) for name, each in value.items() if each is not UNDEFINED}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+    if value is UNDEFINED or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -1,0 +1,200 @@
+"""Routes of the HTTP API: each executes a command of the table, with fields of the path, the query and the body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.table import CommandError, Kind, is_map
+
+__all__ = ["ROUTES", "Route", "fields_of", "find_route"]
+
+_MOST_DIGITS: Final = 20
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+_FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route.
+
+    Attributes:
+        method: HTTP method.
+        path: Path; a segment ``{name}`` is the field of this name.
+        command: Name of the command.
+        wrapped: The field that a body without this name is the value of, or "".
+        renamed: Fields by their other names in the body.
+        is_lenient: If True, a rejected command has the status 200.
+    """
+
+    method: str
+    path: str
+    command: str
+    wrapped: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_lenient: bool = False
+
+
+_QUEUE: Final = "/queues/{queue}"
+_JOB: Final = "/jobs/{id}"
+
+ROUTES: Final = (
+    Route("GET", "/stats", "Stats"),
+    Route("GET", "/metrics", "Metrics"),
+    Route("GET", "/storage", "StorageStatus"),
+    Route("GET", "/ping", "Ping"),
+    Route("POST", "/gc", "CompactMemory"),
+    Route("GET", "/dashboard", "DashboardOverview"),
+    Route("GET", "/dashboard/queues", "DashboardQueues"),
+    Route("GET", "/dashboard/queues/{queue}", "DashboardQueue"),
+    # queues
+    Route("GET", "/queues", "ListQueues"),
+    Route("GET", "/queues/summary", "DashboardQueues"),
+    Route("POST", f"{_QUEUE}/jobs", "PUSH", renamed={"attempts": "maxAttempts"}),
+    Route("GET", f"{_QUEUE}/jobs", "PULL"),
+    Route("POST", f"{_QUEUE}/jobs/bulk", "PUSHB", "jobs"),
+    Route("POST", f"{_QUEUE}/jobs/pull-batch", "PULLB"),
+    Route("GET", f"{_QUEUE}/jobs/list", "GetJobs"),
+    Route("GET", f"{_QUEUE}/counts", "GetJobCounts"),
+    Route("GET", f"{_QUEUE}/count", "Count"),
+    Route("GET", f"{_QUEUE}/priority-counts", "GetCountsPerPriority"),
+    Route("POST", f"{_QUEUE}/pause", "Pause"),
+    Route("POST", f"{_QUEUE}/resume", "Resume"),
+    Route("GET", f"{_QUEUE}/paused", "IsPaused"),
+    Route("POST", f"{_QUEUE}/drain", "Drain"),
+    Route("POST", f"{_QUEUE}/obliterate", "Obliterate"),
+    Route("POST", f"{_QUEUE}/clean", "Clean"),
+    Route("POST", f"{_QUEUE}/promote-jobs", "PromoteJobs"),
+    Route("POST", f"{_QUEUE}/retry-completed", "RetryCompleted"),
+    Route("GET", f"{_QUEUE}/dlq", "Dlq"),
+    Route("POST", f"{_QUEUE}/dlq/retry", "RetryDlq"),
+    Route("POST", f"{_QUEUE}/dlq/purge", "PurgeDlq"),
+    Route("GET", f"{_QUEUE}/dlq/stats", "GetDlqStats"),
+    Route("GET", f"{_QUEUE}/dlq-config", "GetDlqConfig"),
+    Route("PUT", f"{_QUEUE}/dlq-config", "SetDlqConfig", "config"),
+    Route("GET", f"{_QUEUE}/stall-config", "GetStallConfig"),
+    Route("PUT", f"{_QUEUE}/stall-config", "SetStallConfig", "config"),
+    Route("PUT", f"{_QUEUE}/rate-limit", "RateLimit"),
+    Route("DELETE", f"{_QUEUE}/rate-limit", "RateLimitClear"),
+    Route("PUT", f"{_QUEUE}/concurrency", "SetConcurrency"),
+    Route("DELETE", f"{_QUEUE}/concurrency", "ClearConcurrency"),
+    # many jobs
+    Route("GET", "/jobs/custom/{customId}", "GetJobByCustomId"),
+    Route("POST", "/jobs/ack-batch", "ACKB"),
+    Route("POST", "/jobs/extend-locks", "ExtendLocks"),
+    Route("POST", "/jobs/heartbeat-batch", "JobHeartbeatB"),
+    # one job
+    Route("GET", _JOB, "GetJob"),
+    Route("DELETE", _JOB, "Cancel", is_lenient=True),
+    Route("POST", f"{_JOB}/ack", "ACK"),
+    Route("POST", f"{_JOB}/fail", "FAIL"),
+    Route("GET", f"{_JOB}/state", "GetState"),
+    Route("GET", f"{_JOB}/result", "GetResult"),
+    Route("GET", f"{_JOB}/progress", "GetProgress"),
+    Route("POST", f"{_JOB}/progress", "Progress"),
+    Route("PUT", f"{_JOB}/priority", "ChangePriority"),
+    Route("PUT", f"{_JOB}/data", "Update"),
+    Route("PUT", f"{_JOB}/delay", "ChangeDelay"),
+    Route("POST", f"{_JOB}/promote", "Promote"),
+    Route("POST", f"{_JOB}/discard", "Discard"),
+    Route("POST", f"{_JOB}/move-to-delayed", "MoveToDelayed"),
+    Route("POST", f"{_JOB}/move-to-wait", "MoveToWait"),
+    Route("GET", f"{_JOB}/logs", "GetLogs"),
+    Route("POST", f"{_JOB}/logs", "AddLog"),
+    Route("DELETE", f"{_JOB}/logs", "ClearLogs"),
+    Route("POST", f"{_JOB}/heartbeat", "JobHeartbeat"),
+    Route("POST", f"{_JOB}/extend-lock", "ExtendLock"),
+    Route("GET", f"{_JOB}/wait", "WaitJob"),
+    Route("POST", f"{_JOB}/wait", "WaitJob"),
+    Route("GET", f"{_JOB}/children", "GetChildrenValues"),
+    # cron jobs and workers
+    Route("GET", "/crons", "CronList"),
+    Route("POST", "/crons", "Cron"),
+    Route("GET", "/crons/{name}", "CronGet"),
+    Route("DELETE", "/crons/{name}", "CronDelete"),
+    Route("GET", "/workers", "ListWorkers"),
+    Route("POST", "/workers", "RegisterWorker"),
+    Route("DELETE", "/workers/{workerId}", "UnregisterWorker"),
+    Route("POST", "/workers/{id}/heartbeat", "Heartbeat"),
+)
+"""All routes that execute a command. Health checks and Prometheus are in `http_api`."""
+
+
+def _segments(path: str) -> list[str]:
+    return path.split("/")[1:]
+
+
+def _index() -> dict[tuple[str, int], list[tuple[list[str], Route]]]:
+    found: dict[tuple[str, int], list[tuple[list[str], Route]]] = {}
+    for route in ROUTES:
+        parts = _segments(route.path)
+        found.setdefault((route.method, len(parts)), []).append((parts, route))
+    for routes in found.values():
+        # A literal segment outranks a field: /queues/summary is no queue.
+        routes.sort(key=lambda each: sum(part.startswith("{") for part in each[0]))
+    return found
+
+
+_BY_SHAPE: Final = _index()
+
+
+def find_route(method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
+    """Return the route of a request and the fields in its path, or None.
+
+    Args:
+        method: HTTP method.
+        raw_path: Path as sent: a segment is decoded after the path is split, so an id may contain ``%2F``.
+    """
+    given = _segments(raw_path)
+    for parts, route in _BY_SHAPE.get((method, len(given)), ()):
+        fields: dict[str, str] = {}
+        for part, text in zip(parts, given, strict=True):
+            if part.startswith("{") and text:
+                fields[part[1:-1]] = unquote(text)
+            elif part != text:
+                break
+        else:
+            return route, fields
+    return None
+
+
+def fields_of(route: Route, in_path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Any) -> dict[str, Any]:
+    """Return the fields of a command.
+
+    Precedence, highest first: path, body, query. Items of the query that the command does not have are ignored.
+
+    Args:
+        route: The route.
+        in_path: Fields in the path.
+        query: Names and texts of the query; texts become numbers and booleans where the field has such a type.
+        body: Decoded body, or None.
+
+    Raises:
+        CommandError: If the body is neither an object nor the value of the route's field `wrapped`.
+    """
+    kinds = {each.name: each.kind for each in COMMANDS[route.command].fields}
+    fields: dict[str, Any] = {name: _typed(kinds[name], text) for name, text in query if name in kinds}
+    if body is not None:
+        fields |= _body_fields(route, body)
+    return {**fields, **in_path}
+
+
+def _body_fields(route: Route, body: Any) -> dict[str, Any]:
+    if route.wrapped and not (is_map(body) and route.wrapped in body):
+        return {route.wrapped: body}
+    if not is_map(body):
+        raise CommandError("Invalid JSON body")
+    return {route.renamed.get(name, name): value for name, value in body.items()}
+
+
+def _typed(kind: Kind, text: str) -> Any:
+    """Return the value of a text; one of the wrong type stays a text, which the command rejects."""
+    if kind in (Kind.NUMBER, Kind.INTEGER) and len(text) <= _MOST_DIGITS and _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    if kind is Kind.FLAG:
+        return _FLAGS.get(text, text)
+    return text.split(",") if kind is Kind.TEXTS else text
