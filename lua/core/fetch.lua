@@ -104,7 +104,7 @@ local function track_list_job(q, fetching, id, h)
   local listed = fetching.from_lists
   listed[#listed + 1] = id
   if fetching.lease and not h[GROUP_KEY] then redis.call('HSET', q.J .. id, 'takenBy', fetching.consumer) end
-  if fetching.quiet or h[FAIR_KEY] then return end
+  if fetching.quiet or fetching.tells_starts or h[FAIR_KEY] then return end
   if not fetching.trimmed then
     fetching.trimmed = true
     G.emit(q.events, 'active', id)

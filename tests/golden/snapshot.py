@@ -27,7 +27,7 @@ OUR_FIELDS = frozenset({"eid", "fence", "failedType", "stacktrace", "takenBy", "
                         "scheduledFor", "schedulesRev", "schedulesCursor", "sideKeys", "resultSeq", "resultsId",
                         "resultsKept", "lease", "features", "failedAttempts", "failureReason", "rank", "rankedAs",
                         "rankClock", "fairKey", "temporaryLimits", "timeline", "jobBatch",
-                        "metricsByName"})  # fmt: skip
+                        "metricsByName", "tellsStarts"})  # fmt: skip
 TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expireAt", "rateWindowStart",
                    "tbLastRefill"})  # fmt: skip
 # The content of a token bucket depends on the time.

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from glidemq_py._core.payload import JSON_SERIALIZER
+from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.schedulers.entry import FireRow, schedulers_due, schedulers_fire, schedulers_read
@@ -86,7 +86,7 @@ class SchedulerRules:
         """Return a queue, as far as the API of schedulers uses it."""
         link = SimpleNamespace(
             transport=SimpleNamespace(call=self._call), keys=SimpleNamespace(meta=self.q.meta), compression="none",
-            serializer=JSON_SERIALIZER,
+            serializer=JSON_SERIALIZER, payload_limit=PAYLOAD_LIMIT,
         )  # fmt: skip
 
         async def connected() -> Any:

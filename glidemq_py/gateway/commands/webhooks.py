@@ -9,7 +9,7 @@ from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.gateway.webhooks.addresses import check_url
-from glidemq_py.gateway.webhooks.reading import EVENTS_KEPT
+from glidemq_py.gateway.webhooks.reading import prepare
 from glidemq_py.gateway.webhooks.registry import EVENTS, Webhook
 from glidemq_py.gateway.webhooks.signing import check_secret
 
@@ -35,9 +35,7 @@ async def _add(session: Session, given: Mapping[str, Any]) -> Answer:
     if len(await webhooks.registry.all()) >= _MOST:
         raise CommandError(f"there are {_MOST} webhooks; remove one first")
     if name is not None:
-        queue = await session.state.queue(name)
-        if await queue.get_event_retention() < EVENTS_KEPT:
-            await queue.set_event_retention(EVENTS_KEPT)
+        await prepare(await session.state.queue(name), events)
     now = await webhooks.registry.now()
     webhook_id = await webhooks.registry.add(
         Webhook(url=url, events=tuple(dict.fromkeys(events)), queue=name, secret=secret, created=now, since=now)

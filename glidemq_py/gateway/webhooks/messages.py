@@ -57,7 +57,9 @@ def _digest(*parts: str) -> str:
 
 def event_name(event: QueueEvent) -> str | None:
     """Return the name of an event for clients; None if it is none of webhooks."""
-    return None if event.job_id in _OF_QUEUE else _NAMES.get(event.event)
+    if event.job_id in _OF_QUEUE or (event.event == "active" and "started" not in event.fields):
+        return None
+    return _NAMES.get(event.event)
 
 
 async def message_of(

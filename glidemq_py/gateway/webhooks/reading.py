@@ -13,7 +13,7 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -27,7 +27,7 @@ from glidemq_py.gateway.chosen_ids import claim_ids
 from glidemq_py.gateway.webhooks.messages import Message, event_name, message_of
 from glidemq_py.gateway.webhooks.registry import Webhook
 
-__all__ = ["EVENTS_KEPT", "Delivery", "EventReading", "ReadingLock"]
+__all__ = ["Delivery", "EventReading", "ReadingLock", "prepare"]
 
 _log = get_logger(__name__)
 
@@ -39,10 +39,28 @@ EVENTS_KEPT: Final = 20_000
 _PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 
+_TELL_MS: Final = 180_000
+_TELL_AGAIN_S: Final = 60.0
+
 Delivery = tuple[str, str, Message]
 """Id of the webhook, queue, and message."""
 AddDeliveries = Callable[[Sequence[Delivery]], Awaitable[None]]
 OnWire = Callable[[str, str], Awaitable[str]]
+
+
+async def prepare(queue: Queue[Any, Any], events: Iterable[str]) -> None:
+    """Let a queue keep enough events, and report the starts of its jobs for three minutes if they are among `events`.
+
+    Raises:
+        GlideMQError: If the server cannot be reached.
+    """
+    if await queue.get_event_retention() < EVENTS_KEPT:
+        await queue.set_event_retention(EVENTS_KEPT)
+    if "job.started" in events:
+        link = await queue._connected()
+        seconds, micros = await link.transport.command("TIME")
+        till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
+        await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
 
 
 class ReadingLock:
@@ -103,6 +121,7 @@ class EventReading:
         self._lock, self._on_wire, self._add = lock, on_wire, add
         self._cursors = f"{queue.options.prefix}:gateway:webhook-cursors"
         self._stored = ""
+        self._prepared = 0.0
         self._events: QueueEvents | None = None
         self._task: asyncio.Task[None] | None = None
         self.webhooks: Mapping[str, Webhook] = {}
@@ -117,6 +136,13 @@ class EventReading:
         """Start to read."""
         self.webhooks = webhooks
         self._task = asyncio.create_task(self._run(), name=f"gateway-webhooks-{self._queue.name}")
+
+    async def keep_prepared(self, *, always: bool = False) -> None:
+        """Prepare the queue again in time; see `prepare`."""
+        now = time.monotonic()
+        if always or now - self._prepared >= _TELL_AGAIN_S:
+            await prepare(self._queue, {event for webhook in self.webhooks.values() for event in webhook.events})
+            self._prepared = now
 
     async def close(self) -> None:
         """Stop. Idempotent."""
@@ -145,8 +171,7 @@ class EventReading:
     async def _read(self) -> None:
         if self._events is not None:
             await self._events.close()
-        if await self._queue.get_event_retention() < EVENTS_KEPT:
-            await self._queue.set_event_retention(EVENTS_KEPT)
+        await self.keep_prepared(always=True)
         position = await self._start_position()
         self._events = QueueEvents(
             self._queue.name, self._connection, prefix=self._queue.options.prefix, last_event_id=position

@@ -125,7 +125,9 @@ class Webhooks:
         for name, webhooks in wanted.items():
             reading = self._readings.get(name)
             if reading is not None:
+                is_new = any(each not in reading.webhooks for each in webhooks)
                 reading.webhooks = webhooks
+                await reading.keep_prepared(always=is_new)
                 continue
             reading = self._readings[name] = EventReading(
                 await self._open_queue(name), self._connection, self._transport, self._lock, self._on_wire, self._add

@@ -24,7 +24,7 @@
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
-local TOKENS = G.rows.tokens
+local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
 local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME = 1, 2, 4, 8, 16
@@ -32,6 +32,24 @@ local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME = 1, 2, 4, 8, 16
 local function earlier(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
   return a
+end
+
+-- Return whether every start of a job is reported by an event: until the time in the field `tellsStarts` of P:meta.
+local function tells_starts(q, fetching)
+  local till = rawget(q, 'tells_starts')
+  return till and not fetching.quiet and G.count_of(till) > fetching.now
+end
+
+-- Write an event for each fetched job; the field distinguishes it from that of a parent which becomes ready.
+local function tell_starts(q, jobs)
+  for i = 1, #jobs do
+    local id = jobs[i][FETCHED_ID]
+    if i == 1 then
+      G.emit(q.events, 'active', id, 'started', '1')
+    else
+      G.pcall('XADD', q.events, '*', 'event', 'active', 'jobId', id, 'started', '1')
+    end
+  end
 end
 
 -- Return the flags.
@@ -42,6 +60,7 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
     flags = PAUSED
   elseif limits.want > 0 then
     if G.fetch(q, fetching, limits.want) then flags = EXHAUSTED end
+    if fetching.tells_starts then tell_starts(q, fetching.jobs) end
     G.spend(q, limits, #fetching.jobs)
   end
   if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
@@ -132,7 +151,7 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
   if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
   fetching.held, fetching.settings, fetching.channel = request.held or nil, settings, request.channel or nil
-  fetching.timeline = rawget(q, 'timeline')
+  fetching.timeline, fetching.tells_starts = rawget(q, 'timeline'), tells_starts(q, fetching)
   if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
   q.defer = true
   rawset(q, 'fetching', fetching)

@@ -3,7 +3,7 @@
 
 local FIELDS = { 'features', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'schedulesRev',
   'sideKeys', 'resultsKept', 'wakeChannels', 'temporaryLimits',
-  'timeline', 'metricsByName' }
+  'timeline', 'metricsByName', 'tellsStarts' }
 local AT = G.positions(FIELDS)
 local PAUSED, CONCURRENCY, RATE_MAX, RATE_MS = AT.paused, AT.globalConcurrency, AT.rateLimitMax, AT.rateLimitDuration
 local REVISION, SIDE_KEYS, RESULTS_KEPT = AT.schedulesRev, AT.sideKeys, AT.resultsKept
@@ -18,6 +18,7 @@ G.settings = function(q)
   rawset(q, 'channels', settings[AT.wakeChannels] or false)
   G.fair.note(q, settings[AT.features])
   rawset(q, 'timeline', settings[AT.timeline] or false)
+  rawset(q, 'tells_starts', settings[AT.tellsStarts] or false)
   G.fair.note_names(q, settings[AT.features])
   local rejected = G.feature_error(q.meta, settings[AT.features])
   local temporary = not rejected and settings[TEMPORARY] and G.limit_ttl.read(settings[TEMPORARY])
