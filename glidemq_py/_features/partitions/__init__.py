@@ -1,0 +1,1 @@
+"""Queues whose jobs are spread over several partitions."""

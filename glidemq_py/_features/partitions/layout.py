@@ -1,0 +1,100 @@
+"""The partitions of a queue: their names, the partition of a routing key, and the ids of their jobs.
+
+Partition 0 is the plain queue itself. The slots of the cluster are divided into as many equal cells as there are
+partitions; every other partition lies in the middle of a cell, so contiguous ranges of slots get equal shares.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from hashlib import blake2b
+from itertools import product
+from typing import Final
+
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.names import NAME_LENGTH, validate_queue_name
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = [
+    "MAX_PARTITIONS",
+    "hash_slot",
+    "partition_id",
+    "partition_names",
+    "partition_of_key",
+    "split_partition_id",
+]
+
+SLOTS: Final = 16_384
+MAX_PARTITIONS: Final = 256
+_MARK: Final = "~p~"
+_SALT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_SALT_LENGTH: Final = 4
+_SUFFIX_LENGTH: Final = len(_MARK) + _SALT_LENGTH
+_RESERVED: Final = re.compile(r"~p~[0-9a-z]{4}\Z")
+_PARTITIONED_ID: Final = re.compile(r"(0|[1-9][0-9]{0,2})\|\|(.+)", re.DOTALL)
+
+
+def hash_slot(tag: str) -> int:
+    """Return the cluster slot, 0 to 16,383, of keys with this hash tag."""
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+def partition_names(name: str, partitions: int) -> tuple[str, ...]:
+    """Return the queue names of all partitions; the first is the name itself.
+
+    The result depends on the arguments only. It searches up to some 100,000 names, so it belongs to the creation of
+    a queue; whoever opens the queue reads the stored names.
+
+    Raises:
+        GlideMQValidationError: the name is invalid, reserved or too long, or `partitions` is not 1 to 256.
+    """
+    validate_queue_name(name)
+    count = check_int("partitions", partitions, minimum=1, maximum=MAX_PARTITIONS)
+    if count == 1:
+        return (name,)
+    if _RESERVED.search(name) is not None:
+        raise GlideMQValidationError("queue name", name, "is reserved for the partitions of another queue")
+    if len(name.encode("utf-16-le")) // 2 > NAME_LENGTH - _SUFFIX_LENGTH:
+        problem = f"must have at most {NAME_LENGTH - _SUFFIX_LENGTH} characters if the queue is partitioned"
+        raise GlideMQValidationError("queue name", name, problem)
+    own_cell = hash_slot(name) * count // SLOTS
+    wanted = {(2 * cell + 1) * SLOTS // (2 * count): cell for cell in range(count) if cell != own_cell}
+    state = crc_hqx(f"{name}{_MARK}".encode(), 0)
+    found: dict[int, str] = {}
+    for letters in product(_SALT, repeat=_SALT_LENGTH):
+        salt = bytes(letters)
+        cell = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
+        if cell is not None:
+            found[cell] = f"{name}{_MARK}{salt.decode()}"
+            if not wanted:
+                break
+    return (name, *(found[cell] for cell in sorted(found)))
+
+
+def partition_of_key(key: str, partitions: int) -> int:
+    """Return the partition of a routing key (Lamping and Veach's jump hash: growing by one moves 1/n of the keys)."""
+    state = int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    chosen, following = -1, 0
+    while following < partitions:
+        chosen = following
+        state = (state * 2_862_933_555_777_941_757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((chosen + 1) * ((1 << 31) / ((state >> 33) + 1)))
+    return chosen
+
+
+def partition_id(partition: int, job_id: str) -> str:
+    """Return the id of a partition's job in the logical queue, such as `3||17`.
+
+    Ids of partition 0 stay as they are, so that Node peers use the same ones. New ids never contain `||`
+    (`validate_job_id`), but a peer's may: one that would name a partition gets the prefix `0||`.
+    """
+    if partition == 0 and _PARTITIONED_ID.fullmatch(job_id) is None:
+        return job_id
+    return f"{partition}||{job_id}"
+
+
+def split_partition_id(job_id: str) -> tuple[int, str]:
+    """Return the partition and the partition's own id of an id of the logical queue: inverse of `partition_id`."""
+    match = _PARTITIONED_ID.fullmatch(job_id)
+    return (0, job_id) if match is None else (int(match[1]), match[2])

@@ -1,0 +1,87 @@
+"""The layout of a partitioned queue: slots, names, routing and ids."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._features.partitions import layout
+from glidemq_py._features.partitions.layout import (
+    MAX_PARTITIONS,
+    hash_slot,
+    partition_id,
+    partition_names,
+    partition_of_key,
+    split_partition_id,
+)
+from glidemq_py.errors import GlideMQValidationError
+
+THREE_PRIMARIES = (range(5_461), range(5_461, 10_923), range(10_923, 16_384))
+"""The ranges that `valkey-cli --cluster create` assigns."""
+
+
+def test_slots_are_those_of_the_cluster_specification() -> None:
+    assert [hash_slot(tag) for tag in ("123456789", "foo", "somekey")] == [0x31C3, 12182, 11058]
+
+
+@pytest.mark.parametrize("count", [3, 4, 6, 8, 16, 64])
+def test_every_primary_has_its_share_for_every_name(count: int) -> None:
+    for at in range(100):
+        names = partition_names(f"emails-{at}", count)
+        assert names[0] == f"emails-{at}"
+        assert len(set(names)) == count
+        shares = [sum(hash_slot(name) in primary for name in names) for primary in THREE_PRIMARIES]
+        assert min(shares) >= 1
+        assert max(shares) - min(shares) <= 2
+        if count == 3:
+            assert shares == [1, 1, 1]
+
+
+def test_all_partitions_of_the_largest_queue_are_in_different_slots() -> None:
+    names = partition_names("emails", MAX_PARTITIONS)
+    assert len({hash_slot(name) for name in names}) == MAX_PARTITIONS
+    assert [validate_queue_name(name) for name in names] == list(names)
+
+
+def test_a_plain_queue_keeps_its_name() -> None:
+    assert partition_names("emails", 1) == ("emails",)
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "option"),
+    [
+        ("emails", 0, "partitions"),
+        ("emails", MAX_PARTITIONS + 1, "partitions"),
+        ("emails~p~0a1z", 2, "queue name"),
+        ("e" * 250, 2, "queue name"),
+        ("\U0001f4e7" * 125, 2, "queue name"),
+        ("a:b", 2, "queue name"),
+    ],
+)
+def test_invalid_layouts_are_rejected(name: str, partitions: int, option: str) -> None:
+    with pytest.raises(GlideMQValidationError, match=option):
+        partition_names(name, partitions)
+
+
+def test_growing_moves_keys_only_to_the_new_partition() -> None:
+    keys = [f"tenant-{at}" for at in range(4_000)]
+    for count in range(1, 12):
+        before = [partition_of_key(key, count) for key in keys]
+        after = [partition_of_key(key, count + 1) for key in keys]
+        moved = [new for old, new in zip(before, after, strict=True) if old != new]
+        assert set(moved) == {count}
+        assert len(keys) / (count + 1) * 0.8 < len(moved) < len(keys) / (count + 1) * 1.2
+
+
+@given(st.integers(0, MAX_PARTITIONS - 1), st.text(min_size=1) | st.from_regex(r"[0-9]{1,4}\|\|.+", fullmatch=True))
+def test_ids_name_exactly_one_job(partition: int, job_id: str) -> None:
+    assert split_partition_id(partition_id(partition, job_id)) == (partition, job_id)
+
+
+def test_ids_of_partition_0_are_those_of_the_plain_queue() -> None:
+    assert partition_id(0, "17") == "17"
+    assert partition_id(3, "17") == "3||17"
+    assert partition_id(0, "3||17") == "0||3||17"
+    assert layout.split_partition_id("0||3||17") == (0, "3||17")
