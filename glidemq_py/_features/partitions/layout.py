@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
+from bisect import bisect_right
 from hashlib import blake2b
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 from glidemq_py._core.checks import check_int
@@ -22,6 +23,7 @@ __all__ = [
     "partition_id",
     "partition_names",
     "partition_of_key",
+    "partition_slots",
     "split_partition_id",
 ]
 
@@ -58,18 +60,30 @@ def partition_names(name: str, partitions: int) -> tuple[str, ...]:
     if len(name.encode("utf-16-le")) // 2 > NAME_LENGTH - _SUFFIX_LENGTH:
         problem = f"must have at most {NAME_LENGTH - _SUFFIX_LENGTH} characters if the queue is partitioned"
         raise GlideMQValidationError("queue name", name, problem)
-    own_cell = hash_slot(name) * count // SLOTS
-    wanted = {(2 * cell + 1) * SLOTS // (2 * count): cell for cell in range(count) if cell != own_cell}
+    slots = partition_slots(hash_slot(name), count)
+    wanted = {slot: partition for partition, slot in enumerate(slots) if partition}
     state = crc_hqx(f"{name}{_MARK}".encode(), 0)
     found: dict[int, str] = {}
     for letters in product(_SALT, repeat=_SALT_LENGTH):
         salt = bytes(letters)
-        cell = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
-        if cell is not None:
-            found[cell] = f"{name}{_MARK}{salt.decode()}"
+        partition = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
+        if partition is not None:
+            found[partition] = f"{name}{_MARK}{salt.decode()}"
             if not wanted:
                 break
-    return (name, *(found[cell] for cell in sorted(found)))
+    return (name, *(found[partition] for partition in sorted(found)))
+
+
+def partition_slots(first: int, partitions: int) -> tuple[int, ...]:
+    """Return the slots of all partitions, given that of partition 0.
+
+    Cells begin where `valkey-cli --cluster create` lets the ranges of as many primaries begin. With other borders, a
+    partition 0 beside one would leave a primary without its share.
+    """
+    borders = [round(cell * SLOTS / partitions) for cell in range(partitions + 1)]
+    own_cell = bisect_right(borders, first) - 1
+    middles = ((low + high) // 2 for low, high in pairwise(borders))
+    return (first, *(middle for cell, middle in enumerate(middles) if cell != own_cell))
 
 
 def partition_of_key(key: str, partitions: int) -> int:
