@@ -94,6 +94,12 @@ EXPECTED = {
         r"of the first 100 jobs: critical 60, default 30, bulk 10",
         r"300 jobs ran",
     ],
+    "partitions": [
+        "21 jobs wait",
+        r"ann \[0, 1, 2, 3, 4\]",
+        r"dee \[0, 1, 2, 3, 4\]",
+        "report: completed",
+    ],
     "iteration": [
         "invoice for ada",
         "invoice for bob",

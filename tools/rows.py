@@ -286,6 +286,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("clean_jobs", "ids states before total is_last"),
     _call("delete_side_keys", packed="ids"),
     _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
+    _call("create_partitions", "layout"),
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),

@@ -384,8 +384,8 @@ class BulkAdd:
         for i, result in enumerate(reply.results, start):
             try:
                 job = added_job(link, names[i], data[i], options[i], now, result)
-                if self._missing and job.id in self._missing:
-                    raise self._missing[job.id]
+                if self._missing and job._stored_id in self._missing:
+                    raise self._missing[job._stored_id]
                 self._results[i] = job
             except (FairKeyFullError, JobCostError, JobNotFoundError, JobStateError) as error:
                 self._results[i] = self._rejection = error

@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
+from glidemq_py._api.partitioned import PartitionedQueue, over_partitions
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
@@ -59,6 +60,8 @@ from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Partition
+from glidemq_py._features.partitions.stored import open_layout
 from glidemq_py._features.remote_control import queue_api as remote_control
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
@@ -75,7 +78,13 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import get_slice
 from glidemq_py._job.waiting import LoopWaiter
-from glidemq_py.errors import BulkAddError, ClosedError, JobStateError, UnsupportedOptionError
+from glidemq_py.errors import (
+    BulkAddError,
+    ClosedError,
+    JobStateError,
+    PartitionedQueueError,
+    UnsupportedOptionError,
+)
 from glidemq_py.telemetry.spans import observed, observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -86,9 +95,11 @@ ResultT = TypeVar("ResultT", default=Any)
 
 _NAMES_KEPT = 1_000
 _ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
-"""Parts that a queue has per event loop, in addition to its connection."""
+"""Parts that a queue has per event loop, in addition to its connection. Their keys are the queue and one of these: all
+partitions of a queue share its connection."""
 
 
+@over_partitions
 class Queue(AsyncOnly, Generic[DataT, ResultT]):
     """Add jobs to a queue, read them, and manage the queue.
 
@@ -113,6 +124,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         durable: True if adds return only when the job is in the append-only file on the server's disk; or a
             `Durability`, also for replicas.
         middleware: Instances of `Middleware` around every add, the outermost first.
+        partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
+            (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
+            omitted.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -132,6 +146,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         dead_letter_queue: DeadLetterInput = None,
         durable: DurableInput = None,
         middleware: Sequence[Middleware] | None = None,
+        partitions: int | None = None,
     ) -> None:
         self.name = validate_queue_name(name)
         if connection is not None:
@@ -149,6 +164,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._transport = LoopTransport(f"queue {name!r}", self._open_here, self._runtime)
         self._current_loop = self._runtime.current_loop
         self._link: QueueLink | None = None
+        self._wanted_partitions = None if partitions is None else check_int("partitions", partitions, 1, MAX_PARTITIONS)
+        self._partitions: PartitionedQueue | None = None
+        self._layout_known = False
+        self._partition: Partition | None = None
+        self._shown_name = name
+        """Name of the queue; of a partition, that of the whole queue."""
         self._adder: Adder | None = None  # of the event loop that added last
         self._durable_adder: tuple[Durability, LoopConnection, DurableAdds] | None = None  # the same, of durable adds
         self._dead_letter_queue = dead_letters.DeadLetterQueue()
@@ -175,48 +196,105 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached. The next use tries again.
             ClosedError: If the queue is closed.
         """
-        link = await self._connected()
-        if link.transport is self._transport:
+        link = await self._plain_link()
+        if link is None or link.transport is self._transport:
             await self._transport.connected()
 
     async def _connected(self) -> QueueLink:
         if self._closed:
-            raise ClosedError(f"queue {self.name!r} is closed")
+            raise ClosedError(f"queue {self._shown_name!r} is closed")
         if self._link is None:
-            await self._transport.connected()
+            if self._partitions is None:
+                await self._transport.connected()
+            if self._partitions is not None:
+                raise PartitionedQueueError(self.name, len(self._partitions.queues))
             self._link = self._link_over(self._transport)
         return self._link
+
+    async def _plain_link(self) -> QueueLink | None:
+        """Return the queue's link; None if it is partitioned. Raises the errors of `_connected`."""
+        try:
+            return await self._connected()
+        except PartitionedQueueError:
+            if self._partitions is None:
+                raise
+            return None
 
     def _link_over(self, transport: Transport) -> QueueLink:
         return QueueLink(
             transport=transport, keys=self._keys, waiter=LoopWaiter(self._transport, self._keys, self._runtime),
             serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-            runtime=self._runtime, payload_limit=self._payload_limit,
+            runtime=self._runtime, payload_limit=self._payload_limit, partition=self._partition,
         )  # fmt: skip
 
     async def _open_here(self, connection: LoopConnection) -> None:
         """Connect the running event loop and start the queue's tasks in it."""
         TELEMETRY.detect_providers()
         transport = await self._open()
-        adder = self._make_adder(transport, self._add_call)
-        link = self._link_over(transport)
-        if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
-            try:
-                await dead_letters.declare_dead_letters(link, self.options)
-            except BaseException:
-                await transport.close()
-                raise
-            self._dead_letters_declared = True
+        try:
+            if not self._layout_known:
+                await self._find_partitions(transport)
+            for queue in self._parts:
+                await queue._declare(transport)
+        except BaseException:
+            await transport.close()
+            raise
         connection.transport = transport
-        connection.part(_ADDS, lambda _: adder)
+        for queue in self._parts:
+            await queue._begin_here(connection, transport)
+
+    @property
+    def _parts(self) -> Sequence[Queue[Any, Any]]:
+        """The queues that share this one's connection: its partitions, or the queue itself."""
+        return (self,) if self._partitions is None else self._partitions.queues
+
+    async def _find_partitions(self, transport: Transport) -> None:
+        names = await open_layout(transport, self._keys, self._wanted_partitions)
+        if names is not None:
+            if self.options.dead_letter_queue is not None:
+                raise UnsupportedOptionError(
+                    "dead_letter_queue", self.options.dead_letter_queue, "is not supported by partitioned queues"
+                )
+            self._partitions = PartitionedQueue(self, names)
+        self._layout_known = True
+
+    def _partition_queue(self, name: str, partition: Partition) -> Queue[DataT, ResultT]:
+        """Return a partition of this queue, as a queue that uses this one's connection."""
+        options = self.options
+        queue = type(self)(
+            name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
+            compression=options.compression, serializer=options.serializer, events=options.events,
+            durable=options.durable, middleware=options.middleware,
+        )  # fmt: skip
+        queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
+        queue._transport = self._transport
+        queue._link = queue._link_over(self._transport)
+        return queue
+
+    async def _forget_partitions(self) -> None:
+        """Disconnect after the queue was deleted: its next use finds or creates a layout."""
+        await self._transport.close()
+        self._transport = LoopTransport(f"queue {self.name!r}", self._open_here, self._runtime)
+        self._partitions, self._layout_known, self._link, self._adder = None, False, None, None
+
+    async def _declare(self, transport: Transport) -> None:
+        """Store the options of the queue that apply to all workers."""
+        if self.options.dead_letter_queue is not None and not self._dead_letters_declared:
+            await dead_letters.declare_dead_letters(self._link_over(transport), self.options)
+            self._dead_letters_declared = True
+
+    async def _begin_here(self, connection: LoopConnection, transport: Transport) -> None:
+        """Start the queue's tasks in the running event loop."""
+        link = self._link_over(transport)
+        connection.part((self, _ADDS), lambda _: self._make_adder(transport, self._add_call))
         if self._runtime is ASYNC_RUNTIME:
-            listing = connection.part(_LISTING, lambda _: queue_list.ExistingQueueTask(link))
+            listing = connection.part((self, _LISTING), lambda _: queue_list.ExistingQueueTask(link))
             listing.start()
             listing.end_with_loop()
         else:
             await queue_list.register_if_exists(link)
         if self._runtime is ASYNC_RUNTIME and self._may_suspend:
-            sweep = connection.part(_SWEEP, lambda _: SuspendTimeoutsTask(link))
+            sweep = connection.part((self, _SWEEP), lambda _: SuspendTimeoutsTask(link))
             sweep.start()
             sweep.end_with_loop()
 
@@ -242,7 +320,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _adder_here(self) -> Adder:
         """Return the adder of the running event loop."""
         connection = await self._transport.connected()
-        adder = connection.part(_ADDS, self._no_adder)
+        adder = connection.part((self, _ADDS), lambda transport: self._make_adder(transport, self._add_call))
         self._adder = adder
         return adder
 
@@ -257,18 +335,14 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
             return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), add_marked), confirmer)
 
-        adder = connection.part(durability, make)
+        adder = connection.part((self, durability), make)
         self._durable_adder = durability, connection, adder
         return adder
 
     async def _wake_ups(self) -> WakeUps:
         """Return the wake-ups of the running event loop, for fetches that wait."""
         connection = await self._transport.connected()
-        return connection.part(_WAKES, lambda transport: WakeUps(transport, self._keys, self._runtime))
-
-    @staticmethod
-    def _no_adder(_: Transport) -> Adder:
-        raise AssertionError("a connection is opened together with its adder")
+        return connection.part((self, _WAKES), lambda transport: WakeUps(transport, self._keys, self._runtime))
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -278,7 +352,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Queue {self.name!r}>"
+        return f"<Queue {self._shown_name!r}>"
 
     # -- adding -------------------------------------------------------------------------------------------
 
@@ -331,14 +405,18 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             reject_positional_options(misplaced)
         link = self._link
         if link is None or self._closed:
-            link = await self._connected()
+            link = await self._plain_link()
+            if link is None:
+                assert self._partitions is not None
+                queue = self._partitions.queue_of(self._options(cast("Mapping[str, Any]", options)))
+                return await queue.add(name, data, durable=durable, **options)
         job_options = self._options(cast("Mapping[str, Any]", options)) if options else self._defaults
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
         adder = self._adder
         if self._middleware:
-            job = NewJob(self.name, name, data, job_options)
+            job = NewJob(self._shown_name, name, data, job_options)
 
             async def add_one() -> Job[Any, Any]:
                 return await self._add_specially(link, name, job.data, job.with_headers(job_options), durability)
@@ -364,7 +442,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             await check_dependencies(link, (awaited,))
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
         if TELEMETRY.on:
-            now, result = await observed_add(adder.add, self.name, link.transport, row, options)
+            now, result = await observed_add(adder.add, self._shown_name, link.transport, row, options)
         else:
             now, result = await adder.add(row)
         if not link.is_listed:
@@ -399,12 +477,12 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             BulkAddError: If some jobs were not added, or may not have been. Its ``results`` has the job or the
                 exception per position.
         """
-        link = await self._connected()
+        link = await self._plain_link()
         durability = self._durable if durable is None else parse_durable(durable)
         if not self._middleware:
             return await self._add_all(link, jobs, durability)
         given = list(check_iterable("jobs", jobs, "jobs"))
-        new = [NewJob(self.name, *spec_of(job, i, self._defaults)) for i, job in enumerate(given)]
+        new = [NewJob(self._shown_name, *spec_of(job, i, self._defaults)) for i, job in enumerate(given)]
         if not new:
             return []
 
@@ -418,8 +496,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return await add_within(self._middleware, new, add_all, blocking=self._runtime is BLOCKING_RUNTIME)
 
     async def _add_all(
-        self, link: QueueLink, jobs: Iterable[Any], durability: Durability | None
+        self, link: QueueLink | None, jobs: Iterable[Any], durability: Durability | None
     ) -> list[Job[Any, Any]]:
+        if link is None:
+            assert self._partitions is not None
+            return await self._partitions.add_all(jobs, durability)
         if durability is not None:
             added = await self._add_bulk_durably(link, jobs, durability)
         else:
@@ -431,7 +512,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _run_bulk(self, bulk: BulkAdd) -> list[Job[Any, Any]]:
         if TELEMETRY.on:
-            return await observed("add_bulk", self.name, self._transport, bulk.rows, bulk.run)
+            return await observed("add_bulk", self._shown_name, self._transport, bulk.rows, bulk.run)
         return await bulk.run()
 
     async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:

@@ -23,7 +23,8 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError
+from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError, PartitionedQueueError
 
 __all__ = ["QueueEvent", "QueueEvents"]
 
@@ -125,6 +126,13 @@ class QueueEvents(AsyncOnly):
             self._check_loop()
             return
         opened = await self._open()
+        try:
+            names = await read_partitions(opened, self._keys)
+            if names is not None:
+                raise PartitionedQueueError(self.name, len(names), "QueueEvents")
+        except BaseException:
+            await opened.close()
+            raise
         if shares_client(opened) or hasattr(self._connection, "fcall"):
             # The client is used for other commands too, which a blocking read must not delay.
             self._shared = opened

@@ -58,6 +58,7 @@ __all__ = [
     "count_parked",
     "count_ranks",
     "create_budget",
+    "create_partitions",
     "dead_letter_queue",
     "delete_side_keys",
     "depend",
@@ -549,6 +550,11 @@ def delete_side_keys(*, ids: object) -> tuple[bytes]:
 def obliterate(*, force: object, batch: object, cursor: object, has_usage: object) -> tuple[bytes]:
     """Return the arguments of ``obliterate``."""
     return (pack((force, batch, cursor, has_usage)),)
+
+
+def create_partitions(*, layout: object) -> tuple[bytes]:
+    """Return the arguments of ``create_partitions``."""
+    return (pack((layout,)),)
 
 
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:

@@ -252,6 +252,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "clean_request": ("state", "grace", "cutoff", "batch", "want", "total"),
     "clean_jobs_request": ("ids", "states", "before", "total", "is_last"),
     "obliterate_request": ("force", "batch", "cursor", "has_usage"),
+    "create_partitions_request": ("layout",),
     "limit_queue_request": ("concurrency", "rate", "ttl"),
     "limit_group_request": ("key", "concurrency", "rate", "bucket"),
     "set_fair_limits_request": ("key", "weight", "concurrency", "rate", "max_backlog", "paused", "named", "hold"),

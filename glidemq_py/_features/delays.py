@@ -42,7 +42,7 @@ async def change_delay(self: Job[Any, Any, Any], delay: Milliseconds) -> None:
         JobStateError: If the job is active, has ended, or waits in its ordering group.
         JobNotFoundError: If the job does not exist.
     """
-    self._delay = await change_job_delay(self._link, self.id, delay)
+    self._delay = await change_job_delay(self._link, self._stored_id, delay)
 
 
 async def promote(self: Job[Any, Any, Any]) -> None:
@@ -52,5 +52,5 @@ async def promote(self: Job[Any, Any, Any]) -> None:
         JobStateError: If the job is not delayed.
         JobNotFoundError: If the job does not exist.
     """
-    await promote_job(self._link, self.id)
+    await promote_job(self._link, self._stored_id)
     self._delay = 0

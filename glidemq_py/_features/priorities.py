@@ -39,4 +39,4 @@ async def change_priority(self: Job[Any, Any, Any], priority: int) -> None:
         JobStateError: If the job is active, has ended, or waits in its ordering group.
         JobNotFoundError: If the job does not exist.
     """
-    self.priority = await change_job_priority(self._link, self.id, priority)
+    self.priority = await change_job_priority(self._link, self._stored_id, priority)

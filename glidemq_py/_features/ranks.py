@@ -66,7 +66,7 @@ async def change_rank(self: Job[Any, Any, Any], rank: int) -> None:
         JobStateError: If the job is active, has ended, or waits in its ordering group.
         JobNotFoundError: If the job does not exist.
     """
-    value = await change_job_rank(self._link, self.id, rank)
+    value = await change_job_rank(self._link, self._stored_id, rank)
     is_priority = 0 < value <= MAX_PRIORITY
     self.priority = MAX_PRIORITY + 1 - value if is_priority else 0
     self._rank = None if is_priority else value

@@ -62,10 +62,10 @@ async def revoke(self: Job[Any, Any, Any], *, states: str | Iterable[str] | None
         GlideMQValidationError: If a state is unknown.
         JobStateError: If the job is in none of ``states``. Nothing was changed.
     """
-    return await revoke_job(self._link, self.id, states)
+    return await revoke_job(self._link, self._stored_id, states)
 
 
 async def is_revoked(self: Job[Any, Any, Any]) -> bool:
     """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
-    reply: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self.id), "revoked")
+    reply: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), "revoked")
     return reply == b"1"

@@ -37,7 +37,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
     Raises:
         GlideMQError: If the signal is invalid; the attempt then fails with this error.
     """
-    token = run.job.id, run.attempt.entry, *run.attempt.token
+    token = run.job._stored_id, run.attempt.entry, *run.attempt.token
     if isinstance(signal, RateLimitError):
         ms = pause_ms if signal.delay is None else to_ms("delay", signal.delay)
         return working.delayed(*token, ms, 0, None)

@@ -51,6 +51,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     """The contents of a job, and what its handler can write: the common part of `Job` and `Message`."""
 
     id: str
+    _stored_id: str
+    """Id of the job in its keys and in server calls: `id`, or its part after the number of the partition."""
     name: str
     timestamp: int = 0
     attempts_made: int = 0
@@ -80,7 +82,9 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     def __init__(self, link: QueueLink[JobTransport], job_id: str, name: str) -> None:
         """Create a job; for queues and workers only."""
         self._link = link
-        self.id = job_id
+        self._stored_id = self.id = job_id
+        if link.partition is not None:
+            self.id = link.partition.id_of(job_id)
         self.name = name
 
     def _to_state(self) -> dict[str, Any]:
@@ -90,7 +94,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     @classmethod
     def _from_state(cls, link: QueueLink[JobTransport], state: Mapping[str, Any]) -> Self:
         """Create the job of another process's `_to_state`."""
-        job = cls(link, state["id"], state["name"])
+        job = cls(link, state["_stored_id"], state["name"])
         for name, value in state.items():
             setattr(job, name, value)
         return job
@@ -107,7 +111,8 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
     @property
     def queue_name(self) -> str:
         """Name of the job's queue."""
-        return self._link.keys.name
+        partition = self._link.partition
+        return self._link.keys.name if partition is None else partition.queue_name
 
     @property
     def data(self) -> DataT:
@@ -219,7 +224,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
             line = with_level(line, level)
             check_line("log line", line)
         check_int("keep", keep, 0, _MAX_SAFE_INTEGER)
-        await self._write(administration.append_job_log(self._link.keys.meta, self.id, line, keep, self._token))
+        await self._write(administration.append_job_log(self._link.keys.meta, self._stored_id, line, keep, self._token))
 
     async def update_progress(
         self, progress: float | str | Mapping[str, Any] | list[Any], message: str | None = None
@@ -241,7 +246,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         text = encode_json("progress", progress)
         if message is not None:
             check_line("progress message", message)
-        call = administration.update_job_progress(self._link.keys.meta, self.id, text, self._token, message)
+        call = administration.update_job_progress(self._link.keys.meta, self._stored_id, text, self._token, message)
         await self._write(call)
         self._progress_text, self._progress_message = text, (message,)
 
@@ -254,7 +259,9 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         """
         first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
         last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
-        reply = await self._link.transport.command("LRANGE", self._link.keys.log(self.id), str(first), str(last))
+        reply = await self._link.transport.command(
+            "LRANGE", self._link.keys.log(self._stored_id), str(first), str(last)
+        )
         return [line.decode("utf-8", "replace") for line in reply]
 
     def discard(self) -> None:

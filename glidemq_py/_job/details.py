@@ -49,6 +49,7 @@ class ReloadableJob(Protocol):
     """A `Job` or `Message`, as `reload` uses it."""
 
     id: str
+    _stored_id: str
     _link: QueueLink[JobTransport]
 
     def _apply(self, record: JobRecord) -> None: ...
@@ -64,7 +65,7 @@ async def reload(self: ReloadableJob) -> None:
     Raises:
         JobNotFoundError: If the job does not exist.
     """
-    record = await read_record(self._link, self.id)
+    record = await read_record(self._link, self._stored_id)
     if record is None:
         raise JobNotFoundError(self.id)
     self._apply(record)

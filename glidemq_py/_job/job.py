@@ -156,7 +156,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             StaleAttemptError: If the job is now locked by another worker.
         """
         text = encode_data(data, self._link.serializer, self._link.compression, self._link.payload_limit)
-        await self._write(administration.update_job_data(self._link.keys.meta, self.id, text, self._token))
+        await self._write(administration.update_job_data(self._link.keys.meta, self._stored_id, text, self._token))
         self._data = data.value if isinstance(data, PackedValue) else data
         self._data_text = text
 
@@ -164,7 +164,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
 
     async def get_state(self) -> JobState | None:
         """Return the job's current state; None if the job does not exist or its state is unknown to this version."""
-        reply = await self._link.transport.command("HGET", self._link.keys.job(self.id), "state")
+        reply = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), "state")
         try:
             return JobState(reply.decode()) if reply else None
         except ValueError:
@@ -197,7 +197,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             JobStateError: If the job has not failed.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self.id))
+        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self._stored_id))
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":
@@ -212,7 +212,9 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             JobStateError: If the job has not ended.
             JobNotFoundError: If the job does not exist.
         """
-        answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self.id, True))
+        answer = await self._link.transport.call(
+            administration.requeue_job(self._link.keys.meta, self._stored_id, True)
+        )
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":
@@ -230,7 +232,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             GlideMQValidationError: If a state is unknown.
             JobStateError: If the job is in none of ``states``. Nothing was changed.
         """
-        call = administration.remove(self._link.keys.meta, self.id, check_states(states))
+        call = administration.remove(self._link.keys.meta, self._stored_id, check_states(states))
         return await self._link.transport.call(call)
 
     async def wait_until_finished(self, timeout: Milliseconds = 30_000) -> ResultT:
@@ -244,7 +246,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
             JobNotFoundError: If the job does not exist.
             WaitTimeoutError: If the job did not end in time.
         """
-        outcome = await self._link.waiter.wait(self.id, to_ms("timeout", timeout, minimum=1))
+        outcome = await self._link.waiter.wait(self._stored_id, to_ms("timeout", timeout, minimum=1))
         if outcome.state == JobState.FAILED:
             raise JobFailedError(self.id, outcome.failed_reason or "", outcome.failed_type)
         return self._decode_result(outcome.returnvalue or "null")

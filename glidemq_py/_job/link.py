@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from typing_extensions import TypeVar
 
@@ -15,6 +15,9 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import JSON_SERIALIZER, PAYLOAD_LIMIT
 from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
 from glidemq_py.errors import JobNotFoundError, JobStateError
+
+if TYPE_CHECKING:
+    from glidemq_py._features.partitions.layout import Partition
 
 __all__ = ["ConnectedQueue", "Outcome", "QueueLink", "Waiter", "change_job"]
 
@@ -80,6 +83,8 @@ class QueueLink(Generic[TransportT]):
     """True if the handler of this link's jobs gets several at once."""
     no_continuations: str | None = None
     """Why this link's jobs do not support ``on_resume``; None if they do."""
+    partition: Partition | None = None
+    """Of a partitioned queue: which part of it this is; None = a queue by itself."""
 
 
 class ConnectedQueue(Protocol):

@@ -146,7 +146,7 @@ async def report_tokens(self: JobContents[Any, Any, Any], tokens: int) -> None:
         StaleAttemptError: If the job is now locked by another worker.
     """
     attempt, number = self._in_handler("report_tokens"), check_int("tokens", tokens, 0, MAX_COUNT)
-    await self._write(administration.record_tokens(self._link.keys.meta, self.id, number, self._token))
+    await self._write(administration.record_tokens(self._link.keys.meta, self._stored_id, number, self._token))
     attempt.tokens = number
 
 

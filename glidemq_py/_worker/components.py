@@ -17,6 +17,8 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._features.partitions.stored import read_partitions
 from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
@@ -44,6 +46,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = [
     "Closing",
+    "FoundPartitionsError",
     "Parts",
     "ServedQueue",
     "WorkerComponents",
@@ -69,6 +72,8 @@ class ServedQueue:
     keys: QueueKeys
     options: QueueOptions
     weight: int
+    partition: Partition | None = None
+    """Of a partitioned queue: which part of it this is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,8 @@ class WorkerComponents:
     """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
     weighted: bool = False
     """True if the queues have weights; False for strict order."""
+    partition: Partition | None = None
+    """Of a partitioned queue: which part of it ``keys`` are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,17 +228,38 @@ def link_over(transport: Transport, opening: WorkerComponents) -> QueueLink:
         loop=asyncio.get_running_loop(),
         has_batches=opening.options.batch is not None,
         no_continuations=None if opening.options.batch is None else NO_CONTINUATIONS,
+        partition=opening.partition,
     )  # fmt: skip
 
 
+class FoundPartitionsError(GlideMQError):
+    """The queue of a worker is partitioned: it must be opened with `open_lanes`.
+
+    Attributes:
+        names: names of the partitions.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
-    """Connect and start everything except fetching. ``stack`` closes the resources that outlive the components."""
+    """Connect and start everything except fetching. ``stack`` closes the resources that outlive the components.
+
+    Raises:
+        FoundPartitionsError: If the queue is partitioned. ``stack`` closes the connection.
+    """
     TELEMETRY.detect_providers()
     keys, options, listeners, consumer = opening.keys, opening.options, opening.listeners, opening.consumer
     queue_options = opening.queue_options
     source = opening.source or QueueSource(keys, consumer, options)
 
     async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
+        if opening.source is None:
+            names = await read_partitions(transport, keys)
+            if names is not None:
+                raise FoundPartitionsError(names)
         link = link_over(transport, opening)
         await source.open(link)
         return link, await source.declare_dead_letters(link, queue_options)

@@ -272,7 +272,7 @@ class FetchLoop:
                 reply, runs = None, list[Run]()
             else:
                 entries = [run.attempt.entry for run in call.known if run.attempt.entry]
-                ids = [run.job.id for run in call.known if not run.attempt.entry]
+                ids = [run.job._stored_id for run in call.known if not run.attempt.entry]
                 reply = await transport.call(source.reattach(entries, call.want, call.cursor, ids))
                 runs = self._runs(reply.jobs, reply.now)
         except Exception as error:
@@ -363,7 +363,7 @@ class FetchLoop:
         """Release fetched jobs unstarted, because this worker no longer fetches."""
         for run in runs:
             token = run.attempt.entry, *run.attempt.token
-            self.engine.attempt_ended(FinishedAttempt(working.released(run.job.id, *token), run, None, None))
+            self.engine.attempt_ended(FinishedAttempt(working.released(run.job._stored_id, *token), run, None, None))
 
     def _failed(self, call: Exchange | Invalidate | Reattach, error: Exception) -> None:
         """Process a failed call; the server may have executed it."""

@@ -174,7 +174,7 @@ class Heartbeat:
         ttl = max(self._lock_duration, 3 * int(_LONGEST_PAUSE_S * 1000))
         for start in range(0, max(1, len(runs)), _JOBS_A_CALL):
             part = runs[start : start + _JOBS_A_CALL]
-            jobs = [(r.job.id, r.attempt.entry, *r.attempt.token) for r in part]
+            jobs = [(r.job._stored_id, r.attempt.entry, *r.attempt.token) for r in part]
             reply = await self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
             if reply.commands and self._commands is not None:

@@ -22,11 +22,13 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
+from glidemq_py._features.partitions.stored import read_partitions
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.background import Background
 from glidemq_py._worker.components import (
+    FoundPartitionsError,
     Parts,
     ServedQueue,
     WorkerComponents,
@@ -39,6 +41,7 @@ from glidemq_py._worker.components import (
 )
 from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.opening import connect_patiently, entered
+from glidemq_py._worker.partitions import with_partitions
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
@@ -103,6 +106,12 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._stand_by()
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue; of a partition, that of the whole queue."""
+        partition = self.link.partition
+        return self.link.keys.name if partition is None else partition.queue_name
 
     async def open(self) -> None:
         """Prepare the server. Raises GlideMQError."""
@@ -246,7 +255,7 @@ class _Running:
         if queue is None and len(names) > 1:
             shown = ", ".join(map(repr, sorted(names)[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
             raise GlideMQValidationError("queue", None, f"job {job_id!r} runs in the queues {shown}; name one of them")
-        lanes = [lane for lane in self._lanes if lane.link.keys.name in names and queue in (None, lane.link.keys.name)]
+        lanes = [lane for lane in self._lanes if lane.queue_name in names and queue in (None, lane.queue_name)]
         return any(lane.runner.cancel(job_id) for lane in lanes)
 
 
@@ -358,18 +367,30 @@ async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts
         return await open_lanes(opening, stack)
     server = await _shared_server(opening)
     if server is None:
-        return await open_parts(opening, stack)
+        return await _open_one(opening, stack)
     reservation = reserve_read(server, WORKER_READS)
     if reservation is None:
         only = ServedQueue(opening.keys, opening.queue_options, 1)
         return await open_lanes(replace(opening, several=(only,)), stack)
     try:
-        parts = await open_parts(opening, stack)
+        parts = await _open_one(opening, stack)
     except BaseException:
         reservation.release()
         raise
-    stack.callback(reservation.release)
+    if isinstance(parts, Lanes):
+        reservation.release()
+    else:
+        stack.callback(reservation.release)
     return parts
+
+
+async def _open_one(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:
+    """Open a worker of one queue, which may be partitioned."""
+    try:
+        return await open_parts(opening, stack)
+    except FoundPartitionsError as found:
+        await stack.aclose()
+        return await open_lanes(with_partitions(opening, {opening.keys.name: found.names}), stack)
 
 
 async def _shared_server(opening: WorkerComponents) -> Hashable | None:
@@ -383,14 +404,27 @@ async def _shared_server(opening: WorkerComponents) -> Hashable | None:
     return found if isinstance(found, ConnectionOptions) and found.share_clients else None
 
 
+async def _layouts(transport: Transport, several: Sequence[ServedQueue]) -> dict[str, Sequence[str]]:
+    """Return the names of the partitions of each queue that has any."""
+    found: dict[str, Sequence[str]] = {}
+    unknown = [served.keys for served in several if served.partition is None]
+    for start in range(0, len(unknown), _OPENED_AT_ONCE):
+        page = unknown[start : start + _OPENED_AT_ONCE]
+        for keys, names in zip(page, await asyncio.gather(*(read_partitions(transport, k) for k in page)), strict=True):
+            if names is not None:
+                found[keys.name] = names
+    return found
+
+
 async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     """See `open_parts`."""
     TELEMETRY.detect_providers()
 
-    async def prepare(_: Transport) -> None:
-        return None
+    async def prepare(transport: Transport) -> dict[str, Sequence[str]]:
+        return await _layouts(transport, opening.several)
 
-    transport, _ = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
+    transport, layouts = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
+    opening = with_partitions(opening, layouts)
     label_log_records()
     if opening.sandbox is not None:
         stack.push_async_callback(opening.sandbox.close)
@@ -404,7 +438,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     channels = wake_channels_of(transport)
 
     def lane_of(position: int, served: ServedQueue) -> Lane:
-        of_queue = replace(opening, keys=served.keys, queue_options=served.options)
+        of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
         return Lane(
             opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight,
             channels=channels, context=context,

@@ -77,7 +77,9 @@ class Outcomes:
         attempt = run.attempt
         kept = run.options.remove_on_complete
         keep = 0 if kept is None else self._keep(run, kept)
-        return Completed(run.completion, run.job.id, attempt.entry, attempt.fence, attempt.processed_on, text, keep)
+        return Completed(
+            run.completion, run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, text, keep
+        )
 
     def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""
@@ -87,7 +89,7 @@ class Outcomes:
             limit = 0
         attempt = run.attempt
         return working.failed(
-            run.job.id,
+            run.job._stored_id,
             attempt.entry,
             attempt.fence,
             attempt.processed_on,
@@ -105,7 +107,7 @@ class Outcomes:
     def released(self, run: Run) -> Finished:
         """Return the row of a job that is released without counting an attempt."""
         attempt = run.attempt
-        return working.released(run.job.id, attempt.entry, attempt.fence, attempt.processed_on)
+        return working.released(run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on)
 
     def signalled(self, run: Run, signal: JobSignal) -> Finished:
         """Return the row of an attempt that ended with a signal.
@@ -121,9 +123,13 @@ class Outcomes:
 
     def _keep(self, run: Run, retention: Retention | None) -> working.Keep:
         """Convert a retention option to the form of the wire."""
+<<<<<<< HEAD
         if retention is True:
             return self.removal(run.job.id)
         return kept(retention) if isinstance(retention, bool | KeepJobs | None) else -retention
+=======
+        return self.removal(run.job._stored_id) if retention is True else kept(retention)
+>>>>>>> bda6c83f (Add partitioned queues: one logical queue over several slots)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
         return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)

@@ -15,6 +15,7 @@ __all__ = [
     "EventsLostError",
     "FairKeyFullError",
     "JobCostError",
+    "PartitionedQueueError",
     "QueueNotEmptyError",
     "ResultsLostError",
     "SchedulerBusyError",
@@ -170,6 +171,30 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "changed": "other writes to its queues were committed during every attempt; save again",
     "gap": "the record of its previously added jobs has expired",
 }
+
+
+class PartitionedQueueError(GlideMQError):
+    """The operation does not support queues with partitions; nothing was changed.
+
+    Attributes:
+        queue: name of the queue.
+        partitions: number of its partitions.
+        method: name of the method; None if something else needs a queue without partitions.
+    """
+
+    queue: str
+    partitions: int
+    method: str | None
+
+    def __init__(self, queue: str, partitions: int, method: str | None = None) -> None:
+        super().__init__(queue, partitions, method)
+        self.queue = queue
+        self.partitions = partitions
+        self.method = method
+
+    def __str__(self) -> str:
+        what = "this operation" if self.method is None else f"{self.method}()"
+        return f"queue {self.queue!r} has {self.partitions} partitions, which {what} does not support"
 
 
 class UnsupportedFeatureError(GlideMQError):

@@ -104,6 +104,9 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         durable: True if adds return only when the job is in the append-only file on the server's disk; or a
             `Durability`, also for replicas.
         middleware: Instances of `Middleware` around every add, the outermost first.
+        partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
+            (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
+            omitted.
 
     Raises:
         GlideMQValidationError: If an option is invalid. The message contains the option and its value.
@@ -123,6 +126,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         dead_letter_queue: DeadLetterInput = None,
         durable: DurableInput = None,
         middleware: Sequence[Middleware] | None = None,
+        partitions: int | None = None,
     ) -> None:
         self._core: QueueCore[DataT, ResultT] = QueueCore(
             name,
@@ -135,6 +139,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             dead_letter_queue=dead_letter_queue,
             durable=durable,
             middleware=middleware,
+            partitions=partitions,
         )
 
     def connect(self) -> None:

@@ -13,7 +13,7 @@ from tests.lua import wire_support
 from tests.lua.own_support import OwnQueue, library
 from tests.memory_client import MemoryClient
 
-FEATURE = "partitions:9.9"
+FEATURE = "telepathy:9.9"
 USE = f"""-- use_it: use the feature of the test.   KEYS 1 meta   -> 1
 G.export('use_it', {{}}, function(keys)
   G.use_feature(G.queue(keys[1]), '{FEATURE}')
@@ -31,8 +31,8 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Library:
     text = declared.read_text(encoding="utf-8")
     assert text.count("G.KNOWN_FEATURES = { ") == 1
     declared.write_text(text.replace("G.KNOWN_FEATURES = { ", f"G.KNOWN_FEATURES = {{ ['{FEATURE}'] = true, "))
-    (root / "features" / "partitions" / "functions").mkdir(parents=True)
-    (root / "features" / "partitions" / "functions" / "partitions.lua").write_text(USE)
+    (root / "features" / "telepathy" / "functions").mkdir(parents=True)
+    (root / "features" / "telepathy" / "functions" / "telepathy.lua").write_text(USE)
     return assemble(settable_clock=True, root=root)
 
 
@@ -102,7 +102,7 @@ def test_every_function_refuses_a_queue_with_an_unknown_feature(q: OwnQueue, lat
 def test_known_and_unknown_features_together(q: OwnQueue, later: NewerQueue) -> None:
     for listed, unknown in (
         (f"{FEATURE},groups:10.0", "groups:10.0"), ("groups:10.0", "groups:10.0"), ("groups", "groups"),
-        ("partitions:9.8", "partitions:9.8"), (",,x:1", "x:1"),
+        ("telepathy:9.8", "telepathy:9.8"), (",,x:1", "x:1"),
     ):  # fmt: skip
         q.redis("HSET", "meta", "features", listed)
         with pytest.raises(RespError, match=re.escape(f"unknown feature {unknown} of queue")):

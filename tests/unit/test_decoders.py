@@ -209,6 +209,13 @@ DECODERS = dict(
         one("_features.fallbacks:read_fallbacks", VALUES),
         one("_features.middleware.headers:read_headers", VALUES),
         one("_features.tags:read_tags", VALUES),
+        (
+            "_features.partitions.stored:parse_layout",
+            Decoder(
+                lambda text: of("_features.partitions.stored:parse_layout")("q", text),
+                as_json(["version", "names"]) | STORED,
+            ),
+        ),
         one("_core.log_lines:parse_log_line", TEXT | st.sampled_from(["[ERROR] ", "[WARNING]x", "[DEBUG]  y"])),
         one(
             "_features.failures.attempts:read_failed_attempts",

@@ -37,7 +37,7 @@ EXPORTED = {
     "JobNotLoadedError",
     "JobRevokedError", "MissingAwaitError",
     "JobStateError", "JobTimeoutError", "Lease", "LeaseLostError",
-    "LeaseOutcome", "LeaseReport", "LibraryError", "NoHandlerError", "PayloadTooLargeError",
+    "LeaseOutcome", "LeaseReport", "LibraryError", "NoHandlerError", "PartitionedQueueError", "PayloadTooLargeError",
     "PermissionDeniedError",
     "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
     "StagedWriteError", "StaleAttemptError",

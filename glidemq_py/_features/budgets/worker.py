@@ -62,7 +62,7 @@ class BudgetGate:
         self.met = True
 
         def start(run: Run) -> None:
-            key, verdict = verdicts.get(run.job.id, ("", ""))
+            key, verdict = verdicts.get(run.job._stored_id, ("", ""))
             if key:
                 run.job._budget_key = key
             if verdict == "ask":
@@ -114,6 +114,6 @@ class BudgetGate:
                 continue
             if usage is not None:
                 charges.append((row, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
-            elif key == self._link.keys.budget(job.id):
+            elif key == self._link.keys.budget(job._stored_id):
                 charges.append((row, key, False))  # the root job: its end starts the expiry of the budget
         return charges

@@ -199,19 +199,19 @@ async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: st
     member, is_remote = keys.member(dependency.id), dependency.queue != link.keys.name
     if is_remote:
         await check_dependencies(link, [{dependency.queue: [dependency.id]}])
-    answer = await link.transport.call(flows.add_dependency(link.keys.meta, job.id, member, policy))
+    answer = await link.transport.call(flows.add_dependency(link.keys.meta, job._stored_id, member, policy))
     if answer in ("gone", "unknown"):
         raise JobNotFoundError(job.id if answer == "gone" else dependency.id)
     if answer != "ok":
         raise JobStateError(job.id, answer, "add a dependency to")
     if not is_remote:
         return
-    (found,) = await _depend(link, dependency.queue, [(link.keys.member(job.id), [dependency.id])])
+    (found,) = await _depend(link, dependency.queue, [(link.keys.member(job._stored_id), [dependency.id])])
     if found.how == "gone":  # it was removed since the check
-        await link.transport.call(flows.remove_dependency(link.keys.meta, job.id, member))
+        await link.transport.call(flows.remove_dependency(link.keys.meta, job._stored_id, member))
         raise JobNotFoundError(dependency.id)
     if found.how != "open":
-        outcome = ChildOutcome(job.id, member, found.how, found.text, policy)
+        outcome = ChildOutcome(job._stored_id, member, found.how, found.text, policy)
         await link.transport.call(flows.children_ended(link.keys.meta, [outcome]))
 
 
@@ -240,7 +240,7 @@ async def get_dependencies(
 
 async def _dependencies_among(job: Job[Any, Any, Any], outcomes: Sequence[tuple[str, str]]) -> list[Dependency]:
     names = [name for member, _ in outcomes for name in (f"dependency:{member}", f"depdone:{member}")]
-    values = await job._link.transport.command("HMGET", job._link.keys.job(job.id), *names)
+    values = await job._link.transport.command("HMGET", job._link.keys.job(job._stored_id), *names)
     found: list[Dependency] = []
     for (member, outcome), policy, done in zip(outcomes, values[::2], values[1::2], strict=True):
         if policy is not None:
@@ -272,7 +272,7 @@ async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentIn
         (given,) = parse_dependencies("dependency", (dependency,))
         ref = given if given.queue else JobRef(self._link.keys.name, given.id)
     member = QueueKeys(self._link.keys.prefix, ref.queue).member(ref.id)
-    answer = await self._link.transport.call(flows.remove_dependency(self._link.keys.meta, self.id, member))
+    answer = await self._link.transport.call(flows.remove_dependency(self._link.keys.meta, self._stored_id, member))
     if answer == "gone":
         raise JobNotFoundError(self.id)
     if answer == "unknown":

@@ -124,5 +124,5 @@ async def get_failed_attempts(self: Job[Any, Any, Any]) -> list[FailedAttempt]:
     Returns:
         The attempts; an empty list if none has failed or the job does not exist.
     """
-    text = await self._link.transport.command("HGET", self._link.keys.job(self.id), FIELD)
+    text = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), FIELD)
     return read_failed_attempts(text.decode("utf-8", "replace")) if text else []

@@ -44,11 +44,11 @@ async def get_parents(self: Job[Any, Any, Any]) -> list[JobRef]:
     """Return the jobs that wait for this one; a node of a `FlowProducer.add_dag` may have several."""
     keys, transport = self._link.keys, self._link.transport
     names = ("parentId", "parentQueue", "parentIds", "parentQueues")
-    single, queue, ids, queues = await transport.command("HMGET", keys.job(self.id), *names)
+    single, queue, ids, queues = await transport.command("HMGET", keys.job(self._stored_id), *names)
     found = [JobRef(queue.decode(), single.decode())] if single and queue else []
     if not ids:
         return found
-    for member in await transport.command("SMEMBERS", keys.parents(self.id)):
+    for member in await transport.command("SMEMBERS", keys.parents(self._stored_id)):
         try:
             found.append(ref_of_member(member.decode()))
         except ValueError:
@@ -96,7 +96,7 @@ async def children_of(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]
     """Iterate over the children of a job: member, and outcome as in `Children`, with large ones read."""
     cursor, seen = "", set[str]()
     while True:
-        page = await job._link.transport.call(flows.children(job._link.keys.meta, job.id, cursor, _PAGE))
+        page = await job._link.transport.call(flows.children(job._link.keys.meta, job._stored_id, cursor, _PAGE))
         for member, outcome in page.rows:
             if member not in seen:
                 seen.add(member)
@@ -109,7 +109,7 @@ async def children_of(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]
 async def _large(job: Job[Any, Any, Any], member: str) -> str:
     """Return the result or failure of a child that was too large for its page."""
     keys, transport = job._link.keys, job._link.transport
-    outcome = await transport.command("HGET", f"{keys.stem}depvals:{job.id}", member)
+    outcome = await transport.command("HGET", f"{keys.stem}depvals:{job._stored_id}", member)
     return "" if outcome is None else str(outcome.decode())
 
 
@@ -158,7 +158,7 @@ async def move_to_waiting_children(self: Job[Any, Any, Any], *, next_step: str |
     """
     self._in_handler("move_to_waiting_children")
     after, replace = data_of_step(self, next_step, data)
-    found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self.id))
+    found = await self._link.transport.call(flows.open_children(self._link.keys.meta, self._stored_id))
     if found.failure:
         raise ChildFailedError(str(found.failure))
     if found.number:

@@ -79,7 +79,7 @@ async def get_cursor(self: Job[Any, Any, Any]) -> Any:
 
 async def _stored(job: JobContents[Any, Any, Any]) -> Any:
     link = job._link
-    text = await link.transport.command("HGET", link.keys.job(job.id), _FIELD)
+    text = await link.transport.command("HGET", link.keys.job(job._stored_id), _FIELD)
     return read_cursor("" if text is None else text.decode("utf-8", "replace"))
 
 
@@ -222,7 +222,7 @@ class JobIteration(Generic[ItemT]):
 
     async def _write(self, text: str) -> None:
         job = self._job
-        await job._write(administration.update_job_cursor(job._link.keys.meta, job.id, text, job._token))
+        await job._write(administration.update_job_cursor(job._link.keys.meta, job._stored_id, text, job._token))
 
     async def _close(self) -> None:
         """Close a generator, which may hold a connection to a database."""

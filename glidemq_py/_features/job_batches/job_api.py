@@ -15,7 +15,7 @@ __all__ = ["get_batch_ref"]
 
 async def get_batch_ref(self: Job[Any, Any, Any]) -> BatchRef | None:
     """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
-    value: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self.id), "jobBatch")
+    value: bytes | None = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), "jobBatch")
     if value is None:
         return None
     try:

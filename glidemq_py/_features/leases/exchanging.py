@@ -339,7 +339,7 @@ def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetC
         usage, key = job._usage, job._budget_key
         if usage is not None:
             charges.append((number, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
-        elif key == link.keys.budget(job.id):
+        elif key == link.keys.budget(job._stored_id):
             charges.append((number, key, False))
     return charges
 
@@ -350,7 +350,7 @@ async def _within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run],
     allowed: list[Run] = []
     refused: list[Report] = []
     for run in runs:
-        key, verdict = verdicts.get(run.job.id, ("", ""))
+        key, verdict = verdicts.get(run.job._stored_id, ("", ""))
         if key:
             run.job._budget_key = key
         if verdict == "ask":
@@ -365,8 +365,9 @@ async def _within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run],
         else:
             error = BudgetExceededError(run.job.id)
             row = working.failed(
-                run.job.id, attempt.entry, attempt.fence, attempt.processed_on, str(error), type(error).__name__,
-                stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail), permanent=True,
+                run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, str(error),
+                type(error).__name__, stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail),
+                permanent=True,
             )  # fmt: skip
         refused.append(Report(row, 0, run))
     if refused:
@@ -423,4 +424,4 @@ def facts_of(run: Run) -> LeaseFacts:
     timeout, remove = options.timeout, options.remove_on_complete
     limit = attempt.processed_on + to_ms("timeout", timeout) if timeout else 0
     keep = 0 if remove is None else kept(remove)
-    return LeaseFacts(run.job.id, attempt.entry, attempt.fence, attempt.processed_on, limit, keep)
+    return LeaseFacts(run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, limit, keep)

@@ -11,7 +11,7 @@ from binascii import crc_hqx
 from bisect import bisect_right
 from hashlib import blake2b
 from itertools import pairwise, product
-from typing import Final
+from typing import Final, NamedTuple
 
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import NAME_LENGTH, validate_queue_name
@@ -19,6 +19,7 @@ from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
     "MAX_PARTITIONS",
+    "Partition",
     "hash_slot",
     "partition_id",
     "partition_names",
@@ -112,3 +113,19 @@ def split_partition_id(job_id: str) -> tuple[int, str]:
     """Return the partition and the partition's own id of an id of the logical queue: inverse of `partition_id`."""
     match = _PARTITIONED_ID.fullmatch(job_id)
     return (0, job_id) if match is None else (int(match[1]), match[2])
+
+
+class Partition(NamedTuple):
+    """One part of a partitioned queue.
+
+    Attributes:
+        number: number of the partition, from 0.
+        queue_name: name of the partitioned queue.
+    """
+
+    number: int
+    queue_name: str
+
+    def id_of(self, job_id: str) -> str:
+        """Return the id in the partitioned queue of a job of this partition."""
+        return partition_id(self.number, job_id)

@@ -58,7 +58,7 @@ async def stream(self: JobContents[Any, Any, Any], chunk: Mapping[str, str | flo
     """
     fields = _flat(chunk)
     most = check_int("keep", keep, 0, 2**31)
-    call = _append(self._link.keys.meta, self.id, self._token, most, fields)
+    call = _append(self._link.keys.meta, self._stored_id, self._token, most, fields)
     status, entry = await self._link.transport.call(call)
     if status is AttemptStatus.GONE:
         raise JobNotFoundError(self.id)

@@ -212,7 +212,7 @@ async def wait_for_signal(
     found = [signal for signal in self.signals if signal.name == name]
     if len(found) <= returned:
         # The signal may have come while the handler ran, or before its first run.
-        reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self.id), "0", "-1")
+        reply = await self._link.transport.command("LRANGE", self._link.keys.signals(self._stored_id), "0", "-1")
         received = parse_signals(item.decode("utf-8", "replace") for item in reply)
         found = [signal for signal in received if signal.name == name]
     if len(found) <= returned:

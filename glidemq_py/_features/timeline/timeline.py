@@ -128,4 +128,4 @@ async def get_timeline(self: Job[Any, Any, Any]) -> list[TimelineEntry]:
 
     `Queue.set_timeline` turns the recording on. Changes by Node clients are not recorded.
     """
-    return await read_job_timeline(self._link, self.id)
+    return await read_job_timeline(self._link, self._stored_id)

@@ -70,7 +70,7 @@ async def report_usage(
         await link.transport.call(registry_add(registry, (link.keys.name,)))
         link.has_usage = True
     row = _row(usage)
-    status, first = await link.transport.call(calls.report_usage(link.keys.meta, self.id, row, self._token))
+    status, first = await link.transport.call(calls.report_usage(link.keys.meta, self._stored_id, row, self._token))
     self._check_status(status)
     if first:
         # Register again once per minute: another client may have obliterated the queue.

@@ -39,4 +39,4 @@ async def store_vector(self: JobContents[Any, Any, Any], field: str, embedding: 
     """
     vector = encode_vector("embedding", embedding)
     name = check_field("field", field)
-    await self._write(_store(self._link.keys.meta, self.id, name, vector, self._token))
+    await self._write(_store(self._link.keys.meta, self._stored_id, name, vector, self._token))

@@ -207,6 +207,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { force = r[1], batch = r[2], cursor = r[3], has_usage = r[4] }
   end,
+  create_partitions = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { layout = r[1] }
+  end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
     return { concurrency = r[1], rate = r[2], ttl = r[3] }

@@ -1,0 +1,466 @@
+"""The methods of a `Queue` that has partitions: each calls those of the partitions, which are plain queues.
+
+A queue knows whether it has partitions when it has read the layout, at its first call. `over_partitions` therefore
+wraps the methods of `Queue`: the plain method runs first, checks its arguments, and asks for the connection. If the
+queue turns out to be partitioned, the same method of `PartitionedQueue` runs instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields, replace
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, spec_of
+from glidemq_py._client.runtime import ASYNC_RUNTIME
+from glidemq_py._core.checks import check_int, check_iterable
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import JobCounts, WorkerInfo
+from glidemq_py._core.names import parse_job_id
+from glidemq_py._features import queue_list
+from glidemq_py._features.durability.options import Durability
+from glidemq_py._features.partitions.layout import Partition, partition_of_key
+from glidemq_py._features.partitions.routing import candidates, routing_key
+from glidemq_py._job.job import Job
+from glidemq_py._job.reading import between, listable
+from glidemq_py.errors import (
+    BulkAddError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobNotFoundError,
+    JobStateError,
+    PartitionedQueueError,
+)
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+
+__all__ = ["PartitionedQueue", "over_partitions"]
+
+T = TypeVar("T")
+QueueT = TypeVar("QueueT", bound="type[Any]")
+
+_BY_ID: Final = (
+    "change_delay", "change_priority", "change_rank", "discard", "get_job", "get_job_attempts", "get_job_logs",
+    "get_job_timeline", "get_suspend_info", "promote", "read_stream", "remove", "revoke", "signal",
+)  # fmt: skip
+"""Methods whose first argument is the id of a job."""
+_BY_KEY: Final = (
+    "get_deduplication_job", "get_fair_key", "get_group", "get_job_scheduler", "pause_fair_key", "rate_limit_group",
+    "remove_deduplication", "remove_job_scheduler", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
+)  # fmt: skip
+"""Methods whose first argument chooses the partition as the routing key of a job does."""
+_SETTINGS: Final = (
+    "remove_failure_policy", "remove_stalled_policy", "reset_failure_stats", "set_attempt_history",
+    "set_event_retention", "set_failure_policy", "set_metrics_by_name", "set_result_retention", "set_stalled_policy",
+    "set_timeline", "pause",
+)  # fmt: skip
+"""Methods that are called for every partition, partition 0 last."""
+_OF_FIRST: Final = (
+    "get_attempt_history", "get_event_retention", "get_failure_policy", "get_features", "get_metrics_by_name_setting",
+    "get_result_retention", "get_stalled_policy", "get_timeline_setting", "is_paused",
+)  # fmt: skip
+"""Methods that read what `_SETTINGS` have written."""
+_COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
+"""Methods whose first argument is the maximum number of jobs, 0 = all, and which return a number of jobs."""
+_IN_TURN: Final = ("iter_failures", "iter_fair_keys", "iter_jobs", "iter_search_jobs")
+"""Methods that iterate over something of all partitions, one after the other."""
+_OWN: Final = frozenset(("add", "add_bulk", "close", "connect"))
+"""Methods of `Queue` that know of partitions by themselves."""
+_POSITION: Final = re.compile(r"jobs\[(\d+)\]")
+
+
+class PartitionedQueue:
+    """The partitions of a queue.
+
+    Args:
+        home: The queue of the user.
+        names: Names of the partitions.
+    """
+
+    def __init__(self, home: Queue[Any, Any], names: Sequence[str]) -> None:
+        self._home = home
+        self.queues: tuple[Queue[Any, Any], ...] = tuple(
+            home._partition_queue(name, Partition(number, home.name)) for number, name in enumerate(names)
+        )
+        self._turn = 0
+
+    # -- choosing partitions --------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        """Return the partition of the next job, or jobs, without a routing key."""
+        self._turn = (self._turn + 1) % len(self.queues)
+        return self._turn
+
+    def partition_of(self, key: str | None) -> int:
+        """Return the partition of a new job with this routing key; None = without one."""
+        return self._next() if key is None else partition_of_key(key, len(self.queues))
+
+    async def _locate(self, job_id: object) -> tuple[Queue[Any, Any], str]:
+        """Return the partition of a job and the job's id in it. Jobs of other clients may need a read."""
+        found = candidates(parse_job_id(job_id), len(self.queues))
+        for number, own in found[:-1]:
+            link = await self.queues[number]._connected()
+            if await link.transport.command("EXISTS", link.keys.job(own)):
+                return self.queues[number], own
+        number, own = found[-1]
+        if len(found) > 1:
+            link = await self.queues[number]._connected()
+            if not await link.transport.command("EXISTS", link.keys.job(own)):
+                number, own = found[0]  # the place of a job that does not exist
+        return self.queues[number], own
+
+    async def _each(self, method: str, *args: Any, **options: Any) -> list[Any]:
+        """Call a method of every partition; return the results in the order of the partitions."""
+        return await self._together(getattr(queue, method)(*args, **options) for queue in self.queues)
+
+    async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        if self._home._runtime is ASYNC_RUNTIME:
+            return list(await asyncio.gather(*calls))
+        return [await call for call in calls]
+
+    async def run(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Call the method of this name for the partitions that it concerns."""
+        if method in _BY_ID:
+            return await self._by_id(method, *args, **options)
+        if method in _BY_KEY:
+            first = next(iter((*args, *options.values())))
+            return await getattr(self.queues[self.partition_of(str(first))], method)(*args, **options)
+        if method in _SETTINGS:
+            for queue in reversed(self.queues):
+                await getattr(queue, method)(*args, **options)
+            return None
+        if method in _OF_FIRST:
+            return await getattr(self.queues[0], method)(*args, **options)
+        if method in _COUNTED:
+            return await self._counted(method, *args, **options)
+        own: Callable[..., Awaitable[Any]] | None = getattr(self, method, None)
+        if own is None:
+            raise PartitionedQueueError(self._home.name, len(self.queues), method)
+        return await own(*args, **options)
+
+    async def iterate(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        """Iterate over what the method of this name yields for each partition."""
+        if method == "stream":
+            queue, own = await self._locate(args[0] if args else options["job_id"])
+            rest = {name: value for name, value in options.items() if name != "job_id"}
+            async with aclosing(cast("AsyncGenerator[Any]", queue.stream(own, *args[1:], **rest))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        if method not in _IN_TURN:
+            raise PartitionedQueueError(self._home.name, len(self.queues), method)
+        for number, queue in enumerate(self.queues):
+            async with aclosing(cast("AsyncGenerator[Any]", getattr(queue, method)(*args, **options))) as found:
+                async for each in found:
+                    yield self._shown(number, each) if method == "iter_failures" else each
+
+    def _shown(self, number: int, record: Any) -> Any:
+        return replace(record, job_id=Partition(number, self._home.name).id_of(record.job_id))
+
+    async def _by_id(self, method: str, job_id: object, *args: Any, **options: Any) -> Any:
+        queue, own = await self._locate(job_id)
+        try:
+            return await getattr(queue, method)(own, *args, **options)
+        except JobNotFoundError as error:
+            if error.job_id == own:
+                raise JobNotFoundError(str(job_id)) from None
+            raise
+        except JobStateError as error:
+            if error.job_id == own and error.args[3] is None:
+                raise JobStateError(str(job_id), error.state, error.action) from None
+            raise
+
+    async def _counted(self, method: str, count: int = 0, **options: Any) -> int:
+        want = check_int("count", count, 0, 2**53)
+        done = 0
+        for queue in self.queues:
+            done += await getattr(queue, method)(want and want - done, **options)
+            if want and done >= want:
+                break
+        return done
+
+    # -- adding ---------------------------------------------------------------------------------------------
+
+    def queue_of(self, options: JobOptions) -> Queue[Any, Any]:
+        """Return the partition of a new job. Raises the errors of `routing_key`."""
+        return self.queues[self.partition_of(routing_key(options))]
+
+    async def add_all(self, jobs: Iterable[Any], durability: Durability | None) -> list[Job[Any, Any]]:
+        """Add the jobs of a bulk: one bulk per partition.
+
+        Raises:
+            GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
+            BulkAddError: If some jobs were not added, or may not have been.
+        """
+        given = list(check_iterable("jobs", jobs, "jobs"))
+        positions = self._divide(given)
+        parts: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
+        for number, mine in positions.items():
+            parts.append((mine, await self._bulk(number, [given[i] for i in mine], mine, durability)))
+        results: list[Any] = [None] * len(given)
+        failed: GlideMQError | None = None
+        for (mine, _), added in zip(parts, await self._together(_settled(call) for _, call in parts), strict=True):
+            if isinstance(added, BulkAddError):
+                failed, found = added, added.results
+            elif isinstance(added, GlideMQError):
+                failed, found = added, [added] * len(mine)
+            else:
+                found = cast("Sequence[object]", added)
+            for i, result in zip(mine, found, strict=True):
+                results[i] = result
+        if failed is not None:
+            raise BulkAddError(results) from (failed.__cause__ if isinstance(failed, BulkAddError) else failed)
+        return results
+
+    def _divide(self, jobs: Sequence[Any]) -> dict[int, list[int]]:
+        """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk."""
+        defaults = self._home._defaults
+        default_key = routing_key(defaults)
+        divided: dict[int, list[int]] = {}
+        turn = left = 0
+        for i, job in enumerate(jobs):
+            key = default_key
+            if not (isinstance(job, tuple) and len(job) == 2):
+                try:
+                    key = routing_key(spec_of(job, i, defaults)[2])
+                except GlideMQValidationError as error:
+                    raise _at(error, i) from None
+            if key is not None:
+                number = partition_of_key(key, len(self.queues))
+            else:
+                if not left:
+                    turn, left = self._next(), CHUNK_ROWS
+                number, left = turn, left - 1
+            divided.setdefault(number, []).append(i)
+        return divided
+
+    async def _bulk(
+        self, number: int, jobs: list[Any], positions: list[int], durability: Durability | None
+    ) -> Awaitable[list[Job[Any, Any]]]:
+        """Check the jobs of one partition and return the call that adds them."""
+        queue = self.queues[number]
+        link = await queue._connected()
+        try:
+            bulk = BulkAdd(link, jobs, queue._defaults, not queue.options.events, queue._add_call)
+        except GlideMQValidationError as error:
+            found = _POSITION.match(error.option)
+            raise error if found is None else _at(error, positions[int(found[1])]) from None
+        if durability is not None:
+            return queue._add_all(link, jobs, durability)
+        return self._run_bulk(queue, bulk)
+
+    @staticmethod
+    async def _run_bulk(queue: Queue[Any, Any], bulk: BulkAdd) -> list[Job[Any, Any]]:
+        link = await queue._connected()
+        added = await queue._run_bulk(bulk)
+        if not link.is_listed and added:
+            await queue_list.register(link)
+        return added
+
+    async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
+        """See `Queue.add_and_wait`."""
+        queue = self.queue_of(self._home._options(options))
+        return await queue.add_and_wait(name, data, wait_timeout=wait_timeout, **options)
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def get_job_counts(self) -> JobCounts:
+        """See `Queue.get_job_counts`; the sum over the partitions."""
+        counts: list[JobCounts] = await self._each("get_job_counts")
+        sums = {
+            each.name: sum(getattr(count, each.name) for count in counts)
+            for each in fields(JobCounts)
+            if each.name != "paused"
+        }
+        return JobCounts(**sums, paused=counts[0].paused)
+
+    get_job_count_by_types = get_job_counts
+
+    async def count(self) -> int:
+        """See `Queue.count`."""
+        return sum(await self._each("count"))
+
+    async def get_rank_counts(self) -> dict[int, int]:
+        """See `Queue.get_rank_counts`."""
+        sums: dict[int, int] = {}
+        for counts in await self._each("get_rank_counts"):
+            for rank, count in counts.items():
+                sums[rank] = sums.get(rank, 0) + count
+        return dict(sorted(sums.items(), reverse=True))
+
+    async def get_jobs(self, state: str, start: int = 0, end: int = -1, **options: Any) -> list[Job[Any, Any]]:
+        """See `Queue.get_jobs`; positions count the jobs of all partitions, one after the other."""
+        if options.get("tags"):
+            return await between(self._home.iter_jobs(state, **options), start, end)
+        return await self._slice("get_jobs", listable(state), start, end, lambda queue, first, last: queue.get_jobs(
+            state, first, last, **options))  # fmt: skip
+
+    async def get_suspended_jobs(self, start: int = 0, end: int = -1, **options: Any) -> list[Job[Any, Any]]:
+        """See `Queue.get_suspended_jobs`; one partition after the other."""
+        return await self._slice("get_suspended_jobs", "suspended", start, end, lambda queue, first, last: (
+            queue.get_suspended_jobs(first, last, **options)))  # fmt: skip
+
+    async def _slice(
+        self, method: str, state: str, start: int, end: int,
+        read: Callable[[Queue[Any, Any], int, int], Awaitable[list[Job[Any, Any]]]],
+    ) -> list[Job[Any, Any]]:  # fmt: skip
+        first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
+        counts: list[JobCounts] = await self._each("get_job_counts")
+        found: list[Job[Any, Any]] = []
+        before = 0
+        for queue, count in zip(self.queues, counts, strict=True):
+            number: int = getattr(count, state.replace("-", "_"))
+            if last != -1 and before > last:
+                break
+            if before + number > first:
+                found += await read(queue, max(0, first - before), -1 if last == -1 else last - before)
+            before += number
+        return found
+
+    async def search_jobs(self, *args: Any, **options: Any) -> list[Job[Any, Any]]:
+        """See `Queue.search_jobs`."""
+        given = dict(zip(("state", "name", "data", "limit"), args, strict=False)) | options
+        most = given.pop("limit", 100)
+        found: list[Job[Any, Any]] = []
+        for queue in self.queues:
+            found += await queue.search_jobs(**given, limit=most - len(found))
+            if len(found) >= most:
+                break
+        return found
+
+    async def get_failures(self, **options: Any) -> list[Any]:
+        """See `Queue.get_failures`; one partition after the other."""
+        limit = options.pop("limit", 100)
+        found: list[Any] = []
+        for number, queue in enumerate(self.queues):
+            mine = await queue.get_failures(**options, limit=limit - len(found))
+            found += [self._shown(number, each) for each in mine]
+            if len(found) >= limit:
+                break
+        return found
+
+    async def get_workers(self) -> list[WorkerInfo]:
+        """See `Queue.get_workers`; each worker once, with its jobs of all partitions."""
+        found: dict[str, WorkerInfo] = {}
+        for workers in await self._each("get_workers"):
+            for worker in workers:
+                known = found.get(worker.id)
+                found[worker.id] = worker if known is None else replace(
+                    known, started_at=min(known.started_at, worker.started_at), age=max(known.age, worker.age),
+                    active_jobs=known.active_jobs + worker.active_jobs,
+                )  # fmt: skip
+        return sorted(found.values(), key=lambda worker: worker.started_at)
+
+    async def get_job_schedulers(self) -> list[Any]:
+        """See `Queue.get_job_schedulers`."""
+        return [each for found in await self._each("get_job_schedulers") for each in found]
+
+    get_repeatable_jobs = get_job_schedulers
+
+    # -- administration ---------------------------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """See `Queue.resume`."""
+        for queue in self.queues:
+            await queue.resume()
+
+    async def drain(self, **options: Any) -> int:
+        """See `Queue.drain`."""
+        return sum(await self._each("drain", **options))
+
+    async def clean(self, grace: Any, limit: int = 1_000, state: str = "completed") -> list[str]:
+        """See `Queue.clean`."""
+        found: list[str] = []
+        for queue, number in zip(self.queues, range(len(self.queues)), strict=True):
+            if len(found) >= limit:
+                break
+            part = Partition(number, self._home.name)
+            found += [part.id_of(job_id) for job_id in await queue.clean(grace, limit - len(found), state)]
+        return found
+
+    async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
+        """See `Queue.obliterate`; the layout is deleted last."""
+        if not force:
+            active = (await self.get_job_counts()).active
+            if active:
+                raise JobStateError(
+                    "*", "active", "obliterate",
+                    f"cannot obliterate queue {self._home.name!r}: {active} of its jobs are active. Close or pause its "
+                    "workers and wait until their jobs have ended; or use force=True, which deletes active jobs too",
+                )  # fmt: skip
+        deleted = 0
+        for queue in reversed(self.queues):
+            deleted += await queue.obliterate(force=force, scan=scan)
+        await self._home._forget_partitions()
+        return deleted
+
+
+async def _settled(call: Awaitable[T]) -> T | GlideMQError:
+    try:
+        return await call
+    except GlideMQError as error:
+        return error
+
+
+def _at(error: GlideMQValidationError, position: int) -> GlideMQValidationError:
+    """Let the error name the position of the job in the whole bulk."""
+    where = f"jobs[{position}]"
+    replaced = _POSITION.sub(where, error.option, count=1)
+    error.option = replaced if replaced.startswith(where) else f"{where}.{error.option}"
+    error.args = (error.option, *error.args[1:])
+    return error
+
+
+def over_partitions(queue_type: QueueT) -> QueueT:
+    """Let the public methods of `Queue` be those of `PartitionedQueue` if the queue is partitioned."""
+    for name, method in list(vars(queue_type).items()):
+        if name.startswith("_") or name in _OWN or not callable(method):
+            continue
+        wrapped = _awaited(name, method) if iscoroutinefunction(method) else _iterated(name, method)
+        setattr(queue_type, name, wrapped)
+    return queue_type
+
+
+def _awaited(name: str, method: Any) -> Any:
+    @wraps(method)
+    async def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        if self._partitions is None:
+            try:
+                return await method(self, *args, **options)
+            except PartitionedQueueError as error:
+                if self._partitions is None or error.method is not None:
+                    raise
+        return await self._partitions.run(name, args, options)
+
+    return delegating
+
+
+def _iterated(name: str, method: Any) -> Any:
+    async def chosen(self: Any, plain: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        if self._partitions is None:
+            try:
+                async with aclosing(plain) as found:
+                    async for each in found:
+                        yield each
+                return
+            except PartitionedQueueError:
+                if self._partitions is None:
+                    raise
+        async with aclosing(self._partitions.iterate(name, args, options)) as found:
+            async for each in found:
+                yield each
+
+    @wraps(method)
+    def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        plain = method(self, *args, **options)
+        if not hasattr(plain, "__aiter__") or (self._link is not None and self._partitions is None):
+            return plain
+        return chosen(self, plain, args, options)
+
+    return delegating

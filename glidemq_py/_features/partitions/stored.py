@@ -1,0 +1,84 @@
+"""The layout of a partitioned queue as the server stores it: the field `partitions` of the meta key of partition 0."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core import json_text as json
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.names import validate_queue_name
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, partition_names
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, SerializationError, UnsupportedFeatureError
+
+__all__ = ["FIELD", "create_partitions", "open_layout", "parse_layout", "read_partitions"]
+
+FIELD: Final = "partitions"
+"""Field of the meta key."""
+_VERSION: Final = 1
+_OPTION: Final = "partitions"
+
+
+def layout_text(names: tuple[str, ...]) -> str:
+    """Return the text of a layout: the inverse of `parse_layout`."""
+    return json.dumps({"version": _VERSION, "names": list(names)})
+
+
+def parse_layout(queue: str, text: str) -> tuple[str, ...]:
+    """Return the names of the partitions of a stored layout.
+
+    Raises:
+        UnsupportedFeatureError: A later version of this package wrote it.
+        GlideMQError: It is damaged.
+    """
+    try:
+        read: Any = json.loads(text)
+    except SerializationError:
+        read = None
+    layout = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    version, names = layout.get("version"), layout.get("names")
+    if isinstance(version, int) and version > _VERSION:
+        raise UnsupportedFeatureError(queue, "partitions", f"with layouts of version {version}")
+    listed = cast("list[object]", names) if isinstance(names, list) else []
+    if version != _VERSION or not 2 <= len(listed) <= MAX_PARTITIONS or listed[0] != queue:
+        raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: {text[:200]!r}")
+    try:
+        found = tuple(validate_queue_name(name) for name in listed)
+    except GlideMQValidationError as error:
+        raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: {error}") from error
+    if len(set(found)) < len(found):
+        raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: a name occurs twice")
+    return found
+
+
+def create_partitions(meta: str, layout: str) -> Call[bytes]:
+    """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs."""
+    return Call("create_partitions", meta, requests.create_partitions(layout=layout), bytes, repeatable=True)
+
+
+async def read_partitions(transport: JobTransport, keys: QueueKeys) -> tuple[str, ...] | None:
+    """Return the names of the queue's partitions, or None. Raises the errors of `parse_layout`."""
+    found: bytes | None = await transport.command("HGET", keys.meta, FIELD)
+    return None if not found else parse_layout(keys.name, found.decode("utf-8", "replace"))
+
+
+async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int | None) -> tuple[str, ...] | None:
+    """Return the names of the queue's partitions, after creating them if ``partitions`` is at least 2.
+
+    Raises:
+        GlideMQValidationError: The queue has another number of partitions, or has jobs and no partitions.
+        GlideMQError: The stored layout is damaged.
+    """
+    found = await read_partitions(transport, keys)
+    if found is None and partitions is not None and partitions > 1:
+        layout = layout_text(partition_names(keys.name, partitions))
+        stored = await transport.call(create_partitions(keys.meta, layout))
+        if not stored:
+            raise GlideMQValidationError(_OPTION, partitions, f"queue {keys.name!r} has jobs and is not partitioned")
+        found = parse_layout(keys.name, stored.decode("utf-8", "replace"))
+    if partitions is not None and partitions != len(found or (keys.name,)):
+        count = "1 partition" if found is None else f"{len(found)} partitions"
+        raise GlideMQValidationError(_OPTION, partitions, f"queue {keys.name!r} has {count}")
+    return found

@@ -1,0 +1,62 @@
+"""The partitions among the queues of a worker: each is a lane, and together they have the weight of their queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._worker.components import ServedQueue, WorkerComponents
+from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
+
+__all__ = ["with_partitions"]
+
+
+def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:
+    """Return the worker with the partitions of its queues in place of those queues.
+
+    Args:
+        opening: The worker; without ``several``, of its only queue.
+        layouts: Names of the partitions of each queue that has any.
+
+    Raises:
+        UnsupportedOptionError: If the worker has an option that needs a queue without partitions.
+        GlideMQValidationError: If the queues are served in strict order.
+    """
+    if not layouts:
+        return opening
+    several = opening.several or (ServedQueue(opening.keys, opening.queue_options, 1),)
+    first = next(iter(layouts))
+    if len(several) > 1 and not opening.weighted:
+        raise GlideMQValidationError(
+            "queue_name", [queue.keys.name for queue in several],
+            f"must be a mapping of names to weights: {first!r} is partitioned, which strict order does not support",
+        )  # fmt: skip
+    _check_options(opening, first)
+    # Each queue keeps its share: its weight is divided by the number of its partitions, and all become integers.
+    common = math.lcm(*(len(names) for names in layouts.values()))
+    lanes: list[ServedQueue] = []
+    for queue in several:
+        names = layouts.get(queue.keys.name)
+        if names is None:
+            lanes.append(replace(queue, weight=queue.weight * common))
+            continue
+        weight = queue.weight * common // len(names)
+        lanes += (
+            ServedQueue(QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name))
+            for number, name in enumerate(names)
+        )
+    return replace(opening, several=tuple(lanes), weighted=True)
+
+
+def _check_options(opening: WorkerComponents, name: str) -> None:
+    given = {
+        "limiter": opening.options.limiter, "token_limiter": opening.options.token_limiter,
+        "batch": opening.options.batch, "dead_letter_queue": opening.queue_options.dead_letter_queue,
+        "sandbox": opening.sandbox,
+    }  # fmt: skip
+    for option, value in given.items():
+        if value is not None:
+            raise UnsupportedOptionError(option, value, f"is not supported: queue {name!r} is partitioned")

@@ -1,0 +1,396 @@
+"""Partitioned queues: layout, routing, ids, and the methods of `Queue` over all partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from glidemq_py import (
+    BulkAddError,
+    GlideMQError,
+    GlideMQValidationError,
+    Job,
+    JobNotFoundError,
+    JobStateError,
+    Middleware,
+    NewJob,
+    PartitionedQueueError,
+    Queue,
+    QueueEvents,
+    UnsupportedOptionError,
+    Worker,
+    sync,
+)
+from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
+from glidemq_py.testing import RespClient
+from tests.server.worker_support import EventRecorder, with_timeout
+
+
+def keyed(partition: int, partitions: int, prefix: str = "k") -> str:
+    """Return a routing key of a partition."""
+    return next(f"{prefix}{n}" for n in range(10_000) if partition_of_key(f"{prefix}{n}", partitions) == partition)
+
+
+def id_in(partition: int, partitions: int) -> str:
+    return keyed(partition, partitions, "order-")
+
+
+# -- the layout -----------------------------------------------------------------------------------------------
+
+
+async def test_the_layout_is_stored_once_and_found_by_others(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue, Queue(queue_name, url) as other:
+        await queue.add_bulk([("n", None, {"ordering": {"key": keyed(at, 3)}}) for at in range(3)])
+        assert await other.count() == 3
+        assert list(await other.get_features()) == ["partitions"]
+    for name in partition_names(queue_name, 3):
+        assert resp.execute("XLEN", f"glide:{{{name}}}:stream") == 1
+
+
+async def test_a_wrong_number_of_partitions_is_rejected(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3):
+        pass
+    for wrong, has in ((4, "has 3 partitions"), (1, "has 3 partitions")):
+        with pytest.raises(GlideMQValidationError, match=has) as raised:
+            await Queue(queue_name, url, partitions=wrong).connect()
+        assert raised.value.option == "partitions"
+    with pytest.raises(GlideMQValidationError, match="partitions"):
+        Queue(queue_name, url, partitions=257)
+
+
+async def test_a_queue_with_jobs_is_not_partitioned(url: str, queue_name: str):
+    for options in ({}, {"delay": 60_000}, {"priority": 3}, {"lifo": True}, {"fair_key": "a"}):
+        name = f"{queue_name}-{'-'.join(options)}"
+        async with Queue(name, url) as plain:
+            job = await plain.add("n", **options)
+            with pytest.raises(GlideMQValidationError, match="has jobs"):
+                await Queue(name, url, partitions=2).connect()
+            await plain.remove(job.id)
+            async with Queue(name, url, partitions=2) as queue:
+                assert await queue.count() == 0
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"version":1,"names":["other","x"]}', '{"version":1,"names":[1,2]}'])
+async def test_a_damaged_layout_is_reported(url: str, resp: RespClient, queue_name: str, text: str):
+    resp.execute("HSET", f"glide:{{{queue_name}}}:meta", "partitions", text or "{")
+    with pytest.raises(GlideMQError, match="damaged"):
+        await Queue(queue_name, url).connect()
+
+
+# -- routing and ids ------------------------------------------------------------------------------------------
+
+
+async def test_each_kind_of_key_chooses_the_partition(url: str, queue_name: str):
+    key = keyed(2, 3)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        jobs = [
+            await queue.add("n", ordering={"key": key}),
+            await queue.add("n", fair_key=key),
+            await queue.add("n", deduplication={"id": key}),
+            await queue.add("n", job_id=id_in(2, 3)),
+            await queue.add("n", ordering={"key": key}, deduplication={"id": key}),
+        ]
+        assert {job.id.partition("||")[0] for job in jobs} == {"2"}
+        assert {job.queue_name for job in jobs} == {queue_name}
+        spread = {split_partition_id((await queue.add("n")).id)[0] for _ in range(3)}
+        assert len(spread) == 3
+
+
+async def test_options_that_choose_different_partitions_are_rejected(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        with pytest.raises(UnsupportedOptionError) as raised:
+            await queue.add("n", ordering={"key": "a"}, job_id="b")
+        assert raised.value.option == "job_id"
+        with pytest.raises(GlideMQValidationError) as numeric:
+            await queue.add_bulk([("n", 1), ("n", 1, {"job_id": "17"})])
+        assert numeric.value.option == "jobs[1].job_id"
+        with pytest.raises(UnsupportedOptionError) as unsupported:
+            await queue.add("n", parent={"queue": queue_name, "id": "1"})
+        assert unsupported.value.option == "parent"
+        with pytest.raises(GlideMQValidationError) as invalid:
+            await queue.add_bulk([("n", 1), ("n", object())])
+        assert invalid.value.option == "jobs[1].data"
+        assert await queue.count() == 0
+
+
+async def test_a_custom_id_is_found_with_and_without_its_partition(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        wanted = id_in(2, 3)
+        job = await queue.add("n", 1, job_id=wanted)
+        again = await queue.add("n", 2, job_id=wanted)
+        assert (job.id, again.id, str(again.outcome)) == (f"2||{wanted}", f"2||{wanted}", "duplicate")
+        for given in (wanted, job.id):
+            found = await queue.get_job(given)
+            assert found is not None
+            assert (found.id, found.data) == (job.id, 1)
+        async with Queue(f"{queue_name}-plain", url) as plain:
+            assert await plain.get_job(job.id) is None
+        for missing in ("1||17", "17", "order-0", "9||17", "x||y||z"):
+            assert await queue.get_job(missing) is None
+            with pytest.raises(JobNotFoundError) as raised:
+                await queue.promote(missing)
+            assert raised.value.job_id == missing
+
+
+async def test_jobs_that_other_clients_added_to_partition_0_are_found_and_run(
+    url: str, resp: RespClient, queue_name: str
+):
+    own = id_in(2, 3)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        plain = queue._partitions
+        assert plain is not None
+        # What a client without partitions does: it adds to the plain queue.
+        await plain.queues[0].add("n", "peer", job_id=own)
+        found = await queue.get_job(own)
+        assert found is not None
+        assert (found.id, found.data) == (own, "peer")
+        seen: list[str] = []
+        async with Worker(queue_name, lambda job: seen.append(job.id), url):
+            await found.wait_until_finished()
+        assert seen == [own]
+        assert await queue.remove(own)
+
+
+async def test_bulk_keeps_positions_and_order(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=4) as queue:
+        specs: list[Any] = [("n", at, {"ordering": {"key": f"k{at % 7}"}}) for at in range(40)]
+        specs[5] = ("plain", 5)
+        specs[6] = ("custom", 6, {"job_id": "order-6"})
+        jobs = await queue.add_bulk(specs)
+        assert [job.data for job in jobs] == list(range(40))
+        for job in jobs:
+            again = await queue.get_job(job.id)
+            assert again is not None
+            assert again.data == job.data
+        assert await queue.add_bulk([]) == []
+
+
+async def test_a_rejected_job_of_a_bulk_leaves_the_others(url: str, queue_name: str):
+    key = keyed(1, 3)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.set_fair_key_limits(key, max_backlog=1)
+        with pytest.raises(BulkAddError) as raised:
+            await queue.add_bulk([("n", 0), ("n", 1, {"fair_key": key}), ("n", 2, {"fair_key": key}), ("n", 3)])
+        assert [isinstance(result, Job) for result in raised.value.results] == [True, True, False, True]
+        assert await queue.count() == 3
+
+
+# -- reading and changing -------------------------------------------------------------------------------------
+
+
+async def filled(queue: Queue) -> list[Job]:
+    return await queue.add_bulk([("n", at, {"fair_key" if at % 2 else "job_id": f"key-{at}"}) for at in range(12)])
+
+
+async def test_lists_have_the_jobs_of_all_partitions(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        jobs = await queue.add_bulk([("n", at, {"job_id": f"key-{at}", "tags": ["t"]}) for at in range(12)])
+        ids = sorted(job.id for job in jobs)
+        assert sorted([job.id async for job in queue.iter_jobs("waiting", 2)]) == ids
+        assert sorted([job.id async for job in queue.iter_search_jobs(name="n")]) == ids
+        everything = [job.id for job in await queue.get_jobs("waiting")]
+        assert sorted(everything) == ids
+        for first, last in ((0, 0), (3, 7), (10, 40), (12, 20), (5, -1)):
+            expected = everything[first : None if last == -1 else last + 1]
+            assert [job.id for job in await queue.get_jobs("waiting", first, last)] == expected
+            assert [job.id for job in await queue.get_jobs("waiting", first, last, tags="t")] == expected
+        assert len(await queue.search_jobs(name="n", limit=5)) == 5
+        assert (await queue.get_job_counts()).waiting == await queue.count() == 12
+        assert await queue.get_rank_counts() == {0: 12}
+
+
+async def test_jobs_are_changed_by_their_ids(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        for at in range(3):
+            job = await queue.add("n", at, job_id=id_in(at, 3), delay=60_000)
+            await queue.change_priority(job.id, 5)
+            await queue.change_delay(job.id, 90_000)
+            await queue.promote(job.id)
+            found = await queue.get_job(job.id)
+            assert found is not None
+            assert found.priority == 5
+            await found.log("line")
+            await found.update_data("new")
+            assert (await queue.get_job_logs(job.id)).logs == ["line"]
+            await found.reload()
+            assert found.data == "new"
+            with pytest.raises(JobStateError) as raised:
+                await queue.promote(job.id)
+            assert raised.value.job_id == job.id
+            assert await queue.revoke(job.id) == "revoked"
+            assert await queue.remove(job.id)
+            assert not await queue.remove(job.id)
+
+
+async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.pause()
+        assert await queue.is_paused()
+        await queue.add_bulk([("n", at, {"job_id": f"key-{at}", "attempts": 1}) for at in range(12)])
+
+        async def fail(job: Job) -> None:
+            raise ValueError(job.id)
+
+        async with Worker(queue_name, fail, url, concurrency=4, log_failures=False) as worker:
+            recorded = EventRecorder(worker)
+            assert (await queue.get_job_counts()).paused
+            await queue.resume()
+            await recorded.wait("failed", 12)
+        assert (await queue.get_job_counts()).failed == 12
+        assert len(await queue.get_failures(limit=7)) == 7
+        failures = [failure async for failure in queue.iter_failures()]
+        assert sorted(failure.error for failure in failures) == sorted(failure.job_id for failure in failures)
+        assert await queue.retry_jobs(5) == 5
+        assert await queue.retry_jobs() == 7
+        assert await queue.drain() == 12
+        assert (await queue.get_job_counts()).waiting == 0
+        await queue.add_bulk([("n", at, {"job_id": f"key-{at}", "delay": 60_000}) for at in range(6)])
+        assert await queue.promote_jobs(4) == 4
+        removed = await queue.clean(0, 5, "waiting")
+        assert len(removed) == 4
+        assert await queue.get_job(removed[0]) is None
+        assert await queue.obliterate() == 2
+        assert [key for key in resp.execute("KEYS", f"glide:{{{queue_name}*") if b":stream" not in key] == []
+        # It is a new queue now, and gets its partitions again.
+        assert (await queue.add("n", job_id=id_in(2, 3))).id == f"2||{id_in(2, 3)}"
+
+
+async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue_name: str):
+    running, proceed = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        running.set()
+        await proceed.wait()
+
+    async with Queue(queue_name, url, partitions=3) as queue, Worker(queue_name, handle, url):
+        await queue.add("n", job_id=id_in(2, 3))
+        await with_timeout(running.wait())
+        await queue.add_bulk([("n", at) for at in range(3)])
+        with pytest.raises(JobStateError):
+            await queue.obliterate()
+        assert (await queue.get_job_counts()).active == 1
+        proceed.set()
+
+
+async def test_what_is_not_supported_names_the_method(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=2) as queue:
+        with pytest.raises(PartitionedQueueError, match=r"get_global_limits\(\)") as raised:
+            await queue.get_global_limits()
+        assert (raised.value.queue, raised.value.partitions) == (queue_name, 2)
+        with pytest.raises(PartitionedQueueError, match="iter_batches"):
+            await anext(aiter(queue.iter_batches()))
+        with pytest.raises(PartitionedQueueError):
+            await queue.create_batch()
+        with pytest.raises(PartitionedQueueError):
+            await anext(aiter(QueueEvents(queue_name, url)))
+        with pytest.raises(UnsupportedOptionError) as option:
+            await Queue(queue_name, url, dead_letter_queue="dead").connect()
+        assert option.value.option == "dead_letter_queue"
+
+
+async def test_middleware_and_errors_name_the_whole_queue(url: str, queue_name: str):
+    class Note(Middleware):
+        def __init__(self) -> None:
+            self.queues: list[str] = []
+
+        def add(self, job: NewJob) -> None:
+            self.queues.append(job.queue)
+
+    note = Note()
+    async with Queue(queue_name, url, partitions=2, middleware=[note]) as queue:
+        await queue.add("n")
+        await queue.add_bulk([("n", 1), ("n", 2)])
+        assert note.queues == [queue_name] * 3
+
+
+def test_blocking_code(url: str, queue_name: str):
+    with sync.Queue[Any, Any](queue_name, url, partitions=3) as queue:
+        jobs = queue.add_bulk([("n", at, {"job_id": f"key-{at}"}) for at in range(9)])
+        assert len({job.id for job in jobs}) == 9
+        assert queue.add("n", 1).queue_name == queue_name
+        assert queue.count() == 10
+        assert len(list(queue.iter_jobs("waiting"))) == 10
+        found = queue.get_job("key-3")
+        assert found is not None
+        assert found.data == 3
+        assert queue.drain() == 10
+
+
+# -- workers --------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_serves_all_partitions_and_returns_results(url: str, queue_name: str):
+    async def handle(job: Job) -> Any:
+        await job.update_progress(50)
+        await job.log(f"{job.queue_name} {job.id}")
+        return job.data
+
+    async with Queue(queue_name, url, partitions=3) as queue, Worker(queue_name, handle, url, concurrency=3) as worker:
+        jobs = await queue.add_bulk([("n", at, {"job_id": id_in(at, 3)}) for at in range(3)])
+        assert await asyncio.gather(*(job.wait_until_finished() for job in jobs)) == [0, 1, 2]
+        assert await queue.add_and_wait("n", 7) == 7
+        for job in jobs:
+            assert (await queue.get_job_logs(job.id)).logs == [f"{queue_name} {job.id}"]
+        (info,) = await queue.get_workers()
+        assert info.id == worker.consumer
+
+
+async def test_jobs_of_a_key_run_in_order_with_several_workers(url: str, queue_name: str):
+    keys = [f"customer-{number}" for number in range(9)]
+    order: defaultdict[str, list[int]] = defaultdict(list)
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        order[job.data[0]].append(job.data[1])
+
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await queue.add_bulk([("n", [key, at], {"ordering": {"key": key}}) for at in range(20) for key in keys])
+        workers = [Worker(queue_name, handle, url, concurrency=5) for _ in range(3)]
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await with_timeout(asyncio.gather(*(worker.drain() for worker in workers)))
+    assert dict(order) == {key: list(range(20)) for key in keys}
+
+
+async def test_a_running_job_is_cancelled_by_its_id(url: str, queue_name: str):
+    running = asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    async with Queue(queue_name, url, partitions=3) as queue, Worker(queue_name, handle, url) as worker:
+        recorded = EventRecorder(worker)
+        job = await queue.add("n", job_id=id_in(2, 3))
+        await with_timeout(running.wait())
+        assert not worker.cancel_job(id_in(2, 3))
+        assert worker.cancel_job(job.id, queue_name)
+        await recorded.wait("failed")
+
+
+async def test_a_worker_of_several_queues_divides_the_weight(url: str, queue_name: str):
+    names = [f"{queue_name}-a", f"{queue_name}-b"]
+    async with Queue(names[0], url, partitions=3) as first, Queue(names[1], url) as second:
+        seen: list[str] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.queue_name)
+
+        await first.add_bulk([("n", at) for at in range(3)])
+        await second.add_bulk([("n", at) for at in range(3)])
+        worker = Worker({names[0]: 2, names[1]: 1}, handle, url)
+        await worker.start()
+        await with_timeout(worker.drain())
+        assert sorted(seen) == sorted([names[0]] * 3 + [names[1]] * 3)
+        with pytest.raises(GlideMQValidationError, match="strict order"):
+            await Worker(names, handle, url).start()
+
+
+async def test_options_of_one_queue_are_rejected(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=2):
+        worker = Worker(queue_name, lambda _: None, url, limiter={"max": 1, "duration": 1_000})
+        with pytest.raises(UnsupportedOptionError) as raised:
+            await worker.start()
+        assert raised.value.option == "limiter"
