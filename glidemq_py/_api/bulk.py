@@ -49,6 +49,7 @@ __all__ = [
     "AddTransport",
     "BulkAdd",
     "added_job",
+    "pair_of",
     "spec_of",
 ]
 
@@ -278,7 +279,7 @@ class BulkAdd:
         link, known = self._link, set[str]()
         names, data, chosen, rows = self._names, self._data, self._options, self.rows
         for i, job in enumerate(check_iterable("jobs", jobs, "jobs")):
-            pair = _pair(job)
+            pair = pair_of(job)
             name, value = pair or (None, None)
             if type(name) is str and name in known:
                 options = defaults
@@ -396,6 +397,6 @@ class BulkAdd:
         return BulkAddError(self._in_given_order(results))
 
 
-def _pair(job: Any) -> Any:
+def pair_of(job: Any) -> Any:
     """Return the job if it is a (name, data) tuple, or None."""
     return job if type(job) is tuple and len(job) == 2 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

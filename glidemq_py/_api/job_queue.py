@@ -267,7 +267,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             durable=options.durable, middleware=options.middleware,
         )  # fmt: skip
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
-        queue._transport = self._transport
+        queue._transport, queue._payload_limit = self._transport, self._payload_limit
         queue._link = queue._link_over(self._transport)
         return queue
 

@@ -16,7 +16,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, spec_of
+from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions
@@ -226,7 +226,7 @@ class PartitionedQueue:
         turn = left = 0
         for i, job in enumerate(jobs):
             key = default_key
-            if not (isinstance(job, tuple) and len(job) == 2):
+            if pair_of(job) is None:
                 try:
                     key = routing_key(spec_of(job, i, defaults)[2])
                 except GlideMQValidationError as error:
@@ -423,6 +423,7 @@ def over_partitions(queue_type: QueueT) -> QueueT:
         if name.startswith("_") or name in _OWN or not callable(method):
             continue
         wrapped = _awaited(name, method) if iscoroutinefunction(method) else _iterated(name, method)
+        wrapped.__module__, wrapped.__qualname__ = queue_type.__module__, f"{queue_type.__qualname__}.{name}"
         setattr(queue_type, name, wrapped)
     return queue_type
 
@@ -430,13 +431,15 @@ def over_partitions(queue_type: QueueT) -> QueueT:
 def _awaited(name: str, method: Any) -> Any:
     @wraps(method)
     async def delegating(self: Any, *args: Any, **options: Any) -> Any:
-        if self._partitions is None:
+        partitions: PartitionedQueue | None = self._partitions
+        if partitions is None:
             try:
                 return await method(self, *args, **options)
-            except PartitionedQueueError as error:
-                if self._partitions is None or error.method is not None:
+            except PartitionedQueueError:
+                partitions = self._partitions
+                if partitions is None:
                     raise
-        return await self._partitions.run(name, args, options)
+        return await partitions.run(name, args, options)
 
     return delegating
 

@@ -36,6 +36,7 @@ async def welcome(to: str, times: int = 1, *, image: Image | None = None) -> str
 def taken(data: Any) -> Job:
     """A job as a worker has it."""
     link: Any = QueueLink.__new__(QueueLink)
+    link.partition = None
     job: Job = Job(link, "7", "welcome")
     job._data = data
     return job
