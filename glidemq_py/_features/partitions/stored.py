@@ -11,7 +11,13 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.partitions.layout import MAX_PARTITIONS, partition_names
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, SerializationError, UnsupportedFeatureError
+from glidemq_py.errors import (
+    GlideMQError,
+    GlideMQValidationError,
+    PermissionDeniedError,
+    SerializationError,
+    UnsupportedFeatureError,
+)
 
 __all__ = ["FIELD", "create_partitions", "open_layout", "parse_layout", "read_partitions"]
 
@@ -60,7 +66,10 @@ def create_partitions(meta: str, layout: str) -> Call[bytes]:
 
 async def read_partitions(transport: JobTransport, keys: QueueKeys) -> tuple[str, ...] | None:
     """Return the names of the queue's partitions, or None. Raises the errors of `parse_layout`."""
-    found: bytes | None = await transport.command("HGET", keys.meta, FIELD)
+    try:
+        (found,) = cast("list[bytes | None]", await transport.command("HMGET", keys.meta, FIELD))
+    except PermissionDeniedError:
+        return None  # every function needs this permission, so its first call reports what is missing
     return None if not found else parse_layout(keys.name, found.decode("utf-8", "replace"))
 
 
