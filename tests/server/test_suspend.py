@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -317,7 +318,8 @@ async def test_another_worker_runs_the_handler_from_its_start(url: str, queue_na
 
 class _Run:
     def __init__(self, job_id: str) -> None:
-        self.job = Job(None, job_id, "n")  # type: ignore[arg-type]
+        link: Any = SimpleNamespace(partition=None)
+        self.job: Job = Job(link, job_id, "n")
         self.job._signals_text = '[{"name":"go","data":"","receivedAt":1}]'
         self.attempt = type("A", (), {"fence": 1})()
 
