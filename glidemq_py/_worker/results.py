@@ -123,13 +123,9 @@ class Outcomes:
 
     def _keep(self, run: Run, retention: Retention | None) -> working.Keep:
         """Convert a retention option to the form of the wire."""
-<<<<<<< HEAD
         if retention is True:
-            return self.removal(run.job.id)
+            return self.removal(run.job._stored_id)
         return kept(retention) if isinstance(retention, bool | KeepJobs | None) else -retention
-=======
-        return self.removal(run.job._stored_id) if retention is True else kept(retention)
->>>>>>> bda6c83f (Add partitioned queues: one logical queue over several slots)
 
     def _is_retried(self, run: Run, error: BaseException) -> bool:
         return not run.attempt.discarded and is_retried(error, self._options.retry_on, self._options.no_retry_on)
