@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from glidemq_py._client.connect import GlideClient, is_glide_transport
 from glidemq_py._client.loop_transport import close_at_loop_end
-from glidemq_py._client.memory.transport import MemoryTransport
 from glidemq_py._client.transport import Transport
+
+if TYPE_CHECKING:
+    from glidemq_py._client.memory.transport import MemoryTransport
 
 __all__ = ["Subscription", "subscribe"]
 
@@ -47,10 +49,10 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_message, text)
 
-    if isinstance(transport, MemoryTransport):
-        return _InMemory(transport, prefix, deliver)
     if not is_glide_transport(transport):
-        return None
+        from glidemq_py._client.memory.transport import MemoryTransport  # loaded only where it is used
+
+        return _InMemory(transport, prefix, deliver) if isinstance(transport, MemoryTransport) else None
     from glidemq_py._client.async_client import create_async  # imports GLIDE, which is loaded only to connect
 
     config: Any = copy.copy(transport.config)

@@ -20,8 +20,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-from croniter import CroniterBadDateError, croniter
-
 from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms
 from glidemq_py.errors import GlideMQValidationError
@@ -230,6 +228,8 @@ def next_instant(pattern: CronPattern, zone: ZoneInfo, after: int) -> int | None
 
 def _next_wall(pattern: CronPattern, after: datetime, last_year: int) -> datetime | None:
     """Return the first matching local time strictly after ``after``."""
+    from croniter import CroniterBadDateError, croniter  # loaded only by a process that has schedulers
+
     start = after.replace(microsecond=0)
     search = croniter(
         pattern.text, start, day_or=pattern.either_day, second_at_beginning=pattern.has_seconds,
