@@ -872,6 +872,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     upsert_job_scheduler = schedulers.upsert_job_scheduler
     remove_job_scheduler = schedulers.remove_job_scheduler
+    pause_job_scheduler = schedulers.pause_job_scheduler
+    resume_job_scheduler = schedulers.resume_job_scheduler
     get_job_scheduler = schedulers.get_job_scheduler
     get_job_schedulers = schedulers.get_job_schedulers
     get_repeatable_jobs = schedulers.get_repeatable_jobs

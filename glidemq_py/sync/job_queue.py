@@ -1699,6 +1699,38 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.remove_job_scheduler(name))
 
+    def pause_job_scheduler(self, name: str) -> JobScheduler | None:
+        """Pause a scheduler: it adds no jobs until it is resumed. Jobs it has added are kept.
+
+        It stays paused when `upsert_job_scheduler` changes it. No effect if it is paused.
+
+        Returns:
+            The scheduler, or None if it does not exist.
+
+        Raises:
+            GlideMQValidationError: its stored entry is invalid.
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        """
+        return run_immediately(self._core.pause_job_scheduler(name))
+
+    def resume_job_scheduler(self, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
+        """Resume a paused scheduler. No effect if it is not paused.
+
+        Args:
+            name: name of the scheduler.
+            catch_up: handle the due times of the pause as missed runs, by the ``misfire`` of the schedule. False: the
+                next due time is the first one from now on. None = only if ``misfire`` is "fire_all". With
+                ``repeat_after_complete``, the next job is always due after the delay, or at once if that has passed.
+
+        Returns:
+            The scheduler; None if it does not exist, or has ended because no due time is left.
+
+        Raises:
+            GlideMQValidationError: an argument, or its stored entry, is invalid.
+            SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+        """
+        return run_immediately(self._core.resume_job_scheduler(name, catch_up=catch_up))
+
     def get_job_scheduler(self, name: str) -> JobScheduler | None:
         """Return the scheduler with this name, or None if it does not exist or its entry is invalid."""
         return run_immediately(self._core.get_job_scheduler(name))

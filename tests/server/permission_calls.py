@@ -903,6 +903,8 @@ CALLS: dict[str, Call] = {
     "Queue.remove": of_job_id("remove"),
     "Queue.remove_dead_letter_job": of_dead_letter(lambda queue, letter: queue.remove_dead_letter_job(letter)),
     "Queue.remove_global_rate_limit": of_queue("remove_global_rate_limit"),
+    "Queue.pause_job_scheduler": with_scheduler(lambda queue: queue.pause_job_scheduler("s")),
+    "Queue.resume_job_scheduler": with_scheduler(lambda queue: queue.resume_job_scheduler("s")),
     "Queue.remove_job_scheduler": with_scheduler(lambda queue: queue.remove_job_scheduler("s")),
     "Queue.remove_deduplication": of_queue("remove_deduplication", "d"),
     "Queue.remove_stalled_policy": of_queue("remove_stalled_policy"),

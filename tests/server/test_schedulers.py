@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from glidemq_py import GlideMQValidationError, JobSpec, Queue, Scheduler, SchedulerBusyError
 from glidemq_py._features.schedulers import queue_api as schedulers
+from glidemq_py._features.schedulers.entry import PAUSED
 from glidemq_py.testing import RespClient
 from tests.server.schedules_support import Clockwork
 
@@ -334,6 +335,140 @@ async def test_invalid_names_are_rejected(clock: Clockwork, name: Any) -> None:
             await method(name)
     with pytest.raises(GlideMQValidationError):
         await clock.queue.upsert_job_scheduler(name, every=5)
+
+
+# -- pausing ----------------------------------------------------------------------------------------------------
+
+
+async def test_paused_scheduler_adds_no_jobs(clock: Clockwork) -> None:
+    made = await clock.queue.upsert_job_scheduler("s", every=60_000)
+    paused = await clock.queue.pause_job_scheduler("s")
+    assert paused is not None
+    assert (paused.paused, paused.paused_since, paused.next_run) == (True, clock.now, None)
+    assert paused.preview(1) == []
+    assert not paused.for_peers
+    assert clock.own.redis("HEXISTS", "schedulers", "s") == 0
+    clock.own.advance(600_000)
+    await clock.fire()
+    assert (await clock.queue.get_job_counts()).waiting == 0
+    resumed = await clock.queue.resume_job_scheduler("s")
+    assert resumed is not None
+    assert (resumed.paused, resumed.paused_since, resumed.for_peers) == (False, None, True)
+    assert made.next_run is not None
+    assert resumed.next_run == made.next_run + 600_000  # the next due time of its grid: no run is made up
+    assert "paused" not in str(entry(clock, "s"))
+    await clock.until(resumed.next_run)
+    assert (await clock.queue.get_job_counts()).waiting == 1
+
+
+async def test_resume_before_the_next_run_changes_nothing(clock: Clockwork) -> None:
+    made = await clock.queue.upsert_job_scheduler("s", pattern="0 3 * * *", tz="Europe/Berlin")
+    await clock.queue.pause_job_scheduler("s")
+    await clock.queue.pause_job_scheduler("s")
+    assert await clock.queue.resume_job_scheduler("s") == made
+    assert await clock.queue.resume_job_scheduler("s") == made
+
+
+@pytest.mark.parametrize(
+    ("misfire", "catch_up", "jobs"),
+    [
+        ("fire_once", None, 0), ("fire_once", False, 0), ("fire_once", True, 1),
+        ("fire_all", None, 10), ("fire_all", False, 0), ("fire_all", True, 10),
+        ("skip", None, 0), ("skip", True, 0),
+    ],
+)  # fmt: skip
+async def test_runs_missed_by_a_pause(clock: Clockwork, misfire: Any, catch_up: bool | None, jobs: int) -> None:
+    await clock.queue.upsert_job_scheduler("s", every=60_000, misfire=misfire)
+    await clock.queue.pause_job_scheduler("s")
+    clock.own.advance(630_000)
+    await clock.queue.resume_job_scheduler("s", catch_up=catch_up)
+    await clock.fire()
+    assert (await clock.queue.get_job_counts()).waiting == jobs
+
+
+async def test_update_keeps_the_pause(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("s", every=60_000)
+    await clock.queue.pause_job_scheduler("s")
+    began = clock.now
+    clock.own.advance(1_000)
+    same = await clock.queue.upsert_job_scheduler("s", every=60_000, template=("other", 1))
+    assert (same.paused, same.paused_since, same.job_name) == (True, began, "other")
+    changed = await clock.queue.upsert_job_scheduler("s", every=5_000, immediately=True)
+    assert (changed.paused, changed.paused_since, changed.for_peers) == (True, began, False)
+    clock.own.advance(100_000)
+    await clock.fire()
+    assert (await clock.queue.get_job_counts()).waiting == 0
+    resumed = await clock.queue.resume_job_scheduler("s")
+    assert resumed is not None
+    assert resumed.next_run is not None
+    assert 0 < resumed.next_run - clock.now <= 5_000
+
+
+@pytest.mark.parametrize("ends_while_paused", [True, False])
+async def test_pause_of_a_scheduler_that_waits_for_its_job(clock: Clockwork, ends_while_paused: bool) -> None:
+    await clock.queue.upsert_job_scheduler("s", repeat_after_complete=60_000)
+    await clock.fire()
+    await clock.queue.pause_job_scheduler("s")
+    if ends_while_paused:
+        await end_completed(clock)
+        ended = clock.now
+        await clock.fire()
+        clock.own.advance(10_000)
+        await clock.fire()
+        resumed = await clock.queue.resume_job_scheduler("s")
+        assert resumed is not None
+        assert resumed.next_run == ended + 60_000
+    else:
+        resumed = await clock.queue.resume_job_scheduler("s")
+        assert resumed is not None
+        assert resumed.next_run is None
+        await end_completed(clock)
+        ended = clock.now
+    await clock.fire()
+    assert (await clock.queue.get_job_counts()).waiting == 0
+    await clock.until(ended + 60_000)
+    assert (await clock.queue.get_job_counts()).waiting == 1
+
+
+async def test_pause_past_the_delay_of_a_repeating_scheduler(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("s", repeat_after_complete=60_000)
+    await clock.fire()
+    await clock.queue.pause_job_scheduler("s")
+    await end_completed(clock)
+    await clock.fire()
+    clock.own.advance(600_000)
+    resumed = await clock.queue.resume_job_scheduler("s")
+    assert resumed is not None
+    assert resumed.next_run == clock.now
+    await clock.fire()
+    assert (await clock.queue.get_job_counts()).waiting == 1
+
+
+async def test_resume_after_the_end_deletes_the_scheduler(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("s", every=60_000, end_date=clock.now + 300_000)
+    await clock.queue.pause_job_scheduler("s")
+    clock.own.advance(600_000)
+    assert await clock.queue.resume_job_scheduler("s") is None
+    assert await clock.queue.get_job_scheduler("s") is None
+
+
+async def test_pause_and_resume_of_a_missing_scheduler(clock: Clockwork) -> None:
+    assert await clock.queue.pause_job_scheduler("s") is None
+    assert await clock.queue.resume_job_scheduler("s") is None
+    with pytest.raises(GlideMQValidationError, match="catch_up"):
+        await clock.queue.resume_job_scheduler("s", catch_up="yes")  # type: ignore[arg-type]
+
+
+async def test_index_of_a_paused_scheduler_is_restored(clock: Clockwork) -> None:
+    """A version that cannot pause reads the entries too: it must not find one that is due."""
+    await clock.queue.upsert_job_scheduler("s", every=60_000)
+    await clock.queue.pause_job_scheduler("s")
+    clock.own.redis("DEL", "schedulers-due")
+    clock.own.advance(600_000)
+    await clock.fire()
+    assert int(clock.own.redis("ZSCORE", "schedulers-due", "s")) == PAUSED
+    assert entry(clock, "s", "schedulers-own")["nextRun"] == PAUSED
+    assert (await clock.queue.get_job_counts()).waiting == 0
 
 
 # -- templates --------------------------------------------------------------------------------------------------

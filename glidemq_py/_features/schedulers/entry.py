@@ -2,8 +2,8 @@
 
 An entry is JSON text in the format of glide-mq (docs/reference/data-model.md), with extra keys: ``misfire``,
 ``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``overlap`` with ``skippedCount``,
-``lastSkipped`` and ``buffered``, ``compression``, ``quiet``, and ``text`` in the template (data that only our
-serializer reads). Unknown keys are kept.
+``lastSkipped`` and ``buffered``, ``pausedAt`` and ``pausedRun``, ``compression``, ``quiet``, and ``text`` in the
+template (data that only our serializer reads). Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [
+    "PAUSED",
     "DueReply",
     "DueRow",
     "Entry",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 _LARGEST: Final = 2**53 - 1
+PAUSED: Final = 4_398_046_511_103
+"""``nextRun`` of a paused scheduler, the largest time of the index: older versions do not fire it either."""
 _NOT_BY_PEERS: Final = ("ordering", "cost", "fair_key", "deduplication", "job_id", "delay")
 """Options of a template that Node schedulers ignore."""
 
@@ -81,19 +84,38 @@ class Entry:
         """Next due time, epoch ms; 0 while it waits for its last job."""
         return self.number("nextRun")
 
+    def run_after_pause(self, now: int, catch_up: bool) -> int | None:
+        """Return the next due time if the scheduler is resumed ``now``; 0: it waits; None: no due time is left."""
+        schedule, planned = self.schedule, self.planned_run
+        if self.waits or planned > now or (catch_up and planned):
+            return planned
+        if schedule.repeat_after_complete is not None:
+            return now
+        return schedule.following(planned or now, now)
+
     def number(self, key: str) -> int:
         """Return an integer of the entry, or 0 if it is missing or invalid."""
         value = self.fields.get(key)
         return int(value) if isinstance(value, (int, float)) and 0 <= value <= _LARGEST else 0
 
     @property
+    def paused(self) -> bool:
+        """True if it is paused."""
+        return self.next_run >= PAUSED
+
+    @property
+    def planned_run(self) -> int:
+        """`next_run`; of a paused scheduler, the one it had before."""
+        return self.number("pausedRun") if self.paused else self.next_run
+
+    @property
     def waits(self) -> bool:
         """True if it waits for its last job to finish."""
-        return self.schedule.repeat_after_complete is not None and self.next_run == 0
+        return self.schedule.repeat_after_complete is not None and self.planned_run == 0
 
     def keeps_state_under(self, schedule: Schedule) -> bool:
         """Return True if the entry keeps its state under the new schedule because the times are the same."""
-        return self.schedule.same_times(schedule) and (self.next_run != 0 or self.waits)
+        return self.schedule.same_times(schedule) and (self.planned_run != 0 or self.waits)
 
     @property
     def last_job_id(self) -> str | None:
@@ -184,14 +206,16 @@ class JobScheduler:
         job_name: name of its jobs.
         data: data of its jobs; None if the template has none.
         options: options of its jobs.
-        next_run: when the next job is due; None while it waits for the last one to finish.
+        next_run: when the next job is due; None while it is paused, or waits for the last job to finish.
         last_run: when it was last fired; None before the first run.
         iteration_count: number of runs so far.
         last_job_id: id of the last job, for ``repeat_after_complete`` and with ``overlap`` "skip" or "buffer_one".
         skipped_count: number of due times skipped because of ``overlap="skip"``.
         last_skipped: when a due time was last skipped; None if never.
         buffered: with ``overlap="buffer_one"``, a due time (`next_run`) waits until the last job has finished.
-        for_peers: Node clients see and fire it too. False if it uses a feature that they do not support.
+        for_peers: Node clients see and fire it too. False if it is paused or uses a feature that they do not support.
+        paused: it adds no jobs; see `Queue.pause_job_scheduler`.
+        paused_since: when it was paused; None if it is not paused.
     """
 
     name: str
@@ -207,9 +231,11 @@ class JobScheduler:
     skipped_count: int = 0
     last_skipped: int | None = None
     buffered: bool = False
+    paused: bool = False
+    paused_since: int | None = None
 
     def preview(self, count: int = 10) -> list[datetime]:
-        """Return the next due times from `next_run` on, as `Schedule.preview` does; none while it waits.
+        """Return the next due times from `next_run` on, as `Schedule.preview` does; none if that is None.
 
         Args:
             count: maximum number of due times, 1..10,000.

@@ -62,6 +62,8 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
     """
     entry = Entry(row.text)
     due = entry.next_run
+    if entry.paused:
+        return _paused(entry, row, now)
     if due > now:
         return _fired(row, row.text, due)  # the index was wrong
     if entry.waits:
@@ -124,6 +126,14 @@ def _waiting(entry: Entry, row: DueRow, now: int) -> FireRow:
     if schedule.end_date is not None and next_run > schedule.end_date:
         return _fired(row, "", 0)
     return _fired(row, entry.changed(nextRun=next_run), next_run)
+
+
+def _paused(entry: Entry, row: DueRow, now: int) -> FireRow:
+    """Return the row of a paused scheduler that was due: its job may have ended, after which it repeats."""
+    delay, ended = entry.schedule.repeat_after_complete, _ended(entry, row, now) if entry.waits else None
+    if delay is None or ended is None:
+        return postponed(row, entry.next_run)
+    return _fired(row, entry.changed(pausedRun=min(ended, now) + delay), entry.next_run)
 
 
 def _ended(entry: Entry, row: DueRow, now: int) -> int | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import DATA, encode_row
-from glidemq_py._core.checks import check_mapping, check_text
+from glidemq_py._core.checks import check_bool, check_mapping, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import (
+    PAUSED,
     Entry,
     JobScheduler,
     StoredRow,
@@ -35,8 +36,10 @@ __all__ = [
     "get_job_schedulers",
     "get_repeatable_jobs",
     "iter_schedulers",
+    "pause_job_scheduler",
     "read_scheduler",
     "remove_job_scheduler",
+    "resume_job_scheduler",
     "upsert_job_scheduler",
 ]
 
@@ -104,19 +107,15 @@ async def upsert_job_scheduler(
     )  # fmt: skip
     link = await self._connected()
     options, stored = _template(link, template, self.options, name)
-    for _ in range(_TRIES):
-        reply = await link.transport.call(schedulers_read(link.keys.meta, name))
-        text, due = _entry(schedule, stored, self.options, reply.rows[0].text if reply.rows else None, reply.now)
-        home = 0 if is_for_peers(schedule, options, "text" in stored) else 1
-        expected = reply.rows[0].text if reply.rows else ""
-        outcome = await link.transport.call(
-            schedulers_put(link.keys.meta, name, home, expected, text, due, overlap=overlap != "allow")
-        )
-        if outcome == "ok":
-            return read_scheduler(link, StoredRow(name, home, text))
-        if outcome == "busy":
-            await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
-    raise SchedulerBusyError(name)
+
+    def update(row: StoredRow | None, now: int) -> _Change:
+        text, due = _entry(schedule, stored, self.options, row.text if row is not None else None, now)
+        shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
+        return _Change(0 if shared else 1, text, due, overlap != "allow")
+
+    _, changed = await _changed(link, name, update)
+    assert changed is not None
+    return changed
 
 
 async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
@@ -126,14 +125,97 @@ async def remove_job_scheduler(self: ConnectedQueue, name: str) -> bool:
         SchedulerBusyError: a Node client held the scheduler lock for several seconds.
     """
     check_text("name", name, maximum=NAME_LENGTH)
-    link = await self._connected()
+    existed, _ = await _changed(await self._connected(), name, lambda row, now: row and _Change(0, "", 0))
+    return existed
+
+
+async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler | None:
+    """Pause a scheduler: it adds no jobs until it is resumed. Jobs it has added are kept.
+
+    It stays paused when `upsert_job_scheduler` changes it. No effect if it is paused.
+
+    Returns:
+        The scheduler, or None if it does not exist.
+
+    Raises:
+        GlideMQValidationError: its stored entry is invalid.
+        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+    """
+    check_text("name", name, maximum=NAME_LENGTH)
+
+    def pause(row: StoredRow | None, now: int) -> _Change | None:
+        entry = Entry(row.text) if row is not None else None
+        if entry is None or entry.paused:
+            return None
+        text = entry.changed(nextRun=PAUSED, pausedAt=now, pausedRun=entry.next_run)
+        return _Change(1, text, PAUSED)  # a Node client would not know why it is not due
+
+    return (await _changed(await self._connected(), name, pause))[1]
+
+
+async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
+    """Resume a paused scheduler. No effect if it is not paused.
+
+    Args:
+        name: name of the scheduler.
+        catch_up: handle the due times of the pause as missed runs, by the ``misfire`` of the schedule. False: the
+            next due time is the first one from now on. None = only if ``misfire`` is "fire_all". With
+            ``repeat_after_complete``, the next job is always due after the delay, or at once if that has passed.
+
+    Returns:
+        The scheduler; None if it does not exist, or has ended because no due time is left.
+
+    Raises:
+        GlideMQValidationError: an argument, or its stored entry, is invalid.
+        SchedulerBusyError: a Node client held the scheduler lock for several seconds.
+    """
+    check_text("name", name, maximum=NAME_LENGTH)
+    if catch_up is not None:
+        check_bool("catch_up", catch_up)
+
+    def resume(row: StoredRow | None, now: int) -> _Change | None:
+        entry = Entry(row.text) if row is not None else None
+        if entry is None or not entry.paused:
+            return None
+        schedule, template = entry.schedule, entry.template
+        all_of_them = schedule.misfire == "fire_all" if catch_up is None else catch_up
+        due = entry.run_after_pause(now, all_of_them)
+        if due is None:
+            return _Change(0, "", 0)
+        home = 0 if is_for_peers(schedule, template.options, template.text is not None) else 1
+        return _Change(home, entry.changed(nextRun=due, pausedAt=None, pausedRun=None), due or now)
+
+    return (await _changed(await self._connected(), name, resume))[1]
+
+
+class _Change(NamedTuple):
+    """A new entry; ``text``: '' = delete the entry; ``due``: its score in the index."""
+
+    home: int
+    text: str
+    due: int
+    overlap: bool = False
+
+
+async def _changed(
+    link: QueueLink, name: str, change: Callable[[StoredRow | None, int], _Change | None]
+) -> tuple[bool, JobScheduler | None]:
+    """Change an entry if nobody else changes it meanwhile. Return whether it existed, and the scheduler afterwards.
+
+    ``change`` gets the entry and the server's time, and returns None to leave it unchanged.
+    """
     for _ in range(_TRIES):
         reply = await link.transport.call(schedulers_read(link.keys.meta, name))
-        if not reply.rows:
-            return False
-        outcome = await link.transport.call(schedulers_put(link.keys.meta, name, 0, reply.rows[0].text, "", 0))
+        row = reply.rows[0] if reply.rows else None
+        new = change(row, reply.now)
+        if new is None:
+            return row is not None, None if row is None else read_scheduler(link, row)
+        expected = "" if row is None else row.text
+        put = schedulers_put(link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap)
+        outcome = await link.transport.call(put)
         if outcome == "ok":
-            return True
+            stored = StoredRow(name, new.home, new.text)
+            return row is not None, read_scheduler(link, stored) if new.text else None
         if outcome == "busy":
             await link.runtime.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
     raise SchedulerBusyError(name)
@@ -194,7 +276,7 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
         job_name=template.name or row.name,
         data=template.data if template.text is None else decode_data(template.text, link.serializer),
         options=template.options,
-        next_run=entry.next_run or None,
+        next_run=None if entry.paused else entry.next_run or None,
         last_run=entry.number("lastRun") or None,
         iteration_count=entry.number("iterationCount"),
         last_job_id=entry.last_job_id if tracked else None,
@@ -202,6 +284,8 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
         skipped_count=entry.number("skippedCount"),
         last_skipped=entry.number("lastSkipped") or None,
         buffered=entry.buffered,
+        paused=entry.paused,
+        paused_since=entry.number("pausedAt") or None if entry.paused else None,
     )
 
 
@@ -261,7 +345,7 @@ def _entry(
     fields["template"] = template or None
     next_run = schedule.first(now)
     if before is not None and (keeps_state or waits):  # a scheduler that waits for its job waits under new times too
-        next_run = before.next_run
+        next_run = before.planned_run
         fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
         if schedule.overlap != "allow":
             kept = ("skippedCount", "lastSkipped") + (("buffered",) if schedule.overlap == "buffer_one" else ())
@@ -272,9 +356,11 @@ def _entry(
     if next_run is None:
         raise GlideMQValidationError("end_date", schedule.end_date, "is before the first run")
     fields["nextRun"] = next_run
+    if before is not None and before.paused:
+        fields |= {"nextRun": PAUSED, "pausedAt": before.fields.get("pausedAt"), "pausedRun": next_run}
     fields["compression"] = None if options.compression == "none" else options.compression
     fields["quiet"] = None if options.events else True
-    return json.dumps({key: value for key, value in fields.items() if value is not None}), next_run or now
+    return json.dumps({key: value for key, value in fields.items() if value is not None}), fields["nextRun"] or now
 
 
 def _existing(text: str | None) -> Entry | None:
