@@ -206,7 +206,7 @@ class HttpApi:
     async def _is_ready(self) -> bool:
         try:
             async with asyncio.timeout(_READY_S):
-                await self._state.transport.command("PING")
+                await self._state.transport.command("TIME")
         except (GlideMQError, TimeoutError):
             return False
         return True
