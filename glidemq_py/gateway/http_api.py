@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -329,11 +331,15 @@ def _query_of(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: `undefined` is absent in objects and null in lists."""
+    """Return a value as JSON has it: `undefined` is absent in objects and null in lists; bytes are Base64."""
     if is_map(value):
         return {str(name): _plain(each) for name, each in value.items() if each is not UNDEFINED}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
     if value is UNDEFINED or (isinstance(value, float) and not math.isfinite(value)):
         return None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value if value is None or isinstance(value, str | int | float) else str(value)

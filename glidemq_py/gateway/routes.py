@@ -120,6 +120,11 @@ ROUTES: Final = (
     Route("POST", "/workers", "RegisterWorker"),
     Route("DELETE", "/workers/{workerId}", "UnregisterWorker"),
     Route("POST", "/workers/{id}/heartbeat", "Heartbeat"),
+    # webhooks
+    Route("GET", "/webhooks", "ListWebhooks"),
+    Route("POST", "/webhooks", "AddWebhook"),
+    Route("DELETE", "/webhooks/{webhookId}", "RemoveWebhook"),
+    Route("PUT", "/webhooks/{id}/enabled", "SetWebhookEnabled"),
 )
 """All routes that execute a command. Health checks and Prometheus are in `http_api`."""
 

@@ -169,7 +169,7 @@ class Webhooks:
         content: Mapping[str, Any] = job.data
         webhook_id: str = content["webhook"]
         webhook = await self.registry.get(webhook_id)
-        if webhook is None or not webhook.enabled:
+        if webhook is None or not webhook.enabled or content["timestamp"] < webhook.since:
             return "dropped: the webhook was removed or disabled"
         body = content["body"].encode()
         now_s = int(time.time())

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -195,6 +197,34 @@ async def test_waiting_fetch_is_answered_when_the_gateway_closes(url: str, queue
     await client.good("GET", f"/queues/{queue_name}/jobs")
     await gateway.close()
     assert (await waiting)["job"] is None
+
+
+async def test_webhooks(client: Client, queue_name: str) -> None:
+    url = "http://example.com/hook"
+    made = (await client.good("POST", "/webhooks", {"url": url, "events": ["job.pushed"], "queue": queue_name}))["data"]
+    path = f"/webhooks/{made['webhookId']}"
+
+    async def listed() -> list[dict[str, Any]]:
+        found = (await client.good("GET", "/webhooks"))["data"]["webhooks"]
+        return [each for each in found if each["id"] == made["webhookId"]]
+
+    (found,) = await listed()
+    assert (found["url"], found["queue"], found["enabled"]) == (url, queue_name, True)
+    await client.good("PUT", f"{path}/enabled", {"enabled": False})
+    assert [each["enabled"] for each in await listed()] == [False]
+    await client.good("DELETE", path)
+    assert await listed() == []
+    assert (await client.call("DELETE", path))[1]["error"] == "Webhook not found"
+    status, answer = await client.call("POST", "/webhooks", {"url": "http://10.0.0.1/", "events": ["job.pushed"]})
+    assert (status, answer["error"]) == (400, "Webhook URL cannot point to private IP")
+
+
+async def test_values_without_json(client: Client, queue_name: str, url: str) -> None:
+    data = {"bytes": b"\0\xff", "date": datetime(2026, 5, 1, 12, 30, tzinfo=UTC), 1: math.inf}
+    async with Queue(queue_name, url, serializer="msgpack") as queue:
+        job = await queue.add("n", data)
+    answer = await client.good("GET", f"/jobs/{queue_name}:{job.id}")
+    assert answer["job"]["data"] == {"bytes": "AP8=", "date": "2026-05-01T12:30:00.000Z", "1": None}
 
 
 def test_routes_name_commands_and_their_fields() -> None:

@@ -73,6 +73,7 @@ async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
     assert found["bunqueue_push_duration_seconds_bucket", "+Inf"] == 2
     assert found["bunqueue_push_duration_seconds_count", ""] == 2
     assert found["bunqueue_queue_metrics_omitted", ""] == 0
+    assert found["bunqueue_webhooks_registered", ""] >= found["bunqueue_webhooks_enabled", ""] >= 0
     monkeypatch.setenv("METRICS_MAX_QUEUES", "0")
     limited = await samples()
     assert ("bunqueue_queue_jobs_waiting", used) not in limited
