@@ -96,6 +96,10 @@ SETTINGS: Final = (
     Setting("cors_origins", "origins whose pages may use the HTTP API, separated by commas; * = any", _texts, (list,),
             "CORS_ALLOW_ORIGIN", metavar="ORIGINS"),
     Setting("metrics_auth", "require a token for /prometheus", _flag, (bool,), "METRICS_AUTH"),
+    Setting(
+        "trusted_proxies", "networks of proxies whose X-Forwarded-For the rate limit uses, separated by commas", _texts,
+        (list,), "TRUSTED_PROXIES", metavar="NETWORKS",
+    ),
     Setting("prefix", "first part of every key (glide)"),
     Setting("tokens", "tokens of clients", _tokens, (list,), "AUTH_TOKENS", is_secret=True),
     Setting(
@@ -123,8 +127,8 @@ SETTINGS: Final = (
             variable="TLS_CERT_FILE", metavar="FILE"),
     Setting("tls_key", "PEM file of its key", variable="TLS_KEY_FILE", metavar="FILE"),
     Setting(
-        "rate_limit", "frames of a connection per window; default: no limit", _whole, (int,), "RATE_LIMIT_MAX_REQUESTS",
-        metavar="N",
+        "rate_limit", "frames of a connection, and HTTP requests of an address, per window; default: no limit", _whole,
+        (int,), "RATE_LIMIT_MAX_REQUESTS", metavar="N",
     ),
     Setting(
         "rate_limit_window", "length of the window (60s)", parse_duration, (int, str), "RATE_LIMIT_WINDOW_MS", _whole,

@@ -46,53 +46,23 @@ class Subscriber(Protocol):
         ...
 
 
-class EventFeed:
-    """Reads the events of a queue from its start until it is closed.
+class WireEvents:
+    """Converts the events of a queue to those of the protocol.
 
     Args:
         queue: The queue.
-        connection: As for `QueueEvents`; readers of one URL share a connection.
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: Queue[Any, Any], connection: Connection, ids: JobIds) -> None:
+    def __init__(self, queue: Queue[Any, Any], ids: JobIds) -> None:
         self._queue, self._ids = queue, ids
-        self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
-        self._task: asyncio.Task[None] | None = None
-        self._starting = asyncio.Lock()
-        self.subscribers: set[Subscriber] = set()
 
-    async def start(self) -> None:
-        """Connect, unless it is started: all later events will be sent.
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self._queue.name
 
-        Raises:
-            GlideMQConnectionError: If the server of the queues cannot be reached.
-        """
-        async with self._starting:
-            await self._events.wait_until_ready()
-            if self._task is None:
-                self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
-
-    async def close(self) -> None:
-        """Stop. Idempotent."""
-        self.subscribers.clear()
-        await self._events.close()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        async for event in self._events:
-            try:
-                for found in await self._on_wire(event):
-                    frame = frame_of({"type": "event", "event": found})
-                    for subscriber in tuple(self.subscribers):
-                        subscriber.notify(frame)
-            except GlideMQError as error:
-                _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
-
-    async def _on_wire(self, event: QueueEvent) -> list[Event]:
+    async def of(self, event: QueueEvent) -> list[Event]:
         """Return the events of the protocol for one of a queue."""
         if event.event in ("paused", "resumed") and "signal" not in event.fields:
             return [self._event(event, event.event, "")]
@@ -140,6 +110,85 @@ async def result_of(queue: Queue[Any, Any], event: QueueEvent) -> Any:
         job = await queue.get_job(event.job_id, exclude_data=True)
         return None if job is None else job.returnvalue
     return None
+
+
+class News:
+    """Names of the queues with new events, for one follower."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._event = asyncio.Event()
+
+    def add(self, queue: str) -> None:
+        """Note that a queue has new events."""
+        self._changed.add(queue)
+        self._event.set()
+
+    def wake(self) -> None:
+        """End the wait of `take`."""
+        self._event.set()
+
+    async def take(self, seconds: float) -> set[str]:
+        """Return the names and forget them; wait for one up to some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._event.clear()
+        taken, self._changed = self._changed, set()
+        return taken
+
+
+class EventFeed:
+    """Reads the events of a queue from its start until it is closed.
+
+    Args:
+        queue: The queue.
+        connection: As for `QueueEvents`; readers of one URL share a connection.
+        ids: Returns the ids of jobs on the wire.
+    """
+
+    def __init__(self, queue: Queue[Any, Any], connection: Connection, ids: JobIds) -> None:
+        self._queue, self._wire = queue, WireEvents(queue, ids)
+        self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self.subscribers: set[Subscriber] = set()
+        self.followers: set[News] = set()
+
+    async def start(self) -> None:
+        """Connect, unless it is started: all later events will be sent.
+
+        Raises:
+            GlideMQConnectionError: If the server of the queues cannot be reached.
+        """
+        async with self._starting:
+            await self._events.wait_until_ready()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        self.subscribers.clear()
+        self.followers.clear()
+        await self._events.close()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        async for event in self._events:
+            for news in self.followers:
+                news.add(self._queue.name)
+            if not self.subscribers:
+                continue
+            try:
+                for found in await self._wire.of(event):
+                    frame = frame_of({"type": "event", "event": found})
+                    for subscriber in tuple(self.subscribers):
+                        subscriber.notify(frame)
+            except GlideMQError as error:
+                _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
 
 
 def _decoded(text: str | None) -> Any:

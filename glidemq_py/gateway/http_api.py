@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -17,13 +14,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
-from glidemq_py.gateway.commands.monitoring import memory_mb
+from glidemq_py.gateway.commands.monitoring import counts_of_queues, memory_mb
+from glidemq_py.gateway.event_stream import EventStream
 from glidemq_py.gateway.frames import MAX_FRAME
-from glidemq_py.gateway.routes import Route, fields_of, find_route
+from glidemq_py.gateway.http_limits import AddressLimits, client_address
+from glidemq_py.gateway.names import QueueNameError, engine_name
+from glidemq_py.gateway.routes import EVENTS, Route, fields_of, find_route, shown
 from glidemq_py.gateway.session import GatewayState, Session
 from glidemq_py.gateway.table import Answer, CommandError, is_map
 from glidemq_py.gateway.totals import Totals
-from glidemq_py.gateway.values import UNDEFINED, is_too_deep
+from glidemq_py.gateway.values import UNDEFINED, is_too_deep, plain
+from glidemq_py.gateway.webhooks.addresses import Address
 
 __all__ = ["HttpApi"]
 
@@ -36,6 +37,11 @@ _METHODS: Final = "GET, POST, PUT, DELETE, OPTIONS"
 _JSON: Final = (b"content-type", b"application/json")
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _PROMETHEUS: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"),
+)  # fmt: skip
+_MOST_STREAMS: Final = 1_000
+"""Clients of events per process."""
 _LIVE: Final = ("/healthz", "/live")
 
 
@@ -98,16 +104,24 @@ class HttpApi:
         self._origins = cors_origins
         self._public = {*_LIVE, "/health", "/ready", *(() if metrics_auth else ("/prometheus",))}
         self._open: set[_Request] = set()
+        self._streams: set[EventStream] = set()
+        options = state.options
+        self._limits: AddressLimits | None = None
+        if options.rate_limit is not None:
+            self._limits = AddressLimits(options.rate_limit, options.rate_limit_window / 1_000)
         self._totals = Totals(self._count)
         self._own: Mapping[str, Callable[[_Request, Send, Headers], Awaitable[None]]] = {
             "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
+            "/queues/summary": self._summary,
             **dict.fromkeys(_LIVE, self._alive),
         }  # fmt: skip
 
     def begin_closing(self) -> None:
-        """Answer the fetches that wait."""
+        """Answer the fetches that wait, and end the streams of events."""
         for request in self._open:
             request.end_polls()
+        for stream in self._streams:
+            stream.end()
 
     async def close(self) -> None:
         """End what no request waits for."""
@@ -133,7 +147,7 @@ class HttpApi:
         if method == "OPTIONS":
             await self._send(send, headers, 204, b"", _JSON)
             return
-        self._check(path, headers)
+        self._check(path, headers, scope)
         own = self._own.get(path) if method == "GET" else None
         request = _Request(self._state)
         if own is not None:
@@ -143,23 +157,34 @@ class HttpApi:
         if found is None:
             raise _RefusedError(404, "Not found")
         route, in_path = found
+        if route.command == EVENTS:
+            await self._stream(in_path.get("queue"), headers, receive, send)
+            return
         body = await _body_of(receive)
         try:
             fields = fields_of(route, in_path, _query_of(scope), body)
         except CommandError as error:
             raise _RefusedError(400, str(error)) from None
         answer = await self._execute(request, route, fields, receive)
-        await self._answer(send, headers, _status_of(route, answer), answer)
+        await self._answer(send, headers, _status_of(route, answer), shown(route, answer))
         self._keep_fetched(answer)
 
-    def _check(self, path: str, headers: Headers) -> None:
+    def _check(self, path: str, headers: Headers, scope: Scope) -> None:
         if path in self._public:
             return
+        if self._limits is not None and not self._limits.count(self._address(headers, scope)):
+            raise _RefusedError(429, "Rate limit exceeded")
         digests = self._state.digests
         if digests and not is_authorized(headers, digests):
             raise _RefusedError(401, "Unauthorized")
         if not digests and not self._is_origin(headers):
             check_site(headers, self._hosts)
+
+    def _address(self, headers: Headers, scope: Scope) -> Address | None:
+        """Return the address of the client."""
+        peer = scope.get("client")
+        forwarded = ",".join(headers.getlist("x-forwarded-for"))
+        return client_address(None if peer is None else peer[0], forwarded, self._state.options.trusted_proxies)
 
     def _is_origin(self, headers: Headers) -> bool:
         """Return whether the request is from a page whose origin is listed."""
@@ -196,6 +221,42 @@ class HttpApi:
             if held is not None and isinstance(held.connection, _Request):
                 held.is_kept = True
 
+    # -- events ----------------------------------------------------------------------------------------------
+
+    async def _stream(self, name: str | None, headers: Headers, receive: Receive, send: Send) -> None:
+        """Send the events of a queue, or of all, until the client leaves or the gateway closes."""
+        if len(self._streams) >= _MOST_STREAMS:
+            raise _RefusedError(503, f"Too many clients of events: at most {_MOST_STREAMS}")
+        try:
+            queue = None if name is None else engine_name(name)
+        except QueueNameError as error:
+            raise _RefusedError(400, str(error)) from None
+        stream = EventStream(self._state, queue, headers.get("last-event-id"))
+        self._streams.add(stream)
+        try:
+            try:
+                await stream.start()
+            except GlideMQError as error:
+                raise _RefusedError(503, str(error)) from None
+            sending = asyncio.create_task(self._send_events(stream, headers, send))
+            leaving = asyncio.create_task(_disconnected(receive))
+            try:
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                await asyncio.gather(sending, leaving, return_exceptions=True)
+        finally:
+            self._streams.discard(stream)
+            stream.close()
+
+    async def _send_events(self, stream: EventStream, headers: Headers, send: Send) -> None:
+        sent = [*self._cors(headers), *_STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": sent})
+        async for text in stream.chunks():
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
     # -- health and metrics ----------------------------------------------------------------------------------
 
     async def _alive(self, request: _Request, send: Send, headers: Headers) -> None:
@@ -219,7 +280,8 @@ class HttpApi:
             "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
             "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
             "queues": {name: totals.get(name, 0) for name in ("waiting", "active", "delayed", "completed", "dlq")},
-            "connections": {"tcp": self._state.connections, "ws": 0, "sse": 0}, "memory": {"rss": memory_mb()},
+            "connections": {"tcp": self._state.connections, "ws": 0, "sse": len(self._streams)},
+            "memory": {"rss": memory_mb()},
         }  # fmt: skip
         await self._answer(send, headers, 200 if is_healthy else 503, content)
 
@@ -233,11 +295,24 @@ class HttpApi:
             raise _RefusedError(503, str(answer["error"]))
         await self._send(send, headers, 200, str(answer["data"]["metrics"]).encode(), _PROMETHEUS)
 
+    async def _summary(self, request: _Request, send: Send, headers: Headers) -> None:
+        queues = [
+            {
+                "name": name, "paused": counts["paused"] > 0,
+                "counts": {
+                    "waiting": counts["waiting"] + counts["paused"],
+                    **{state: counts[state] for state in ("prioritized", "active", "completed", "failed", "delayed")},
+                },
+            }
+            for name, counts in (await counts_of_queues(request)).items()
+        ]  # fmt: skip
+        await self._answer(send, headers, 200, queues)
+
     # -- answers ---------------------------------------------------------------------------------------------
 
-    async def _answer(self, send: Send, headers: Headers, status: int, answer: Answer) -> None:
+    async def _answer(self, send: Send, headers: Headers, status: int, answer: Answer | list[Any]) -> None:
         try:
-            text = json.dumps(_plain(answer), separators=(",", ":"))
+            text = json.dumps(plain(answer), separators=(",", ":"))
         except RecursionError:  # data of another program
             status, text = 500, '{"ok":false,"error":"The answer is nested too deeply for JSON"}'
         await self._send(send, headers, status, text.encode(), _JSON)
@@ -275,7 +350,8 @@ def _status_of(route: Route, answer: Answer) -> int:
     if answer["ok"] or route.is_lenient:
         return 200
     error = str(answer["error"])
-    return 404 if route.method == "GET" and error.endswith("not found") else 400
+    is_absent = error.endswith("not found") or error.startswith("Job is not active")
+    return 404 if is_absent and route.method in ("GET", "DELETE") else 400
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -285,7 +361,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _body_of(receive: Receive) -> Any:
-    """Return the decoded body, or None if it is empty.
+    """Return the decoded body, or `UNDEFINED` if it is empty.
 
     Raises:
         _ClientGoneError: If the client leaves.
@@ -305,7 +381,7 @@ async def _body_of(receive: Receive) -> Any:
                     break
     except TimeoutError:
         raise _RefusedError(408, f"Request body incomplete after {_BODY_S:g} s") from None
-    return _decoded(bytes(content)) if content.strip() else None
+    return _decoded(bytes(content)) if content.strip() else UNDEFINED
 
 
 def _decoded(content: bytes) -> Any:
@@ -328,18 +404,3 @@ def _query_of(scope: Scope) -> list[tuple[str, str]]:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
     except ValueError:
         raise _RefusedError(400, f"Too many query parameters: at most {_MOST_QUERY_FIELDS}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: `undefined` is absent in objects and null in lists; bytes are Base64."""
-    if is_map(value):
-        return {str(name): _plain(each) for name, each in value.items() if each is not UNDEFINED}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
-    if value is UNDEFINED or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -51,6 +51,7 @@ class GatewayHttpServer:
         config = server_config(
             api, max_connections=options.max_connections, log_config=None, access_log=False, lifespan="off",
             server_header=False,
+            proxy_headers=False,
         )  # fmt: skip
         config.load()
         config.ssl = context

@@ -87,6 +87,8 @@ class GatewayOptions(OptionValue, kw_only=True):
             HTTP API. It requires starlette and uvicorn.
         cors_origins: origins whose pages may use the HTTP API, such as ``"https://example.com"``; "*" = any.
         metrics_auth: require a token for ``/prometheus``.
+        trusted_proxies: networks of proxies in front of the HTTP API, such as "10.0.0.0/8": ``rate_limit`` counts the
+            requests of an address, which is the one that they report in ``X-Forwarded-For``.
 
     Raises:
         GlideMQValidationError: if an option is invalid. The message never contains a token.
@@ -119,6 +121,7 @@ class GatewayOptions(OptionValue, kw_only=True):
     http_port: int | None = option(partial(check_int, minimum=0, maximum=65_535), default=None)
     cors_origins: Converted[tuple[str, ...], Iterable[str]] = option(_origins, default=())
     metrics_auth: bool = option(check_bool, default=False)
+    trusted_proxies: Converted[tuple[Network, ...], Iterable[str]] = option(parse_networks, default=())
 
     def _check_given(self) -> None:
         if self.share_port and self.http_port == 0:

@@ -9,9 +9,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.table import CommandError, Kind, is_map
+from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
+from glidemq_py.gateway.values import UNDEFINED
 
-__all__ = ["ROUTES", "Route", "fields_of", "find_route"]
+__all__ = ["EVENTS", "ROUTES", "Route", "fields_of", "find_route", "shown"]
 
 _MOST_DIGITS: Final = 20
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
@@ -29,6 +30,9 @@ class Route:
         wrapped: The field that a body without this name is the value of, or "".
         renamed: Fields by their other names in the body.
         is_lenient: If True, a rejected command has the status 200.
+        shown: Names of the members of the answer that are returned; empty = all.
+        needs_body: If True, a request without a body is rejected.
+        is_flat: If True, the members of the answer's `data` are returned in its place.
     """
 
     method: str
@@ -37,10 +41,16 @@ class Route:
     wrapped: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     is_lenient: bool = False
+    shown: tuple[str, ...] = ()
+    is_flat: bool = False
+    needs_body: bool = False
 
 
 _QUEUE: Final = "/queues/{queue}"
 _JOB: Final = "/jobs/{id}"
+
+EVENTS: Final = ""
+"""In place of a command: the route sends events."""
 
 ROUTES: Final = (
     Route("GET", "/stats", "Stats"),
@@ -48,15 +58,14 @@ ROUTES: Final = (
     Route("GET", "/storage", "StorageStatus"),
     Route("GET", "/ping", "Ping"),
     Route("POST", "/gc", "CompactMemory"),
-    Route("GET", "/dashboard", "DashboardOverview"),
-    Route("GET", "/dashboard/queues", "DashboardQueues"),
-    Route("GET", "/dashboard/queues/{queue}", "DashboardQueue"),
+    Route("GET", "/dashboard", "DashboardOverview", is_flat=True),
+    Route("GET", "/dashboard/queues", "DashboardQueues", is_flat=True),
+    Route("GET", "/dashboard/queues/{queue}", "DashboardQueue", is_flat=True),
     # queues
     Route("GET", "/queues", "ListQueues"),
-    Route("GET", "/queues/summary", "DashboardQueues"),
-    Route("POST", f"{_QUEUE}/jobs", "PUSH", renamed={"attempts": "maxAttempts"}),
+    Route("POST", f"{_QUEUE}/jobs", "PUSH", renamed={"attempts": "maxAttempts"}, needs_body=True),
     Route("GET", f"{_QUEUE}/jobs", "PULL"),
-    Route("POST", f"{_QUEUE}/jobs/bulk", "PUSHB", "jobs"),
+    Route("POST", f"{_QUEUE}/jobs/bulk", "PUSHB", "jobs", needs_body=True),
     Route("POST", f"{_QUEUE}/jobs/pull-batch", "PULLB"),
     Route("GET", f"{_QUEUE}/jobs/list", "GetJobs"),
     Route("GET", f"{_QUEUE}/counts", "GetJobCounts"),
@@ -70,18 +79,19 @@ ROUTES: Final = (
     Route("POST", f"{_QUEUE}/clean", "Clean"),
     Route("POST", f"{_QUEUE}/promote-jobs", "PromoteJobs"),
     Route("POST", f"{_QUEUE}/retry-completed", "RetryCompleted"),
-    Route("GET", f"{_QUEUE}/dlq", "Dlq"),
+    Route("GET", f"{_QUEUE}/dlq", "Dlq", shown=("entries",)),
     Route("POST", f"{_QUEUE}/dlq/retry", "RetryDlq"),
     Route("POST", f"{_QUEUE}/dlq/purge", "PurgeDlq"),
-    Route("GET", f"{_QUEUE}/dlq/stats", "GetDlqStats"),
+    Route("GET", f"{_QUEUE}/dlq/stats", "GetDlqStats", is_flat=True),
     Route("GET", f"{_QUEUE}/dlq-config", "GetDlqConfig"),
     Route("PUT", f"{_QUEUE}/dlq-config", "SetDlqConfig", "config"),
     Route("GET", f"{_QUEUE}/stall-config", "GetStallConfig"),
     Route("PUT", f"{_QUEUE}/stall-config", "SetStallConfig", "config"),
     Route("PUT", f"{_QUEUE}/rate-limit", "RateLimit"),
     Route("DELETE", f"{_QUEUE}/rate-limit", "RateLimitClear"),
-    Route("PUT", f"{_QUEUE}/concurrency", "SetConcurrency"),
+    Route("PUT", f"{_QUEUE}/concurrency", "SetConcurrency", renamed={"concurrency": "limit"}),
     Route("DELETE", f"{_QUEUE}/concurrency", "ClearConcurrency"),
+    Route("GET", f"{_QUEUE}/workers", "ListWorkers", shown=("workers",), is_flat=True),
     # many jobs
     Route("GET", "/jobs/custom/{customId}", "GetJobByCustomId"),
     Route("POST", "/jobs/ack-batch", "ACKB"),
@@ -108,9 +118,11 @@ ROUTES: Final = (
     Route("DELETE", f"{_JOB}/logs", "ClearLogs"),
     Route("POST", f"{_JOB}/heartbeat", "JobHeartbeat"),
     Route("POST", f"{_JOB}/extend-lock", "ExtendLock"),
-    Route("GET", f"{_JOB}/wait", "WaitJob"),
     Route("POST", f"{_JOB}/wait", "WaitJob"),
     Route("GET", f"{_JOB}/children", "GetChildrenValues"),
+    # events
+    Route("GET", "/events", EVENTS),
+    Route("GET", "/events/queues/{queue}", EVENTS),
     # cron jobs and workers
     Route("GET", "/crons", "CronList"),
     Route("POST", "/crons", "Cron"),
@@ -126,7 +138,7 @@ ROUTES: Final = (
     Route("DELETE", "/webhooks/{webhookId}", "RemoveWebhook"),
     Route("PUT", "/webhooks/{id}/enabled", "SetWebhookEnabled"),
 )
-"""All routes that execute a command. Health checks and Prometheus are in `http_api`."""
+"""All routes that execute one command; the others are in `http_api`."""
 
 
 def _segments(path: str) -> list[str]:
@@ -176,16 +188,26 @@ def fields_of(route: Route, in_path: Mapping[str, str], query: Sequence[tuple[st
         route: The route.
         in_path: Fields in the path.
         query: Names and texts of the query; texts become numbers and booleans where the field has such a type.
-        body: Decoded body, or None.
+        body: Decoded body; `UNDEFINED` without one.
 
     Raises:
         CommandError: If the body is neither an object nor the value of the route's field `wrapped`.
     """
     kinds = {each.name: each.kind for each in COMMANDS[route.command].fields}
     fields: dict[str, Any] = {name: _typed(kinds[name], text) for name, text in query if name in kinds}
-    if body is not None:
+    if body is not UNDEFINED:
         fields |= _body_fields(route, body)
+    elif route.needs_body:
+        raise CommandError("Invalid JSON body")
     return {**fields, **in_path}
+
+
+def shown(route: Route, answer: Answer) -> Answer:
+    """Return the answer of a command as the route has it."""
+    if not answer["ok"]:
+        return answer
+    members = answer["data"] if route.is_flat else answer
+    return {"ok": True, **{name: members[name] for name in route.shown or members}}
 
 
 def _body_fields(route: Route, body: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.backups import Backups
 from glidemq_py.gateway.commands.workers import forget_workers
-from glidemq_py.gateway.events import EventFeed
+from glidemq_py.gateway.events import EventFeed, News
 from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.held import Held, HeldJobs
 from glidemq_py.gateway.hub import Hub
@@ -253,10 +253,7 @@ class Gateway:
     async def subscribe(self, session: Session, queue: str) -> None:
         """Send the events of a queue to a session, instead of those of another one."""
         self.unsubscribe(session)
-        feed = self._feeds.get(queue)
-        if feed is None:
-            opened = await self.queue(queue)
-            feed = self._feeds.setdefault(queue, EventFeed(opened, self._connection, self.ids))
+        feed = await self._feed(queue)
         feed.subscribers.add(session)  # the feed is kept while it starts
         session.subscription = queue
         try:
@@ -272,8 +269,35 @@ class Gateway:
         if name is None or feed is None:
             return
         feed.subscribers.discard(session)
-        if not feed.subscribers:
-            del self._feeds[name]
+        self._close_unused(name, feed)
+
+    async def follow(self, queue: str, news: News) -> None:
+        """Notify of new events of a queue from now on."""
+        feed = await self._feed(queue)
+        feed.followers.add(news)
+        try:
+            await feed.start()
+        except GlideMQError:
+            self.unfollow(queue, news)
+            raise
+
+    def unfollow(self, queue: str, news: News) -> None:
+        """Notify no more."""
+        feed = self._feeds.get(queue)
+        if feed is not None:
+            feed.followers.discard(news)
+            self._close_unused(queue, feed)
+
+    async def _feed(self, queue: str) -> EventFeed:
+        feed = self._feeds.get(queue)
+        if feed is None:
+            opened = await self.queue(queue)
+            feed = self._feeds.setdefault(queue, EventFeed(opened, self._connection, self.ids))
+        return feed
+
+    def _close_unused(self, queue: str, feed: EventFeed) -> None:
+        if not feed.subscribers and not feed.followers:
+            del self._feeds[queue]
             self._start(feed.close())
 
     def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:

@@ -16,6 +16,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import COMMANDS
+from glidemq_py.gateway.events import News
 from glidemq_py.gateway.figures import Figures
 from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, FrameReader
 from glidemq_py.gateway.held import HeldJobs
@@ -89,6 +90,14 @@ class GatewayState(Protocol):
 
     def unsubscribe(self, session: Session) -> None:
         """Send no more events to a session."""
+        ...
+
+    async def follow(self, queue: str, news: News) -> None:
+        """Notify of new events of a queue from now on."""
+        ...
+
+    def unfollow(self, queue: str, news: News) -> None:
+        """Notify no more."""
         ...
 
     async def hub(self, name: str) -> Hub:

@@ -6,13 +6,23 @@ reject. `undefined` is the extension type 0: absent in a map, null in a list. Da
 
 from __future__ import annotations
 
+import base64
 import math
 from datetime import datetime
 from typing import Any, Final, cast
 
 import msgpack
 
-__all__ = ["MAX_DEPTH", "MAX_ELEMENTS", "UNDEFINED", "InvalidValueError", "frame_of", "is_too_deep", "value_of"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_ELEMENTS",
+    "UNDEFINED",
+    "InvalidValueError",
+    "frame_of",
+    "is_too_deep",
+    "plain",
+    "value_of",
+]
 
 MAX_DEPTH: Final = 200
 """Deepest nesting of lists and maps in a received value."""
@@ -89,7 +99,7 @@ def _elements(value: Any) -> Any:
 
 def is_too_deep(value: Any) -> bool:
     """Return whether a value is nested deeper than `MAX_DEPTH`."""
-    level: list[Any] = [value]
+    level: list[Any] = [value] if value.__class__ in (dict, list) else []
     for _ in range(MAX_DEPTH):
         level = [child for each in level for child in _elements(each) if child.__class__ in (dict, list)]
         if not level:
@@ -122,3 +132,19 @@ def _float(value: int) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: `undefined` is absent in objects and null in lists; bytes are Base64."""
+    if isinstance(value, dict):
+        members: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return {str(name): plain(each) for name, each in members.items() if each is not UNDEFINED}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+    if value is UNDEFINED or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value if value is None or isinstance(value, str | int | float) else str(value)

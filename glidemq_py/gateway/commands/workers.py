@@ -79,6 +79,8 @@ async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
     listed, stats = await list_workers(session)
+    if given["queue"] is not None:
+        listed = [worker for worker in listed if given["queue"] in worker["queues"]]
     return {"data": {"workers": listed, "stats": stats}}
 
 
@@ -151,7 +153,10 @@ COMMANDS: Final = (
     Command(
         "UnregisterWorker", "workers", _unregister, "Remove a worker.", (Field("workerId", required=True),)
     ),
-    Command("ListWorkers", "workers", _list, "Return the workers of the clients of all gateways."),
+    Command(
+        "ListWorkers", "workers", _list, "Return the workers of the clients of all gateways, or of a queue.",
+        (Field("queue", maximum=256),),
+    ),
     Command(
         "Heartbeat", "workers", _heartbeat, "Store that a worker is alive, and its figures.",
         (

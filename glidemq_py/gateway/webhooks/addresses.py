@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.table import CommandError
 
-__all__ = ["Network", "Target", "check_url", "parse_networks", "problem_of", "target_of"]
+__all__ = ["Address", "Network", "Target", "check_url", "parse_networks", "problem_of", "target_of"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

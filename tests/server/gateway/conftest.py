@@ -6,6 +6,8 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
+from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
+from tests.bench.install import PeerMissingError
 from tests.server.gateway.wire import Wire
 
 
@@ -33,3 +35,11 @@ async def other(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[Wire]:
 async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
     async with Queue(queue_name, url) as queue:
         yield queue
+
+
+@pytest.fixture(scope="module")
+def packages() -> BunqueuePackages:
+    try:
+        return find_bunqueue()
+    except PeerMissingError as error:
+        pytest.skip(str(error))

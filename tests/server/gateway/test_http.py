@@ -5,7 +5,8 @@ import json
 import math
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, Self
 from urllib.parse import quote
 
 import pytest
@@ -14,9 +15,11 @@ from glidemq_py import Queue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.routes import ROUTES, fields_of, find_route
+from glidemq_py.gateway.http_limits import AddressLimits, client_address
+from glidemq_py.gateway.routes import EVENTS, ROUTES, fields_of, find_route
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.totals import Totals
+from glidemq_py.gateway.webhooks.addresses import parse_networks
 
 TOKEN = "a-long-token"
 ORIGIN = "https://pages.example"
@@ -126,6 +129,9 @@ async def test_chosen_id_with_a_slash(client: Client, queue_name: str) -> None:
         ("GET", "/jobs/nothing", b"", 404, "Job not found"),
         ("POST", "/queues/q/jobs", b"{", 400, "Invalid JSON body"),
         ("POST", "/queues/q/jobs", b"[1]", 400, "Invalid JSON body"),
+        ("POST", "/queues/q/jobs", b"1", 400, "Invalid JSON body"),
+        ("POST", "/queues/q/jobs", b"null", 400, "Invalid JSON body"),
+        ("POST", "/queues/q/jobs", b"", 400, "Invalid JSON body"),
         ("POST", "/queues/q/jobs", b'{"data": NaN}', 400, "Invalid JSON body"),
         ("POST", "/queues/q/jobs", b"[" * 100_000, 400, "Invalid JSON body"),
         ("POST", "/queues/q/jobs", b'{"priority": "x"}', 400, "priority must be a number"),
@@ -229,6 +235,8 @@ async def test_values_without_json(client: Client, queue_name: str, url: str) ->
 
 def test_routes_name_commands_and_their_fields() -> None:
     for route in ROUTES:
+        if route.command == EVENTS:
+            continue
         names = {field.name for field in COMMANDS[route.command].fields}
         in_path = {part[1:-1] for part in route.path.split("/") if part.startswith("{")}
         assert in_path <= names, route
@@ -240,9 +248,7 @@ def test_routes_name_commands_and_their_fields() -> None:
 def test_literal_segments_outrank_fields() -> None:
     found = find_route("POST", "/jobs/ack-batch")
     assert found is None or found[0].command == "ACKB"
-    summary, custom = find_route("GET", "/queues/summary"), find_route("GET", "/jobs/custom/state")
-    assert summary is not None
-    assert summary[0].command == "DashboardQueues"
+    custom = find_route("GET", "/jobs/custom/state")
     assert custom is not None
     assert (custom[0].command, custom[1]) == ("GetJobByCustomId", {"customId": "state"})
     assert find_route("GET", "/queues//counts") is None
@@ -267,3 +273,131 @@ def test_invalid_options() -> None:
         options: dict[str, Any] = {name: value}
         with pytest.raises(GlideMQValidationError, match=name):
             Gateway(**options)
+
+
+# -- events and limits ------------------------------------------------------------------------------------------
+
+
+class Events:
+    """Reads the events of a path: pairs of id and event, and the data."""
+
+    def __init__(self, client: Client, path: str, last_id: str | None = None) -> None:
+        self.client, self.path, self.last_id = client, path, last_id
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.client.port)
+        resumed = "" if self.last_id is None else f"last-event-id: {self.last_id}\r\n"
+        self.writer.write(f"GET {self.path} HTTP/1.1\r\nhost: localhost\r\n{resumed}\r\n".encode())
+        await self.until(b'"connected":true')
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def until(self, text: bytes) -> bytes:
+        """Return the line that contains a text."""
+        async with asyncio.timeout(60):
+            while True:
+                line = await self.reader.readline()
+                assert line, "the stream has ended"
+                if text in line:
+                    return line.strip()
+
+    async def next(self, event: str) -> tuple[str, dict[str, Any]]:
+        """Return the id and the data of the next event of this name; those before it are skipped."""
+        async with asyncio.timeout(60):
+            event_id = ""
+            while True:
+                line = (await self.reader.readline()).decode().strip()
+                if line.startswith("id: "):
+                    event_id = line[4:]
+                if line == f"event: {event}":
+                    data: dict[str, Any] = json.loads((await self.until(b"data: "))[6:])
+                    return event_id, data
+
+
+async def test_events_of_a_queue_are_resumed_by_another_gateway(client: Client, url: str, queue: Queue) -> None:
+    path = f"/events/queues/{queue.name}"
+    async with Events(client, path) as events:
+        first = await queue.add("n", 1)
+        event_id, data = await events.next("job:pushed")
+        assert data["jobId"].endswith(first.id)
+    second, third = await queue.add("n", 2), await queue.add("n", 3)
+    async with Gateway(url, port=0, http_port=0) as other, Events(Client(other), path, event_id) as events:
+        for job in (second, third):
+            assert (await events.next("job:pushed"))[1]["jobId"].endswith(job.id)
+
+
+async def test_events_of_all_queues(client: Client, url: str, queue: Queue) -> None:
+    await queue.add("n", 0)
+    async with Events(client, "/events") as events:
+        job = await queue.add("n", 1)
+        while True:
+            event_id, data = await events.next("job:pushed")
+            if data["queue"] == queue.name:
+                break
+        assert data["jobId"].endswith(job.id)
+    newest = await queue.add("n", 2)
+    async with Events(client, "/events", event_id) as events:
+        while True:
+            _, data = await events.next("job:pushed")
+            if data["queue"] == queue.name:
+                break
+        assert data["jobId"].endswith(newest.id)
+
+
+async def test_paused_queue_and_an_unknown_id(client: Client, queue: Queue) -> None:
+    async with Events(client, f"/events/queues/{queue.name}", "570") as events:
+        assert (await client.good("GET", "/health"))["connections"]["sse"] == 1
+        await queue.pause()
+        assert (await events.next("queue:paused"))[1] == {"queue": queue.name}
+        assert (await events.next("job:paused"))[1]["jobId"] == ""
+
+
+async def test_streams_end_when_the_gateway_closes(url: str, queue_name: str) -> None:
+    gateway = Gateway(url, port=0, http_port=0)
+    await gateway.start()
+    async with Events(Client(gateway), f"/events/queues/{queue_name}") as events, asyncio.timeout(60):
+        await gateway.close()
+        await events.reader.read()
+
+
+async def test_rate_limit_by_the_address_of_the_client(url: str) -> None:
+    options: dict[str, Any] = {"rate_limit": 2, "rate_limit_window": 3_600_000, "trusted_proxies": ["127.0.0.0/8"]}
+    async with Gateway(url, port=0, http_port=0, **options) as gateway:
+        client = Client(gateway)
+
+        async def status(forwarded: str) -> int:
+            client.headers["x-forwarded-for"] = forwarded
+            return (await client.send("GET", "/ping"))[0]
+
+        assert [await status("203.0.113.1") for _ in range(3)] == [200, 200, 429]
+        assert await status("203.0.113.1, 203.0.113.2") == 200  # what the client wrote before the proxy does not count
+        assert await status("203.0.113.2, 203.0.113.1") == 429
+        assert (await client.send("GET", "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "expected"),
+    [
+        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
+        ("10.0.0.1", "198.51.100.1, 10.0.0.2", "198.51.100.1"),
+        ("10.0.0.1", "forged, 198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", "forged", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "2001:db8::1", "2001:db8::1"),
+        (None, "198.51.100.1", "None"),
+    ],
+)
+def test_client_address(peer: str | None, forwarded: str, expected: str) -> None:
+    trusted = parse_networks("trusted_proxies", ["10.0.0.0/8"])
+    assert str(client_address(peer, forwarded, trusted)) == expected
+
+
+def test_address_limits_forget_addresses() -> None:
+    limits = AddressLimits(1, 3_600.0)
+    first = ip_address("2001:db8::1")
+    assert limits.count(first)
+    assert not limits.count(ip_address("2001:db8::2"))  # of the same /64
+    for number in range(10_001):
+        limits.count(ip_address(number))
+    assert limits.count(first)

@@ -1,20 +1,15 @@
 """One script of the npm client against bunqueue and against two gateways: the answers differ only as documented."""
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from glidemq_py.gateway import Gateway
-from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
-from tests.bench.install import PeerMissingError
+from tests.bench.bunqueue import BunqueuePackages
+from tests.server.gateway.peer import bunqueue
 
 METHODS = Path(__file__).with_name("npm_methods.mjs")
 
@@ -29,44 +24,6 @@ DIFFERENCES: dict[str, tuple[Any, Any]] = {
 """The answers of bunqueue and the gateway by call."""
 OPTIONAL_EVENTS = {"active", "stalled"}
 """Some jobs are fetched with an event of the queue, others without one."""
-
-
-@pytest.fixture(scope="module")
-def packages() -> BunqueuePackages:
-    try:
-        return find_bunqueue()
-    except PeerMissingError as error:
-        pytest.skip(str(error))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-@contextlib.asynccontextmanager
-async def bunqueue(packages: BunqueuePackages, folder: Path) -> AsyncIterator[int]:
-    """Run bunqueue in memory; yield its port."""
-    port = free_port()
-    environment = {"TCP_PORT": str(port), "HTTP_PORT": str(free_port()), "HOST": "127.0.0.1"}
-    process = await asyncio.create_subprocess_exec(
-        packages.bun, packages.server, "start", cwd=folder, env={**os.environ, **environment},
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    break
-                await asyncio.sleep(0.05)
-        yield port
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def answers(packages: BunqueuePackages, port: int) -> list[tuple[str, Any]]:
@@ -88,7 +45,7 @@ async def answers(packages: BunqueuePackages, port: int) -> list[tuple[str, Any]
 async def test_methods_of_the_client(
     packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], tmp_path: Path
 ) -> None:
-    async with bunqueue(packages, tmp_path) as port:
+    async with bunqueue(packages, tmp_path) as (port, _):
         expected = await answers(packages, port)
     found = await answers(packages, gateways[0].port)
     assert len(expected) > 90

@@ -1,0 +1,173 @@
+"""Server-sent events of one queue or of all.
+
+The id of an event is its place in the event stream of its queue, so any gateway resumes what another one sent. A client
+reads the events from its own position and is only notified of new ones: a slow client needs no buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.events import Event, News, WireEvents
+from glidemq_py.gateway.session import GatewayState
+from glidemq_py.gateway.values import plain
+
+__all__ = ["MOST_QUEUES", "EventStream"]
+
+_log = get_logger(__name__)
+
+MOST_QUEUES: Final = 1_000
+"""Queues whose events one stream has."""
+_ID: Final = re.compile(r"([0-9]{1,16})-([0-9]{1,16})(?::(.{1,1024}))?", re.ASCII)
+_HEARTBEAT_S: Final = 30.0
+_LIST_S: Final = 5.0
+"""Interval of the search for new queues."""
+_PAUSE_S: Final = 1.0
+_PAGE: Final = 200
+_REPEATED_MS: Final = 5_000
+"""How far before the last event a stream of all queues is resumed, as their events have no common order."""
+_NAMES: Final = {"pulled": "active"}
+_SHOWN: Final = ("progress", "error", "delay", "prev", "terminal")
+
+
+class EventStream:
+    """The events of a queue, or of all queues, for one client.
+
+    Args:
+        state: The gateway.
+        queue: Name of the queue in this package; None for all queues.
+        last_id: Id of the last event that the client has received. If it is None or not one of ours, the stream starts
+            now.
+    """
+
+    def __init__(self, state: GatewayState, queue: str | None, last_id: str | None) -> None:
+        self._state, self._queue = state, queue
+        found = None if last_id is None else _ID.fullmatch(last_id)
+        self._last = None if found is None else (int(found[1]), int(found[2]), found[3] or queue)
+        self._news = News()
+        self._readers: dict[str, tuple[EventReader, WireEvents]] = {}
+        self._is_ended = False
+        self._is_omitting = False
+
+    async def start(self) -> None:
+        """Set the position: all later events will be sent.
+
+        Raises:
+            GlideMQError: If the server of the queues does not answer.
+        """
+        for name in [self._queue] if self._queue is not None else await self._listed():
+            await self._follow(name, is_new=False)
+
+    async def chunks(self) -> AsyncIterator[str]:
+        """Yield the events as text until `end`; comments while there are none."""
+        yield f"retry: 3000\ndata: {_json({'connected': True, 'clientId': str(uuid.uuid4())})}\n\n"
+        loop = asyncio.get_running_loop()
+        spoke, listed = loop.time(), loop.time()
+        while not self._is_ended:
+            for name in await self._news.take(_LIST_S):
+                async for text in self._read(name):
+                    yield text
+                    spoke = loop.time()
+            if loop.time() - spoke >= _HEARTBEAT_S:
+                yield ":heartbeat\n\n"
+                spoke = loop.time()
+            if self._queue is None and loop.time() - listed >= _LIST_S:
+                await self._follow_new()
+                listed = loop.time()
+
+    def end(self) -> None:
+        """Let `chunks` end."""
+        self._is_ended = True
+        self._news.wake()
+
+    def close(self) -> None:
+        """Release what the stream uses."""
+        for name in self._readers:
+            self._state.unfollow(name, self._news)
+        self._readers.clear()
+
+    async def _listed(self) -> Iterable[str]:
+        names = await find_queues(self._state.transport, self._state.options.prefix)
+        if len(names) > MOST_QUEUES and not self._is_omitting:
+            self._is_omitting = True
+            _log.warning("gateway: /events has the first %d queues of %d", MOST_QUEUES, len(names))
+        return names[:MOST_QUEUES]
+
+    async def _follow_new(self) -> None:
+        try:
+            for name in await self._listed():
+                if name not in self._readers and len(self._readers) < MOST_QUEUES:
+                    await self._follow(name, is_new=True)
+        except GlideMQError as error:
+            _log.warning("gateway: /events: listing the queues failed: %s", error)
+
+    async def _follow(self, name: str, *, is_new: bool) -> None:
+        await self._state.follow(name, self._news)  # notified from here on
+        try:
+            queue = await self._state.queue(name)
+            link = await queue._connected()
+            reader = EventReader(link.transport, link.keys.events)
+            if self._last is not None:
+                ms, number, of_queue = self._last
+                reader.position = f"{ms}-{number}" if of_queue == name else f"{max(0, ms - _REPEATED_MS)}-0"
+            elif is_new:
+                reader.position = "0-0"
+            else:
+                await reader.resolve()
+        except BaseException:
+            self._state.unfollow(name, self._news)
+            raise
+        self._readers[name] = reader, WireEvents(queue, self._state.ids)
+        self._news.add(name)  # it may have events already
+
+    async def _read(self, name: str) -> AsyncIterator[str]:
+        reader, wire = self._readers[name]
+        while not self._is_ended:
+            try:
+                events = await reader.page(_PAGE)
+            except GlideMQError as error:
+                _log.warning("gateway: queue %r: reading events failed: %s", name, error)
+                self._news.add(name)
+                await asyncio.sleep(_PAUSE_S)
+                return
+            if not events:
+                return
+            for event in events:
+                event_id = event.id if self._queue is not None else f"{event.id}:{name}"
+                yield "".join(_texts(await _converted(wire, event), event_id))
+
+
+async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:
+    try:
+        return await wire.of(event)
+    except GlideMQError as error:
+        _log.warning("gateway: queue %r: an event was not sent: %s", wire.queue, error)
+        return []
+
+
+def _texts(events: list[Event], event_id: str) -> Iterable[str]:
+    """Return the events that one of a queue has become; only the last has the id, so that none is lost on resuming."""
+    frames: list[tuple[str, dict[str, Any]]] = []
+    for event in events:
+        kind = str(event["eventType"])
+        if kind in ("paused", "resumed"):
+            frames.append((f"queue:{kind}", {"queue": event["queue"]}))
+        data = {name: event[name] for name in ("queue", "jobId", "timestamp")}
+        data |= {name: event[name] for name in _SHOWN if event.get(name) is not None}
+        frames.append((f"job:{_NAMES.get(kind, kind)}", data))
+    for number, (kind, data) in enumerate(frames, 1):
+        yield f"id: {event_id}\n" if number == len(frames) else ""
+        yield f"event: {kind}\ndata: {_json(data)}\n\n"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(plain(value), separators=(",", ":"))
