@@ -88,6 +88,11 @@ class AddCoalescer:
         self._sender: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a call is in flight: further rows are sent together when its reply has come."""
+        return self._in_flight
+
     async def add(self, row: Row) -> Added:
         """Add one row; raises the errors of `Transport.call`.
 

@@ -14,7 +14,8 @@ from typing_extensions import TypeVar
 
 from glidemq_py._api import administration
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
-from glidemq_py._api.partitioned import PartitionedQueue, over_partitions
+from glidemq_py._api.delegation import over_partitions
+from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
@@ -251,10 +252,6 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _find_partitions(self, transport: Transport) -> None:
         names = await open_layout(transport, self._keys, self._wanted_partitions)
         if names is not None:
-            if self.options.dead_letter_queue is not None:
-                raise UnsupportedOptionError(
-                    "dead_letter_queue", self.options.dead_letter_queue, "is not supported by partitioned queues"
-                )
             self._partitions = PartitionedQueue(self, names)
         self._layout_known = True
 
@@ -264,7 +261,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         queue = type(self)(
             name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
             compression=options.compression, serializer=options.serializer, events=options.events,
-            durable=options.durable, middleware=options.middleware,
+            dead_letter_queue=options.dead_letter_queue, durable=options.durable, middleware=options.middleware,
         )  # fmt: skip
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit

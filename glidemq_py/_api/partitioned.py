@@ -1,9 +1,4 @@
-"""The methods of a `Queue` that has partitions: each calls those of the partitions, which are plain queues.
-
-A queue knows whether it has partitions when it has read the layout, at its first call. `over_partitions` therefore
-wraps the methods of `Queue`: the plain method runs first, checks its arguments, and asks for the connection. If the
-queue turns out to be partitioned, the same method of `PartitionedQueue` runs instead.
-"""
+"""The methods of a `Queue` that has partitions: each calls those of the partitions, which are plain queues."""
 
 from __future__ import annotations
 
@@ -12,10 +7,13 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
-from functools import wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from glidemq_py._api import partitioned_dead_letters as dead_letters
+from glidemq_py._api import partitioned_figures as figures
+from glidemq_py._api import partitioned_leases as leases
+from glidemq_py._api import partitioned_limits as limits
+from glidemq_py._api import partitioned_schedulers as schedulers
 from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int, check_iterable
@@ -40,19 +38,21 @@ from glidemq_py.errors import (
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
 
-__all__ = ["PartitionedQueue", "over_partitions"]
+__all__ = ["PartitionedQueue"]
 
 T = TypeVar("T")
-QueueT = TypeVar("QueueT", bound="type[Any]")
 
 _BY_ID: Final = (
     "change_delay", "change_priority", "change_rank", "discard", "get_job", "get_job_attempts", "get_job_logs",
-    "get_job_timeline", "get_suspend_info", "promote", "read_stream", "remove", "revoke", "signal",
+    "get_flow_budget", "get_flow_usage", "get_job_timeline", "get_suspend_info", "promote", "read_stream", "remove",
+    "revoke", "signal",
 )  # fmt: skip
 """Methods whose first argument is the id of a job."""
+_NAMES: Final = ("job_id", "parent_id", "flow_id", "key", "deduplication_id")
+"""Names of the first arguments of `_BY_ID` and `_BY_KEY`."""
 _BY_KEY: Final = (
-    "get_deduplication_job", "get_fair_key", "get_group", "get_job_scheduler", "pause_fair_key", "rate_limit_group",
-    "remove_deduplication", "remove_job_scheduler", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
+    "get_deduplication_job", "get_fair_key", "get_group", "pause_fair_key", "rate_limit_group",
+    "remove_deduplication", "resume_fair_key", "set_fair_key_limits", "set_group_limits",
 )  # fmt: skip
 """Methods whose first argument chooses the partition as the routing key of a job does."""
 _SETTINGS: Final = (
@@ -63,15 +63,18 @@ _SETTINGS: Final = (
 """Methods that are called for every partition, partition 0 last."""
 _OF_FIRST: Final = (
     "get_attempt_history", "get_event_retention", "get_failure_policy", "get_features", "get_metrics_by_name_setting",
-    "get_result_retention", "get_stalled_policy", "get_timeline_setting", "is_paused",
+    "get_result_retention", "get_stalled_policy", "get_timeline_setting", "inspect_workers", "is_paused",
+    "ping_workers", "quiet_workers", "resize_workers", "resume_workers",
 )  # fmt: skip
-"""Methods that read what `_SETTINGS` have written."""
+"""Methods that read what `_SETTINGS` have written, or reach the workers, which serve all partitions."""
+_SUMMED: Final = ("count", "purge_failures", "retry_failures", "drain")
+"""Methods that return a number of jobs."""
 _COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
 """Methods whose first argument is the maximum number of jobs, 0 = all, and which return a number of jobs."""
-_IN_TURN: Final = ("iter_failures", "iter_fair_keys", "iter_jobs", "iter_search_jobs")
+_IN_TURN: Final = ("iter_dead_letter_jobs", "iter_failures", "iter_fair_keys", "iter_jobs", "iter_search_jobs")
 """Methods that iterate over something of all partitions, one after the other."""
-_OWN: Final = frozenset(("add", "add_bulk", "close", "connect"))
-"""Methods of `Queue` that know of partitions by themselves."""
+ADDS_PER_TURN: Final = 128
+"""Concurrent adds without a key that go to the same partition in a row."""
 _POSITION: Final = re.compile(r"jobs\[(\d+)\]")
 
 
@@ -84,22 +87,32 @@ class PartitionedQueue:
     """
 
     def __init__(self, home: Queue[Any, Any], names: Sequence[str]) -> None:
-        self._home = home
+        self.home = home
         self.queues: tuple[Queue[Any, Any], ...] = tuple(
             home._partition_queue(name, Partition(number, home.name)) for number, name in enumerate(names)
         )
-        self._turn = 0
+        self._turn = self._adds = 0
 
     # -- choosing partitions --------------------------------------------------------------------------------
 
-    def _next(self) -> int:
+    def next_partition(self) -> int:
         """Return the partition of the next job, or jobs, without a routing key."""
         self._turn = (self._turn + 1) % len(self.queues)
         return self._turn
 
     def partition_of(self, key: str | None) -> int:
-        """Return the partition of a new job with this routing key; None = without one."""
-        return self._next() if key is None else partition_of_key(key, len(self.queues))
+        """Return the partition of a new job with this routing key; None = without one.
+
+        Concurrent adds without a key go to one partition for as long as it can send them together.
+        """
+        if key is not None:
+            return partition_of_key(key, len(self.queues))
+        adder: Any = self.queues[self._turn]._adder
+        if getattr(adder, "is_busy", False) and self._adds < ADDS_PER_TURN:
+            self._adds += 1
+            return self._turn
+        self._adds = 1
+        return self.next_partition()
 
     async def _locate(self, job_id: object) -> tuple[Queue[Any, Any], str]:
         """Return the partition of a job and the job's id in it. Jobs of other clients may need a read."""
@@ -115,55 +128,62 @@ class PartitionedQueue:
                 number, own = found[0]  # the place of a job that does not exist
         return self.queues[number], own
 
-    async def _each(self, method: str, *args: Any, **options: Any) -> list[Any]:
+    async def each(self, method: str, *args: Any, **options: Any) -> list[Any]:
         """Call a method of every partition; return the results in the order of the partitions."""
         return await self._together(getattr(queue, method)(*args, **options) for queue in self.queues)
 
     async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        if self._home._runtime is ASYNC_RUNTIME:
+        if self.home._runtime is ASYNC_RUNTIME:
             return list(await asyncio.gather(*calls))
         return [await call for call in calls]
 
     async def run(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Call the method of this name for the partitions that it concerns."""
         if method in _BY_ID:
-            return await self._by_id(method, *args, **options)
+            return await self._by_id(method, *_first(args, options))
         if method in _BY_KEY:
-            first = next(iter((*args, *options.values())))
-            return await getattr(self.queues[self.partition_of(str(first))], method)(*args, **options)
+            key, _, _ = _first(args, options)
+            return await getattr(self.queues[self.partition_of(str(key))], method)(*args, **options)
         if method in _SETTINGS:
             for queue in reversed(self.queues):
                 await getattr(queue, method)(*args, **options)
             return None
         if method in _OF_FIRST:
             return await getattr(self.queues[0], method)(*args, **options)
+        if method in _SUMMED:
+            return sum(await self.each(method, *args, **options))
         if method in _COUNTED:
             return await self._counted(method, *args, **options)
         own: Callable[..., Awaitable[Any]] | None = getattr(self, method, None)
         if own is None:
-            raise PartitionedQueueError(self._home.name, len(self.queues), method)
+            raise PartitionedQueueError(self.home.name, len(self.queues), method)
         return await own(*args, **options)
 
     async def iterate(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
         """Iterate over what the method of this name yields for each partition."""
         if method == "stream":
-            queue, own = await self._locate(args[0] if args else options["job_id"])
-            rest = {name: value for name, value in options.items() if name != "job_id"}
-            async with aclosing(cast("AsyncGenerator[Any]", queue.stream(own, *args[1:], **rest))) as chunks:
+            job_id, more, named = _first(args, options)
+            queue, own = await self._locate(job_id)
+            async with aclosing(cast("AsyncGenerator[Any]", queue.stream(own, *more, **named))) as chunks:
                 async for chunk in chunks:
                     yield chunk
             return
         if method not in _IN_TURN:
-            raise PartitionedQueueError(self._home.name, len(self.queues), method)
+            raise PartitionedQueueError(self.home.name, len(self.queues), method)
         for number, queue in enumerate(self.queues):
             async with aclosing(cast("AsyncGenerator[Any]", getattr(queue, method)(*args, **options))) as found:
                 async for each in found:
-                    yield self._shown(number, each) if method == "iter_failures" else each
+                    yield self._shown(number, method, each)
 
-    def _shown(self, number: int, record: Any) -> Any:
-        return replace(record, job_id=Partition(number, self._home.name).id_of(record.job_id))
+    def _shown(self, number: int, method: str, record: Any) -> Any:
+        """Return what a method has returned for a partition, as that of the whole queue."""
+        if method == "iter_dead_letter_jobs":
+            return dead_letters.shown_entry(self, number, record)
+        if method != "iter_failures":
+            return record
+        return replace(record, job_id=Partition(number, self.home.name).id_of(record.job_id))
 
-    async def _by_id(self, method: str, job_id: object, *args: Any, **options: Any) -> Any:
+    async def _by_id(self, method: str, job_id: object, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         queue, own = await self._locate(job_id)
         try:
             return await getattr(queue, method)(own, *args, **options)
@@ -220,7 +240,7 @@ class PartitionedQueue:
 
     def _divide(self, jobs: Sequence[Any]) -> dict[int, list[int]]:
         """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk."""
-        defaults = self._home._defaults
+        defaults = self.home._defaults
         default_key = routing_key(defaults)
         divided: dict[int, list[int]] = {}
         turn = left = 0
@@ -235,7 +255,7 @@ class PartitionedQueue:
                 number = partition_of_key(key, len(self.queues))
             else:
                 if not left:
-                    turn, left = self._next(), CHUNK_ROWS
+                    turn, left = self.next_partition(), CHUNK_ROWS
                 number, left = turn, left - 1
             divided.setdefault(number, []).append(i)
         return divided
@@ -265,14 +285,14 @@ class PartitionedQueue:
 
     async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
         """See `Queue.add_and_wait`."""
-        queue = self.queue_of(self._home._options(options))
+        queue = self.queue_of(self.home._options(options))
         return await queue.add_and_wait(name, data, wait_timeout=wait_timeout, **options)
 
     # -- reading --------------------------------------------------------------------------------------------
 
     async def get_job_counts(self) -> JobCounts:
         """See `Queue.get_job_counts`; the sum over the partitions."""
-        counts: list[JobCounts] = await self._each("get_job_counts")
+        counts: list[JobCounts] = await self.each("get_job_counts")
         sums = {
             each.name: sum(getattr(count, each.name) for count in counts)
             for each in fields(JobCounts)
@@ -282,22 +302,10 @@ class PartitionedQueue:
 
     get_job_count_by_types = get_job_counts
 
-    async def count(self) -> int:
-        """See `Queue.count`."""
-        return sum(await self._each("count"))
-
-    async def get_rank_counts(self) -> dict[int, int]:
-        """See `Queue.get_rank_counts`."""
-        sums: dict[int, int] = {}
-        for counts in await self._each("get_rank_counts"):
-            for rank, count in counts.items():
-                sums[rank] = sums.get(rank, 0) + count
-        return dict(sorted(sums.items(), reverse=True))
-
     async def get_jobs(self, state: str, start: int = 0, end: int = -1, **options: Any) -> list[Job[Any, Any]]:
         """See `Queue.get_jobs`; positions count the jobs of all partitions, one after the other."""
         if options.get("tags"):
-            return await between(self._home.iter_jobs(state, **options), start, end)
+            return await between(self.home.iter_jobs(state, **options), start, end)
         return await self._slice("get_jobs", listable(state), start, end, lambda queue, first, last: queue.get_jobs(
             state, first, last, **options))  # fmt: skip
 
@@ -311,7 +319,7 @@ class PartitionedQueue:
         read: Callable[[Queue[Any, Any], int, int], Awaitable[list[Job[Any, Any]]]],
     ) -> list[Job[Any, Any]]:  # fmt: skip
         first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
-        counts: list[JobCounts] = await self._each("get_job_counts")
+        counts: list[JobCounts] = await self.each("get_job_counts")
         found: list[Job[Any, Any]] = []
         before = 0
         for queue, count in zip(self.queues, counts, strict=True):
@@ -326,7 +334,7 @@ class PartitionedQueue:
     async def search_jobs(self, *args: Any, **options: Any) -> list[Job[Any, Any]]:
         """See `Queue.search_jobs`."""
         given = dict(zip(("state", "name", "data", "limit"), args, strict=False)) | options
-        most = given.pop("limit", 100)
+        most = check_int("limit", given.pop("limit", 100), 1, 2**31)
         found: list[Job[Any, Any]] = []
         for queue in self.queues:
             found += await queue.search_jobs(**given, limit=most - len(found))
@@ -336,11 +344,11 @@ class PartitionedQueue:
 
     async def get_failures(self, **options: Any) -> list[Any]:
         """See `Queue.get_failures`; one partition after the other."""
-        limit = options.pop("limit", 100)
+        limit = check_int("limit", options.pop("limit", 100), 1, 2**31)
         found: list[Any] = []
         for number, queue in enumerate(self.queues):
             mine = await queue.get_failures(**options, limit=limit - len(found))
-            found += [self._shown(number, each) for each in mine]
+            found += [self._shown(number, "iter_failures", each) for each in mine]
             if len(found) >= limit:
                 break
         return found
@@ -348,7 +356,7 @@ class PartitionedQueue:
     async def get_workers(self) -> list[WorkerInfo]:
         """See `Queue.get_workers`; each worker once, with its jobs of all partitions."""
         found: dict[str, WorkerInfo] = {}
-        for workers in await self._each("get_workers"):
+        for workers in await self.each("get_workers"):
             for worker in workers:
                 known = found.get(worker.id)
                 found[worker.id] = worker if known is None else replace(
@@ -357,31 +365,63 @@ class PartitionedQueue:
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: worker.started_at)
 
-    async def get_job_schedulers(self) -> list[Any]:
-        """See `Queue.get_job_schedulers`."""
-        return [each for found in await self._each("get_job_schedulers") for each in found]
+    # -- what other modules implement -----------------------------------------------------------------------
 
-    get_repeatable_jobs = get_job_schedulers
+    get_rank_counts = figures.get_rank_counts
+    get_metrics = figures.get_metrics
+    get_failure_stats = figures.get_failure_stats
+    check = figures.check
+
+    upsert_job_scheduler = schedulers.upsert_job_scheduler
+    get_job_scheduler = schedulers.get_job_scheduler
+    remove_job_scheduler = schedulers.remove_job_scheduler
+    pause_job_scheduler = schedulers.pause_job_scheduler
+    resume_job_scheduler = schedulers.resume_job_scheduler
+    get_job_schedulers = get_repeatable_jobs = schedulers.get_job_schedulers
+
+    get_dead_letter_jobs = dead_letters.get_dead_letter_jobs
+    get_dead_letter_job = dead_letters.get_dead_letter_job
+    remove_dead_letter_job = dead_letters.remove_dead_letter_job
+    replay_dead_letter_job = dead_letters.replay_dead_letter_job
+
+    set_global_concurrency = limits.set_global_concurrency
+    get_global_concurrency = limits.get_global_concurrency
+    set_global_rate_limit = limits.set_global_rate_limit
+    get_global_rate_limit = limits.get_global_rate_limit
+    get_global_limits = limits.get_global_limits
+    remove_global_rate_limit = limits.remove_global_rate_limit
+    set_name_limits = limits.set_name_limits
+    get_name_limits = limits.get_name_limits
+
+    fetch = leases.fetch
+    complete_leases = leases.complete_leases
+    fail_leases = leases.fail_leases
+    release_leases = leases.release_leases
+    extend_leases = leases.extend_leases
+    release_owner = leases.release_owner
 
     # -- administration ---------------------------------------------------------------------------------------
+
+    async def cancel_on_worker(self, job_id: str, worker: str, **options: Any) -> bool:
+        """See `Queue.cancel_on_worker`."""
+        queue, own = await self._locate(job_id)
+        part = Partition(self.queues.index(queue), self.home.name)
+        return await self.queues[0].cancel_on_worker(part.id_of(own), worker, **options)
 
     async def resume(self) -> None:
         """See `Queue.resume`."""
         for queue in self.queues:
             await queue.resume()
 
-    async def drain(self, **options: Any) -> int:
-        """See `Queue.drain`."""
-        return sum(await self._each("drain", **options))
-
     async def clean(self, grace: Any, limit: int = 1_000, state: str = "completed") -> list[str]:
         """See `Queue.clean`."""
+        most = check_int("limit", limit, 0, 2**53)
         found: list[str] = []
-        for queue, number in zip(self.queues, range(len(self.queues)), strict=True):
-            if len(found) >= limit:
+        for number, queue in enumerate(self.queues):
+            part = Partition(number, self.home.name)
+            found += [part.id_of(job_id) for job_id in await queue.clean(grace, most - len(found), state)]
+            if len(found) >= most:
                 break
-            part = Partition(number, self._home.name)
-            found += [part.id_of(job_id) for job_id in await queue.clean(grace, limit - len(found), state)]
         return found
 
     async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
@@ -391,14 +431,22 @@ class PartitionedQueue:
             if active:
                 raise JobStateError(
                     "*", "active", "obliterate",
-                    f"cannot obliterate queue {self._home.name!r}: {active} of its jobs are active. Close or pause its "
+                    f"cannot obliterate queue {self.home.name!r}: {active} of its jobs are active. Close or pause its "
                     "workers and wait until their jobs have ended; or use force=True, which deletes active jobs too",
                 )  # fmt: skip
         deleted = 0
         for queue in reversed(self.queues):
             deleted += await queue.obliterate(force=force, scan=scan)
-        await self._home._forget_partitions()
+        await self.home._forget_partitions()
         return deleted
+
+
+def _first(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the first argument of a method of `_BY_ID` or `_BY_KEY`, and the others."""
+    if args:
+        return args[0], args[1:], dict(options)
+    name = next(name for name in _NAMES if name in options)
+    return options[name], (), {other: value for other, value in options.items() if other != name}
 
 
 async def _settled(call: Awaitable[T]) -> T | GlideMQError:
@@ -415,55 +463,3 @@ def _at(error: GlideMQValidationError, position: int) -> GlideMQValidationError:
     error.option = replaced if replaced.startswith(where) else f"{where}.{error.option}"
     error.args = (error.option, *error.args[1:])
     return error
-
-
-def over_partitions(queue_type: QueueT) -> QueueT:
-    """Let the public methods of `Queue` be those of `PartitionedQueue` if the queue is partitioned."""
-    for name, method in list(vars(queue_type).items()):
-        if name.startswith("_") or name in _OWN or not callable(method):
-            continue
-        wrapped = _awaited(name, method) if iscoroutinefunction(method) else _iterated(name, method)
-        wrapped.__module__, wrapped.__qualname__ = queue_type.__module__, f"{queue_type.__qualname__}.{name}"
-        setattr(queue_type, name, wrapped)
-    return queue_type
-
-
-def _awaited(name: str, method: Any) -> Any:
-    @wraps(method)
-    async def delegating(self: Any, *args: Any, **options: Any) -> Any:
-        partitions: PartitionedQueue | None = self._partitions
-        if partitions is None:
-            try:
-                return await method(self, *args, **options)
-            except PartitionedQueueError:
-                partitions = self._partitions
-                if partitions is None:
-                    raise
-        return await partitions.run(name, args, options)
-
-    return delegating
-
-
-def _iterated(name: str, method: Any) -> Any:
-    async def chosen(self: Any, plain: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        if self._partitions is None:
-            try:
-                async with aclosing(plain) as found:
-                    async for each in found:
-                        yield each
-                return
-            except PartitionedQueueError:
-                if self._partitions is None:
-                    raise
-        async with aclosing(self._partitions.iterate(name, args, options)) as found:
-            async for each in found:
-                yield each
-
-    @wraps(method)
-    def delegating(self: Any, *args: Any, **options: Any) -> Any:
-        plain = method(self, *args, **options)
-        if not hasattr(plain, "__aiter__") or (self._link is not None and self._partitions is None):
-            return plain
-        return chosen(self, plain, args, options)
-
-    return delegating

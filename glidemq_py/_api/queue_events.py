@@ -6,12 +6,14 @@ job's result, read the job.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Self
 
+from glidemq_py._api.partitioned_events import PartitionEvents
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
@@ -24,7 +26,14 @@ from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.partitions.stored import read_partitions
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, GlideMQValidationError, PartitionedQueueError
+from glidemq_py.errors import (
+    ClosedError,
+    EventLoopError,
+    GlideMQError,
+    GlideMQValidationError,
+    PartitionedQueueError,
+    UnsupportedOptionError,
+)
 
 __all__ = ["QueueEvent", "QueueEvents"]
 
@@ -75,9 +84,9 @@ class QueueEvents(AsyncOnly):
         self._connection = connection
         self._start = _checked_id(last_event_id)
         self._listeners: dict[str, list[Listener]] = {}
-        self._reader: EventReader | None = None
+        self._reader: EventReader | PartitionEvents | None = None
         self._shared: Transport | None = None
-        self._transport: ReadConnection | None = None
+        self._transports: list[ReadConnection] = []
         self._task: Background | None = None
         self._loop: object = None
         self._entered = False
@@ -129,23 +138,46 @@ class QueueEvents(AsyncOnly):
         try:
             names = await read_partitions(opened, self._keys)
             if names is not None:
-                raise PartitionedQueueError(self.name, len(names), "QueueEvents")
+                self._check_partitioned(names)
         except BaseException:
             await opened.close()
             raise
+        if names is not None:
+            self._shared = opened
+            self._reader = await self._partition_events(opened, names)
+        else:
+            self._reader = await self._events_of_one(opened)
+        self._loop = self._runtime.current_loop()
+
+    async def _events_of_one(self, opened: Transport) -> EventReader:
         if shares_client(opened) or hasattr(self._connection, "fcall"):
             # The client is used for other commands too, which a blocking read must not delay.
             self._shared = opened
-            self._transport = await self._reader_over(opened)
+            self._transports = [await self._reader_over(opened)]
         else:
-            self._transport = opened
-        reader = EventReader(self._transport, self._keys.events)
+            self._transports = [opened]
+        reader = EventReader(self._transports[0], self._keys.events)
         if self._start is None:
             await reader.resolve()
         else:
             reader.position = self._start
-        self._loop = self._runtime.current_loop()
-        self._reader = reader
+        return reader
+
+    def _check_partitioned(self, names: Sequence[str]) -> None:
+        """Reject what a queue with partitions does not support."""
+        if self._runtime is BLOCKING_RUNTIME:
+            raise PartitionedQueueError(self.name, len(names), "QueueEvents of the blocking API")
+        if self._start is not None:
+            problem = f"is not supported: queue {self.name!r} is partitioned, and each partition has its own event ids"
+            raise UnsupportedOptionError("last_event_id", self._start, problem)
+
+    async def _partition_events(self, opened: Transport, names: Sequence[str]) -> PartitionEvents:
+        readers: list[EventReader] = []
+        for name in names:
+            self._transports.append(await self._reader_over(opened))
+            readers.append(EventReader(self._transports[-1], QueueKeys(self._keys.prefix, name).events))
+        await asyncio.gather(*(reader.resolve() for reader in readers))
+        return PartitionEvents(self.name, readers)
 
     async def _reader_over(self, shared: Transport) -> ReadConnection:
         try:
@@ -245,10 +277,13 @@ class QueueEvents(AsyncOnly):
     async def close(self) -> None:
         """Stop reading and close the connection. Idempotent; may be called from any event loop."""
         self._closed = True
-        for connection in (self._transport, self._shared):
+        here = self._loop is self._runtime.current_loop()
+        if here and isinstance(self._reader, PartitionEvents):
+            await self._reader.close()
+        for connection in (*self._transports, self._shared):
             if connection is None:
                 continue
-            if self._loop is self._runtime.current_loop():
+            if here:
                 await connection.close()
             else:
                 connection.abandon()

@@ -37,7 +37,8 @@ class QueueEvent:
     """One event of a queue.
 
     Attributes:
-        id: stream entry id, ``<epoch ms>-<number>``; ids increase.
+        id: stream entry id, ``<epoch ms>-<number>``; ids increase. In a partitioned queue it names the partition, as
+            ``3||<epoch ms>-<number>``, and ids of one partition increase.
         event: name of the event, such as ``completed`` (docs/reference/data-model.md lists the names).
         job_id: id of the job; "0" or a count for events of the whole queue.
         fields: all other fields of the entry, as text.
@@ -51,7 +52,7 @@ class QueueEvent:
     @property
     def timestamp(self) -> int:
         """Time of the event, server time in epoch ms."""
-        return int(self.id.partition("-")[0])
+        return int(self.id.rpartition("|")[2].partition("-")[0])
 
 
 class EventReader:

@@ -15,6 +15,7 @@ __all__ = [
     "JobLogs",
     "Metrics",
     "MetricsPoint",
+    "bounds",
     "get_job_logs",
     "get_metrics",
 ]
@@ -71,7 +72,7 @@ _FIELD: Final = re.compile(rb"m:(\d+):([cd])")
 _MAX_SAFE_INTEGER: Final = 2**53
 
 
-def _bounds(start: int, end: int, length: int) -> tuple[int, int]:
+def bounds(start: int, end: int, length: int) -> tuple[int, int]:
     """Convert start and end as in LRANGE to the first position and the one after the last."""
     first = check_int("start", start, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
     last = check_int("end", end, -_MAX_SAFE_INTEGER, _MAX_SAFE_INTEGER)
@@ -99,7 +100,7 @@ async def get_metrics(link: QueueLink, kind: str, start: int, end: int) -> Metri
         for minute, of in sorted(sums.items())
         if of.get(b"c")
     ]
-    first, stop = _bounds(start, end, len(points))
+    first, stop = bounds(start, end, len(points))
     return Metrics(count=int(count), data=tuple(points[first:stop]))
 
 
@@ -108,11 +109,11 @@ async def get_job_logs(link: QueueLink, job_id: str, start: int, end: int, level
     key = link.keys.log(job_id)
     count = int(await link.transport.command("LLEN", key))
     if level is None:
-        return JobLogs(logs=await _lines(link, key, *_bounds(start, end, count)), count=count)
-    _bounds(start, end, count)
+        return JobLogs(logs=await _lines(link, key, *bounds(start, end, count)), count=count)
+    bounds(start, end, count)
     least = check_level(level)
     lines = [line for line in await _lines(link, key, 0, count) if parse_log_line(line).is_at_least(least)]
-    first, stop = _bounds(start, end, len(lines))
+    first, stop = bounds(start, end, len(lines))
     return JobLogs(logs=lines[first:stop], count=len(lines))
 
 

@@ -54,8 +54,7 @@ def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[st
 def _check_options(opening: WorkerComponents, name: str) -> None:
     given = {
         "limiter": opening.options.limiter, "token_limiter": opening.options.token_limiter,
-        "batch": opening.options.batch, "dead_letter_queue": opening.queue_options.dead_letter_queue,
-        "sandbox": opening.sandbox,
+        "batch": opening.options.batch, "sandbox": opening.sandbox,
     }  # fmt: skip
     for option, value in given.items():
         if value is not None:

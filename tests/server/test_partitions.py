@@ -19,7 +19,6 @@ from glidemq_py import (
     NewJob,
     PartitionedQueueError,
     Queue,
-    QueueEvents,
     UnsupportedOptionError,
     Worker,
     sync,
@@ -225,6 +224,28 @@ async def test_jobs_are_changed_by_their_ids(url: str, queue_name: str):
             assert not await queue.remove(job.id)
 
 
+async def test_first_arguments_may_have_names(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        job = await queue.add("n", job_id=id_in(2, 3))
+        assert await queue.get_job(exclude_data=True, job_id=job.id) is not None
+        key = keyed(2, 3)
+        await queue.set_group_limits(concurrency=2, key=key)
+        await queue.add("n", ordering={"key": key})
+        group = await queue.get_group(key=key)
+        assert group is not None
+        assert group.limits.concurrency == 2
+        assert await queue.remove_deduplication(deduplication_id="x") is False
+
+
+async def test_concurrent_adds_are_spread_in_batches(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await asyncio.gather(*(queue.add("n", at) for at in range(1_000)))
+        assert queue._partitions is not None
+        counts = [await part.count() for part in queue._partitions.queues]
+        assert sum(counts) == 1_000
+        assert min(counts) >= 100
+
+
 async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_name: str):
     async with Queue(queue_name, url, partitions=3) as queue:
         await queue.pause()
@@ -277,18 +298,13 @@ async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue
 
 async def test_what_is_not_supported_names_the_method(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=2) as queue:
-        with pytest.raises(PartitionedQueueError, match=r"get_global_limits\(\)") as raised:
-            await queue.get_global_limits()
+        with pytest.raises(PartitionedQueueError, match=r"get_backups\(\)") as raised:
+            await queue.get_backups("/tmp")
         assert (raised.value.queue, raised.value.partitions) == (queue_name, 2)
         with pytest.raises(PartitionedQueueError, match="iter_batches"):
             await anext(aiter(queue.iter_batches()))
         with pytest.raises(PartitionedQueueError):
             await queue.create_batch()
-        with pytest.raises(PartitionedQueueError):
-            await anext(aiter(QueueEvents(queue_name, url)))
-        with pytest.raises(UnsupportedOptionError) as option:
-            await Queue(queue_name, url, dead_letter_queue="dead").connect()
-        assert option.value.option == "dead_letter_queue"
 
 
 async def test_middleware_and_errors_name_the_whole_queue(url: str, queue_name: str):

@@ -17,7 +17,7 @@ from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
 from glidemq_py._core.queue_options import Serializer
-from glidemq_py._core.times import to_ms
+from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.calls import CONSUMER
 from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py._features.leases.waiting import WakeUps, uncancelled
@@ -96,8 +96,18 @@ class LeasingQueue(ConnectedQueue, Protocol):
     """A `Queue` as leases use it."""
 
     _lease_owner: str
+    _partition: Any
+    """Of a partitioned queue: which part of it this is; else None."""
+    _shown_name: str
 
     async def _wake_ups(self) -> WakeUps: ...
+
+    async def fetch(
+        self, count: int = 1, *, lock_duration: Milliseconds = 30_000, wait: Milliseconds = 0,
+        owner: str | None = None, count_expiry: bool = False,
+    ) -> list[Lease[Any, Any]]:  # fmt: skip
+        """See `Queue.fetch`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +176,12 @@ async def failed_rows(link: QueueLink, failures: Sequence[tuple[Lease[Any, Any],
     Raises:
         GlideMQValidationError: If an error is neither an exception nor a string.
     """
-    unknown = [lease.id for lease, _ in failures if lease._run is None]
+    unknown = [lease._facts.id for lease, _ in failures if lease._run is None]
     known = await _read_stored(link, unknown) if unknown else {}
     return [
-        _failed_row(link, lease, known.get(lease.id) if lease._run is None else _stored_of(lease._run), error, retry)
+        _failed_row(
+            link, lease, known.get(lease._facts.id) if lease._run is None else _stored_of(lease._run), error, retry
+        )
         for lease, error in failures
     ]
 

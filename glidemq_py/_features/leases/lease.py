@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
@@ -63,7 +63,8 @@ class Lease(Generic[DataT, ResultT]):
         self._facts = facts
         self._options = options
         self._run = run
-        self.id = facts.id
+        partition = queue._partition
+        self.id = facts.id if partition is None else partition.id_of(facts.id)
         self.ended = False
         self.expires_at = 0
         if run is not None:
@@ -75,7 +76,7 @@ class Lease(Generic[DataT, ResultT]):
         """Return the lease of a token, in any process that can reach the queue's server. Nothing is sent.
 
         Args:
-            queue: The queue from which the job was fetched.
+            queue: The queue from which the job was fetched; one with partitions must be connected.
             token: The `token` of the lease.
 
         Raises:
@@ -83,7 +84,14 @@ class Lease(Generic[DataT, ResultT]):
         """
         if not hasattr(queue, "_lease_owner"):
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
-        return cls(queue, decode_token(queue.options.prefix, queue.name, token), DEFAULTS)
+        parts = (queue,) if queue._partitions is None else queue._partitions.queues
+        error: GlideMQValidationError | None = None
+        for part in parts:
+            try:
+                return cls(part, decode_token(part.options.prefix, part.name, token), DEFAULTS)
+            except GlideMQValidationError as mismatch:
+                error = error or mismatch
+        raise cast("GlideMQValidationError", error)
 
     @property
     def token(self) -> str:
@@ -112,7 +120,7 @@ class Lease(Generic[DataT, ResultT]):
         return self.job.data
 
     def __repr__(self) -> str:
-        return f"<Lease of job {self.id!r} of queue {self._queue.name!r}>"
+        return f"<Lease of job {self.id!r} of queue {self._queue._shown_name!r}>"
 
     async def complete(self, result: ResultT | None = None, *, fetch_next: int = 0) -> list[Lease[Any, Any]]:
         """Complete the job with its result.

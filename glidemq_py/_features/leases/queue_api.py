@@ -194,8 +194,8 @@ def lease(
     to_ms("wait", wait, maximum=MAX_WAIT_MS)
 
     async def fetched() -> list[Lease[Any, Any]]:
-        return await fetch(
-            self, 1, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry
+        return await self.fetch(
+            1, lock_duration=lock_duration, wait=wait, owner=owner, count_expiry=count_expiry
         )  # fmt: skip
 
     return LeaseContext(self, fetched)

@@ -1,0 +1,76 @@
+"""Sends the methods of `Queue` to its partitions, if it has any.
+
+A queue knows whether it has partitions when it has read the layout, at its first call. So the plain method runs first,
+checks its arguments, and asks for the connection. If the queue turns out to be partitioned, the same method of
+`PartitionedQueue` runs instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar
+
+from glidemq_py._api.partitioned import PartitionedQueue
+from glidemq_py.errors import PartitionedQueueError
+
+__all__ = ["over_partitions"]
+
+QueueT = TypeVar("QueueT", bound="type[Any]")
+
+_OWN: Final = frozenset(("add", "add_bulk", "close", "connect"))
+"""Methods of `Queue` that know of partitions by themselves."""
+
+
+def over_partitions(queue_type: QueueT) -> QueueT:
+    """Let the public methods of `Queue` be those of `PartitionedQueue` if the queue is partitioned."""
+    for name, method in list(vars(queue_type).items()):
+        if name.startswith("_") or name in _OWN or not callable(method):
+            continue
+        wrapped = _awaited(name, method) if iscoroutinefunction(method) else _iterated(name, method)
+        wrapped.__module__, wrapped.__qualname__ = queue_type.__module__, f"{queue_type.__qualname__}.{name}"
+        setattr(queue_type, name, wrapped)
+    return queue_type
+
+
+def _awaited(name: str, method: Any) -> Any:
+    @wraps(method)
+    async def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        partitions: PartitionedQueue | None = self._partitions
+        if partitions is None:
+            try:
+                return await method(self, *args, **options)
+            except PartitionedQueueError:
+                partitions = self._partitions
+                if partitions is None:
+                    raise
+        return await partitions.run(name, args, options)
+
+    return delegating
+
+
+def _iterated(name: str, method: Any) -> Any:
+    async def chosen(self: Any, plain: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        if self._partitions is None:
+            try:
+                async with aclosing(plain) as found:
+                    async for each in found:
+                        yield each
+                return
+            except PartitionedQueueError:
+                if self._partitions is None:
+                    raise
+        async with aclosing(self._partitions.iterate(name, args, options)) as found:
+            async for each in found:
+                yield each
+
+    @wraps(method)
+    def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        plain = method(self, *args, **options)
+        if not hasattr(plain, "__aiter__") or (self._link is not None and self._partitions is None):
+            return plain
+        return chosen(self, plain, args, options)
+
+    return delegating

@@ -1,0 +1,94 @@
+"""The schedulers of a partitioned queue: each is in the partition that the hash of its name chooses, with its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from glidemq_py._api.partitions_protocol import Partitions
+from glidemq_py._core.checks import check_text
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.partitions.layout import Partition, partition_of_key
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.queue_api import NAME_LENGTH
+from glidemq_py.errors import UnsupportedOptionError
+
+__all__ = [
+    "get_job_scheduler",
+    "get_job_schedulers",
+    "pause_job_scheduler",
+    "remove_job_scheduler",
+    "resume_job_scheduler",
+    "upsert_job_scheduler",
+]
+
+
+async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = None, **options: Any) -> JobScheduler:
+    """See `Queue.upsert_job_scheduler`; the hash of the name chooses the partition of the scheduler and its jobs.
+
+    Raises:
+        UnsupportedOptionError: If an option of the jobs would choose a partition.
+    """
+    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
+    given: Any = template
+    if isinstance(template, Mapping):
+        given = cast("Mapping[str, Any]", template).get("options")
+    elif template is not None:
+        given = JobSpec.parse(template, "template").options
+    chosen = JobOptions.of_job(self.home._defaults, JobOptions() if given is None else JobOptions.parse(given))
+    for option in ("ordering", "fair_key", "deduplication", "job_id"):
+        if getattr(chosen, option) is not None:
+            raise UnsupportedOptionError(
+                f"template.{option}", getattr(chosen, option),
+                "is not supported by the schedulers of partitioned queues: their name chooses the partition",
+            )  # fmt: skip
+    made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
+    return _shown(self, number, made)
+
+
+async def get_job_scheduler(self: Partitions, name: str) -> JobScheduler | None:
+    """See `Queue.get_job_scheduler`."""
+    return await _found(self, "get_job_scheduler", name)
+
+
+async def pause_job_scheduler(self: Partitions, name: str) -> JobScheduler | None:
+    """See `Queue.pause_job_scheduler`."""
+    return await _found(self, "pause_job_scheduler", name)
+
+
+async def resume_job_scheduler(self: Partitions, name: str, *, catch_up: bool | None = None) -> JobScheduler | None:
+    """See `Queue.resume_job_scheduler`."""
+    return await _found(self, "resume_job_scheduler", name, catch_up=catch_up)
+
+
+async def _found(self: Partitions, method: str, name: str, **options: Any) -> JobScheduler | None:
+    """Call a method of the partition that has the scheduler: that of its name, or partition 0 for other clients."""
+    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
+    found = await getattr(self.queues[number], method)(name, **options)
+    if found is None and number:
+        number, found = 0, await getattr(self.queues[0], method)(name, **options)
+    return None if found is None else _shown(self, number, found)
+
+
+async def remove_job_scheduler(self: Partitions, name: str) -> bool:
+    """See `Queue.remove_job_scheduler`."""
+    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
+    removed: bool = await self.queues[number].remove_job_scheduler(name)
+    if number and not removed:
+        removed = await self.queues[0].remove_job_scheduler(name)
+    return removed
+
+
+async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
+    """See `Queue.get_job_schedulers`."""
+    pages: list[list[JobScheduler]] = await self.each("get_job_schedulers")
+    found = [_shown(self, number, each) for number, page in enumerate(pages) for each in page]
+    return sorted(found, key=lambda scheduler: scheduler.name)
+
+
+def _shown(self: Partitions, number: int, scheduler: JobScheduler) -> JobScheduler:
+    if scheduler.last_job_id is None:
+        return scheduler
+    return replace(scheduler, last_job_id=Partition(number, self.home.name).id_of(scheduler.last_job_id))

@@ -1,0 +1,30 @@
+"""A `PartitionedQueue` as the functions that are its methods use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+__all__ = ["Partitions"]
+
+
+class Partitions(Protocol):
+    """The partitions of a queue, which are queues themselves."""
+
+    @property
+    def queues(self) -> Sequence[Any]:
+        """The partitions."""
+        ...
+
+    @property
+    def home(self) -> Any:
+        """The queue of the user."""
+        ...
+
+    def next_partition(self) -> int:
+        """Return the partition whose turn it is."""
+        ...
+
+    async def each(self, method: str, *args: Any, **options: Any) -> list[Any]:
+        """Call a method of every partition; return the results in the order of the partitions."""
+        ...

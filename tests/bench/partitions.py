@@ -1,0 +1,101 @@
+"""A partitioned queue compared with a plain one: ``python -m tests.bench.partitions``.
+
+Both run on one server, in turns, so partitions cannot gain anything: the ratios are what they cost. Adds of 100
+concurrent tasks, then a drain by three workers of one process with 50 slots each; jobs without keys. Prints jobs per
+second, microseconds of server CPU per job, and the jobs of the fullest partition compared with the mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.testing import RespClient, ServerProcess, server_binary
+
+PARTITIONS = 8
+CPU_BAR, DRAIN_BAR, BALANCE_BAR = 1.15, 0.85, 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Jobs per second and microseconds of server CPU per job, of adds and of a drain; and the balance."""
+
+    added: float
+    add_cpu: float
+    drained: float
+    drain_cpu: float
+    balance: float
+
+    def __str__(self) -> str:
+        return (
+            f"add {self.added:8,.0f}/s {self.add_cpu:6.1f} us of server CPU   drain {self.drained:8,.0f}/s "
+            f"{self.drain_cpu:6.1f} us   fullest partition {self.balance:.2f} x the mean"
+        )
+
+
+def cpu_us(resp: RespClient) -> float:
+    """Return the CPU time of the server, microseconds."""
+    fields = dict(line.split(":") for line in str(resp.execute("INFO", "cpu")).split() if ":" in line)
+    return (float(fields["used_cpu_user"]) + float(fields["used_cpu_sys"])) * 1_000_000
+
+
+async def measure(server: ServerProcess, partitions: int | None, jobs: int, tasks: int = 100) -> Figures:
+    """Add and drain so many jobs."""
+    left, done = jobs, asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    with server.client() as resp:
+        resp.execute("FLUSHALL")
+        async with Queue("q", server.url, partitions=partitions) as queue:
+
+            async def add() -> None:
+                for _ in range(jobs // tasks):
+                    await queue.add("n", {"payload": "x" * 180})
+
+            began, cpu = time.perf_counter(), cpu_us(resp)
+            await asyncio.gather(*(add() for _ in range(tasks)))
+            add_time, add_cpu = time.perf_counter() - began, cpu_us(resp) - cpu
+            parts = (queue,) if queue._partitions is None else queue._partitions.queues
+            counts = [await part.count() for part in parts]
+            workers = [Worker("q", handle, server.url, concurrency=50) for _ in range(3)]
+            began, cpu = time.perf_counter(), cpu_us(resp)
+            await asyncio.gather(*(worker.start() for worker in workers))
+            await done.wait()
+            drain_time, drain_cpu = time.perf_counter() - began, cpu_us(resp) - cpu
+            await asyncio.gather(*(worker.close() for worker in workers))
+    balance = max(counts) / statistics.mean(counts)
+    return Figures(jobs / add_time, add_cpu / jobs, jobs / drain_time, drain_cpu / jobs, balance)
+
+
+async def main(jobs: int = 20_000, rounds: int = 3) -> dict[str, float]:
+    """Compare the two in turns; return the median ratios."""
+    adds, cpus, drains, balances = list[float](), list[float](), list[float](), list[float]()
+    with ServerProcess(server_binary("valkey-9.1")) as server:
+        await measure(server, None, jobs // 10)
+        for _ in range(rounds):
+            plain = await measure(server, None, jobs)
+            parted = await measure(server, PARTITIONS, jobs)
+            print(f"plain         {plain}\n{PARTITIONS} partitions  {parted}", flush=True)
+            adds.append(parted.add_cpu / plain.add_cpu)
+            cpus.append((parted.add_cpu + parted.drain_cpu) / (plain.add_cpu + plain.drain_cpu))
+            drains.append(parted.drained / plain.drained)
+            balances.append(parted.balance)
+    found = {
+        "server CPU of adds": statistics.median(adds), "server CPU": statistics.median(cpus),
+        "drain": statistics.median(drains), "balance": statistics.median(balances),
+    }  # fmt: skip
+    bars = f"bars: {CPU_BAR} server CPU, {DRAIN_BAR} drain, {BALANCE_BAR} balance"
+    print(", ".join(f"{name} {value:.2f}" for name, value in found.items()), f"({bars})")
+    return found
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,125 @@
+"""Routing of jobs to partitions, stored layouts, shares of limits, and the weights of a worker's partitions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_py._api.partitioned_limits import shares
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._features.partitions.layout import Partition, partition_of_key
+from glidemq_py._features.partitions.routing import candidates, routing_key
+from glidemq_py._features.partitions.stored import layout_text, parse_layout
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError, UnsupportedOptionError
+
+ROOT = Path(__file__).resolve().parents[2] / "glidemq_py"
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({}, None),
+        ({"ordering": {"key": "a"}}, "a"),
+        ({"fair_key": "b"}, "b"),
+        ({"deduplication": {"id": "c"}}, "c"),
+        ({"job_id": "d"}, "d"),
+        ({"job_id": "a", "ordering": {"key": "a"}}, "a"),
+    ],
+)
+def test_the_routing_key_of_a_job(options: dict[str, Any], key: str | None) -> None:
+    assert routing_key(JobOptions.parse(options)) == key
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"ordering": {"key": "a"}, "job_id": "b"}, "job_id"),
+        ({"fair_key": "a", "deduplication": {"id": "b"}}, "deduplication"),
+        ({"parent": {"queue": "q", "id": "1"}}, "parent"),
+        ({"depends_on": ["1"]}, "depends_on"),
+    ],
+)
+def test_options_that_a_partitioned_queue_rejects(options: dict[str, Any], option: str) -> None:
+    with pytest.raises(UnsupportedOptionError) as raised:
+        routing_key(JobOptions.parse(options))
+    assert raised.value.option == option
+
+
+def test_numbers_are_no_custom_ids() -> None:
+    with pytest.raises(GlideMQValidationError) as raised:
+        routing_key(JobOptions(job_id="17"))
+    assert (raised.value.option, raised.value.value) == ("job_id", "17")
+
+
+@given(st.integers(0, 7), st.text(min_size=1, max_size=9))
+def test_an_id_leads_to_its_partition(number: int, own: str) -> None:
+    shown = Partition(number, "q").id_of(own)
+    found = candidates(shown, 8)
+    assert (number, own) in found
+    if number:
+        assert found == [(number, own)]
+
+
+def test_where_an_id_without_a_partition_may_be() -> None:
+    assert candidates("17", 8) == [(0, "17")]
+    assert candidates("9||x", 8) == [(0, "9||x")]
+    hashed = partition_of_key("order-7", 8)
+    assert candidates("order-7", 8) == ([(hashed, "order-7"), (0, "order-7")] if hashed else [(0, "order-7")])
+
+
+def test_a_layout_is_read_as_it_was_written() -> None:
+    names = ("q", "q~p~aaaa", "q~p~bbbb")
+    assert parse_layout("q", layout_text(names)) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"version":1}', '{"version":1,"names":["q"]}', '{"version":1,"names":["x","y"]}',
+        '{"version":1,"names":["q","q"]}', '{"version":1,"names":["q",7]}', '{"version":1,"names":["q","{"]}',
+        '{"version":"1","names":["q","r"]}',
+    ],
+)  # fmt: skip
+def test_a_damaged_layout_is_rejected(text: str) -> None:
+    with pytest.raises(GlideMQError, match="damaged"):
+        parse_layout("q", text)
+
+
+def test_a_later_layout_is_rejected() -> None:
+    with pytest.raises(UnsupportedFeatureError):
+        parse_layout("q", '{"version":2}')
+
+
+@given(st.integers(1, 256), st.integers(0, 10_000))
+def test_shares_add_up(partitions: int, total: int) -> None:
+    if 0 < total < partitions:
+        with pytest.raises(GlideMQValidationError):
+            shares("n", total, partitions)
+        return
+    found = shares("n", total, partitions)
+    assert sum(found) == total
+    assert max(found) - min(found) <= 1
+    assert not total or min(found) >= 1
+
+
+_WRONG = re.compile(r"\.keys\.(?:meta, |\w+\()(?:self|job|run\.job)\.id\b")
+_OTHER_IDS = ("_features/job_batches/batch.py", "_features/flows/plan.py")
+"""Files whose `self.id` or `job.id` is not that of a `Job`."""
+
+
+def test_server_calls_contain_the_stored_ids_of_jobs() -> None:
+    # `Job.id` names the partition; the keys and calls of a partition know only the job's own id.
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("_job", "_features", "_worker", "_maintenance")
+        for path in (ROOT / folder).rglob("*.py")
+        if not str(path).endswith(_OTHER_IDS)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if _WRONG.search(line)
+    ]
+    assert found == []
