@@ -123,7 +123,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "scheduler": "name home text",
         "due_scheduler": "name home text last_job",
         "last_run": "state finished_on reported is_empty",
-        "firing": "name home expected text due jobs instants tracked named last_job_id overlap_text overlap_due",
+        "firing": "name home expected text due jobs instants tracked named last_job_id overlap_text overlap_due runs",
         # -- staged writes
         "winner": "attempt pieces",
         "write": "id state home query idle queues keep ttl changes",
@@ -271,6 +271,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("set_event_retention", "count"),
     _call("remove", args="id states"),
     _call("revoke", args="id states"),
+    _call("revoke_jobs", "ids states"),
     _call("discard", args="id"),
     _call("change_priority", args="id priority"),
     _call("change_rank", args="id rank"),

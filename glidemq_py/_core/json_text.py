@@ -59,7 +59,7 @@ def to_plain(value: object) -> Any:
             # A Struct exists only if msgspec is imported.
             return sys.modules["msgspec"].to_builtins(value)
         if hasattr(value, "model_dump") and hasattr(value, "__pydantic_fields_set__"):
-            return cast("Any", value).model_dump(mode="json")
+            return cast("Any", value).model_dump(mode="json", round_trip=True)  # no computed fields
         if isinstance(value, Mapping):
             return dict(cast("Mapping[object, object]", value))
     for base in (str, int, float):  # subclasses that encoders do not treat as their base

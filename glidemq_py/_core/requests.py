@@ -123,6 +123,7 @@ __all__ = [
     "results_range",
     "results_since",
     "revoke",
+    "revoke_jobs",
     "run_failure_policy",
     "schedulers_due",
     "schedulers_fire",
@@ -465,6 +466,11 @@ def remove(*, id: str | bytes, states: str | bytes) -> tuple[str | bytes, str | 
 def revoke(*, id: str | bytes, states: str | bytes) -> tuple[str | bytes, str | bytes]:
     """Return the arguments of ``revoke``."""
     return (id, states)
+
+
+def revoke_jobs(*, ids: object, states: object) -> tuple[bytes]:
+    """Return the arguments of ``revoke_jobs``."""
+    return (pack((ids, states)),)
 
 
 def discard(*, id: str | bytes) -> tuple[str | bytes]:

@@ -16,6 +16,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, unpack
 from glidemq_py._core.calls.adding import Row, add, row
+from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
@@ -308,7 +309,9 @@ def _dead_letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
     except SerializationError:
         # Broken, written by another serializer, or not representable in JSON: keep the stored text.
         text = _encode(link, envelope | {"data": fields["data"], "encoding": STORED})
-    return row(fields["name"], text, "{}", job_id=dead_letter_id(queue, job_id, fields["activation"]))
+    tags = read_stored_options(fields.get("opts", "{}")).tags
+    opts = json.dumps({"tags": list(tags)}) if tags else "{}"
+    return row(fields["name"], text, opts, job_id=dead_letter_id(queue, job_id, fields["activation"]))
 
 
 def _encode(link: QueueLink, envelope: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ The server's side is in lua/features/revoke.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from glidemq_py._client.transport import JobTransport
@@ -19,12 +19,13 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
-__all__ = ["RevokeOutcome", "discard_job", "is_revoked", "revoke", "revoke_job"]
+__all__ = ["RevokeOutcome", "discard_job", "is_revoked", "revoke", "revoke_job", "revoke_jobs"]
 
 RevokeOutcome = Literal["revoked", "flagged", "not_found"]
 _OUTCOMES: Final[dict[str, RevokeOutcome]] = {
     "revoked": "revoked", "flagged": "flagged", "not_found": "not_found",
 }  # fmt: skip
+_PIECE: Final = 100
 
 
 async def revoke_job(
@@ -36,6 +37,29 @@ async def revoke_job(
     if outcome is None:
         raise JobStateError(job_id, reply, "revoke")
     return outcome
+
+
+async def revoke_jobs(
+    link: QueueLink, ids: Sequence[str], states: str | Iterable[str] | None, progress: Callable[[int], None]
+) -> list[str]:
+    """Cancel these jobs if they are in one of the states, a hundred per call.
+
+    Args:
+        link: the queue.
+        ids: ids of the jobs.
+        states: as in `revoke_job`.
+        progress: called with the number of jobs processed so far.
+
+    Returns:
+        For each id "revoked", "flagged", "not_found", the state of the job if it is none of ``states``, or "error" if
+        its keys are damaged.
+    """
+    allowed, outcomes = check_states(states), list[str]()
+    while len(outcomes) < len(ids):
+        piece = ids[len(outcomes) : len(outcomes) + _PIECE]
+        outcomes += await link.transport.call(administration.revoke_jobs(link.keys.meta, piece, allowed))
+        progress(len(outcomes))
+    return outcomes
 
 
 async def discard_job(link: QueueLink[JobTransport], job_id: str) -> None:

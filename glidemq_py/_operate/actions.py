@@ -17,17 +17,19 @@ from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.errors import JobNotFoundError, JobStateError
+from glidemq_py.errors import JobBatchNotFoundError, JobNotFoundError, JobStateError
 
 __all__ = [
-    "Action", "ActionResult", "AddJob", "CancelJobs", "CleanQueue", "DrainQueue", "JobsAction", "ObliterateQueue",
-    "PauseFairKey", "PauseQueue", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule",
-    "QuietWorker", "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
-    "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetGroupLimits", "SetMetricsByName",
-    "SetQueueLimits", "check_queue", "count", "perform",
+    "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue", "DrainQueue", "JobsAction",
+    "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule", "Problem", "PromoteJobs", "PurgeDeadLetters",
+    "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters",
+    "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures",
+    "RetryJobs", "RunSchedule", "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "check_queue", "count",
+    "perform",
 ]  # fmt: skip
 
 Progress = Callable[[int], None]
@@ -407,6 +409,7 @@ class JobsAction(Action):
         return None
 
 
+_CANCELLED: Final = ("revoked", "flagged")
 _UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished)
 
 
@@ -484,6 +487,28 @@ class CancelJobs(JobsAction):
             raise JobStateError(job_id, error.state, "cancel") from None
         if outcome == "not_found":
             raise JobNotFoundError(job_id)
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. The jobs that match ``wanted`` are cancelled a hundred per call."""
+        if self.ids or self.wanted is None:
+            return await JobsAction.run(self, operator, queue, progress)
+        targets = [each async for each in self.targets(operator)]
+        outcomes = await revoke_jobs(await operator.link(self.queue), targets, _UNFINISHED, progress)
+        found = list(zip(targets, outcomes, strict=True))
+        cancelled = [job_id for job_id, outcome in found if outcome in _CANCELLED]
+        problems = [_not_cancelled(job_id, outcome) for job_id, outcome in found if outcome not in _CANCELLED]
+        return ActionResult(
+            done=len(cancelled), ids=tuple(cancelled[:_MAX_LISTED]), problems=tuple(problems[:_MAX_LISTED])
+        )
+
+
+def _not_cancelled(job_id: str, outcome: str) -> Problem:
+    """Return why `revoke_jobs` did not cancel a job."""
+    if outcome == "not_found":
+        return Problem(id=job_id, error="does not exist", missing=True)
+    if outcome == "error":
+        return Problem(id=job_id, error="its keys are damaged: glidemq queue check")
+    return Problem(id=job_id, error=str(JobStateError(job_id, outcome, "cancel")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -619,6 +644,31 @@ class PurgeDeadLetters(_DeadLettersAction):
         return entry_id if await queue.remove_dead_letter_job(entry_id) else None
 
 
+# -- batches ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelBatch(Action):
+    """Close a batch, reject further jobs, and cancel its jobs that have not ended."""
+
+    kind: ClassVar[str] = "cancel_batch"
+    destroys: ClassVar[bool] = True
+
+    batch: str
+
+    async def count(self, operator: Operator) -> int | None:
+        """See `Action`."""
+        found = await operator.get_batch(self.queue, self.batch)
+        return 0 if found is None else found.status.pending
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        try:
+            return ActionResult(done=await (await queue.get_batch(self.batch)).cancel())
+        except JobBatchNotFoundError:
+            return ActionResult(done=0, problems=(Problem(id=self.batch, error="does not exist", missing=True),))
+
+
 # -- schedules --------------------------------------------------------------------------------------------
 
 
@@ -641,6 +691,36 @@ class PutSchedule(Action):
         template: Any = {"name": self.job_name or self.name, "data": data}
         await queue.upsert_job_scheduler(self.name, template=template, **self.schedule)
         return ActionResult(done=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseSchedule(Action):
+    """Pause a schedule. Jobs it has added are kept."""
+
+    kind: ClassVar[str] = "pause_schedule"
+
+    name: str
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        return ActionResult(done=1) if await queue.pause_job_scheduler(self.name) else _no_schedule(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSchedule(Action):
+    """Resume a schedule; ``catch_up`` is that of `Queue.resume_job_scheduler`."""
+
+    kind: ClassVar[str] = "resume_schedule"
+
+    name: str
+    catch_up: bool | None = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        if await queue.get_job_scheduler(self.name) is None:
+            return _no_schedule(self.name)
+        resumed = await queue.resume_job_scheduler(self.name, catch_up=self.catch_up)
+        return ActionResult(done=1, detail="" if resumed else "no due time is left: the schedule has ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
@@ -27,6 +28,7 @@ from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
+from glidemq_py._features.job_batches.batch import BatchJob
 from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.ordering_groups import GroupInfo
@@ -40,6 +42,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.snapshots import (
+    BatchSnapshot,
     DeadLetter,
     FlowNode,
     GroupPage,
@@ -50,9 +53,10 @@ from glidemq_py._operate.snapshots import (
     JobSummary,
     QueueDetails,
     QueueSnapshot,
+    ScheduleRun,
     ScheduleSnapshot,
 )
-from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
+from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError, JobDataError, SerializationError
 
 __all__ = ["JobFilter", "Operator", "duration_text"]
 
@@ -435,12 +439,25 @@ class Operator:
 
     async def get_schedules(self, queue: str) -> list[ScheduleSnapshot]:
         """Return the schedules of a queue, sorted by name."""
-        return [_schedule(each, queue) for each in await (await self.queue(queue)).get_job_schedulers()]
+        found = await (await self.queue(queue)).get_job_schedulers()
+        states = await self._states(queue, [job_id for each in found for _, job_id in each.last_runs])
+        return [_schedule(each, queue, states) for each in found]
 
     async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
         """Return the schedule with this name, or None."""
         found = await (await self.queue(queue)).get_job_scheduler(name)
-        return None if found is None else _schedule(found, queue)
+        if found is None:
+            return None
+        return _schedule(found, queue, await self._states(queue, [job_id for _, job_id in found.last_runs]))
+
+    async def _states(self, queue: str, ids: Sequence[str]) -> dict[str, str]:
+        """Return the states of the existing jobs among these ids."""
+        link, found = await self.link(queue), dict[str, str]()
+        for first in range(0, len(ids), ROWS_A_CALL):
+            call = calls.records(link.keys.meta, ids[first : first + ROWS_A_CALL], ("state",))
+            for job_id, (state,) in await link.transport.call(call):
+                found[job_id] = state if isinstance(state, str) else ""
+        return found
 
     # -- groups -------------------------------------------------------------------------------------------
 
@@ -454,6 +471,30 @@ class Operator:
     async def get_group(self, queue: str, key: str) -> GroupInfo | None:
         """Return an ordering group; None if it does not exist."""
         return await (await self.queue(queue)).get_group(key)
+
+    # -- batches ------------------------------------------------------------------------------------------
+
+    async def iter_batches(self, queue: str) -> AsyncIterator[BatchSnapshot]:
+        """Iterate over the batches of a queue that are open or have jobs that have not ended."""
+        async for batch in (await self.queue(queue)).iter_batches():
+            with contextlib.suppress(JobBatchNotFoundError):  # it has just expired
+                yield BatchSnapshot(id=batch.id, queue=queue, status=await batch.get_status())
+
+    async def get_batch(self, queue: str, batch_id: str) -> BatchSnapshot | None:
+        """Return a batch of a queue, or None."""
+        try:
+            status = await (await (await self.queue(queue)).get_batch(batch_id)).get_status()
+        except JobBatchNotFoundError:
+            return None
+        return BatchSnapshot(id=batch_id, queue=queue, status=status)
+
+    async def iter_batch_jobs(
+        self, queue: str, batch_id: str, state: Literal["pending", "completed", "failed"] | None = None
+    ) -> AsyncIterator[BatchJob]:
+        """Iterate over the jobs of a batch; ``state``: only those."""
+        batch = await (await self.queue(queue)).get_batch(batch_id)
+        async for job in batch.iter_jobs(state):
+            yield job
 
     async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
         """Iterate over the fair keys of a queue that have ready jobs."""
@@ -496,7 +537,7 @@ def _dead_letter(entry: Job[Any, Any], queue: str) -> DeadLetter:
     return DeadLetter(
         id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
         error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
-        added_at=entry.timestamp, data=envelope.get("data"),
+        added_at=entry.timestamp, data=envelope.get("data"), tags=entry.tags,
     )  # fmt: skip
 
 
@@ -516,7 +557,7 @@ def _when(schedule: Schedule) -> str:
     return f"{duration_text(cast('int', schedule.repeat_after_complete))} after each job"
 
 
-def _schedule(found: JobScheduler, queue: str) -> ScheduleSnapshot:
+def _schedule(found: JobScheduler, queue: str, states: Mapping[str, str]) -> ScheduleSnapshot:
     try:
         upcoming = tuple(round(each.timestamp() * 1_000) for each in found.preview(_UPCOMING))
     except GlideMQValidationError:  # the pattern matches no further time
@@ -525,6 +566,10 @@ def _schedule(found: JobScheduler, queue: str) -> ScheduleSnapshot:
     return ScheduleSnapshot(
         name=found.name, queue=queue, when=_when(schedule),
         timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
-        job_name=found.job_name, data=found.data, next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
+        job_name=found.job_name, data=found.data, paused_at=(found.paused_since or 0) if found.paused else None,
+        next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
         runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
+        last_runs=tuple(
+            ScheduleRun(due_at=at, job_id=job_id, state=states.get(job_id)) for at, job_id in found.last_runs
+        ),
     )  # fmt: skip

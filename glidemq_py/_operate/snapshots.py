@@ -11,11 +11,13 @@ from typing import Any, cast
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.job_batches.batch import BatchStatus
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline.timeline import TimelineEntry
 
 __all__ = [
+    "BatchSnapshot",
     "DeadLetter",
     "FlowNode",
     "GroupPage",
@@ -26,6 +28,7 @@ __all__ = [
     "JobSummary",
     "QueueDetails",
     "QueueSnapshot",
+    "ScheduleRun",
     "ScheduleSnapshot",
     "as_json",
 ]
@@ -205,6 +208,7 @@ class DeadLetter:
         attempts_made: Number of failed attempts.
         added_at: When the entry was added, epoch ms.
         data: Data of the job.
+        tags: Tags of the job.
     """
 
     id: str
@@ -215,6 +219,37 @@ class DeadLetter:
     attempts_made: int
     added_at: int
     data: Any
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSnapshot:
+    """A batch of jobs.
+
+    Attributes:
+        id: Id of the batch.
+        queue: Name of its queue; its jobs may be in others.
+        status: Its counts and times.
+    """
+
+    id: str
+    queue: str
+    status: BatchStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRun:
+    """A run of a schedule.
+
+    Attributes:
+        due_at: Its due time, epoch ms.
+        job_id: Id of its job.
+        state: State of the job; None if it was deleted.
+    """
+
+    due_at: int
+    job_id: str
+    state: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,13 +264,15 @@ class ScheduleSnapshot:
         overlap: "allow", "skip" or "buffer_one".
         job_name: Name of its jobs.
         data: Data of its jobs.
-        next_run: When it is due next; None while it waits for its last job.
+        paused_at: When it was paused; None if it is not.
+        next_run: When it is due next; None while it is paused, or waits for its last job.
         upcoming: The next due times, at most five.
         last_run: When it last added a job; None before.
         runs: Number of runs so far.
         limit: Maximum number of runs; None = no limit.
         skipped: Number of due times skipped because a job was unfinished.
         last_job_id: Id of its last job, if it is stored.
+        last_runs: Its last runs that added a job, at most 20, oldest first.
     """
 
     name: str
@@ -245,6 +282,7 @@ class ScheduleSnapshot:
     overlap: str
     job_name: str
     data: Any
+    paused_at: int | None
     next_run: int | None
     upcoming: tuple[int, ...]
     last_run: int | None
@@ -252,6 +290,7 @@ class ScheduleSnapshot:
     limit: int | None
     skipped: int
     last_job_id: str | None
+    last_runs: tuple[ScheduleRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

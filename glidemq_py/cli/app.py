@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from glidemq_py.cli import PASSED, pass_on
-from glidemq_py.cli.commands import examination, failures, jobs, others, queues, schedules, top
+from glidemq_py.cli.commands import batches, examination, failures, jobs, others, queues, schedules, top
 from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
 
 __all__ = ["app", "run"]
@@ -28,8 +28,8 @@ app = typer.Typer(
 )  # fmt: skip
 
 for each in (
-    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, others.flow_app, others.workers_app,
-    others.group_app, others.events_app,
+    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches.app, others.flow_app,
+    others.workers_app, others.group_app, others.events_app,
 ):  # fmt: skip
     app.add_typer(each)
 others.register_backups(app)

@@ -22,7 +22,9 @@ from glidemq_py._operate.actions import (
     Action,
     CancelJobs,
     PauseQueue,
+    PauseSchedule,
     ResumeQueue,
+    ResumeSchedule,
     RetryJobs,
     RunSchedule,
     perform,
@@ -231,7 +233,7 @@ class Top(App[None]):
             for each in await self._operator.get_schedules(queue):
                 cells = (
                     each.when,
-                    f"{clock(each.next_run)} {age(each.next_run)}",
+                    "paused" if each.paused_at is not None else f"{clock(each.next_run)} {age(each.next_run)}",
                     age(each.last_run),
                     f"{each.runs:,}",
                 )
@@ -270,7 +272,10 @@ class Top(App[None]):
         await self._update()
 
     async def action_pause(self) -> None:
-        """Pause the chosen queue, or resume it."""
+        """Pause the chosen queue or schedule, or resume it."""
+        if self._shown == "schedules":
+            await self._pause_schedule()
+            return
         chosen = self._chosen("queues")
         if chosen is not None:
             queue, _ = chosen
@@ -278,6 +283,17 @@ class Top(App[None]):
                 await self._perform(ResumeQueue(queue=queue), f"queue {queue!r} resumed")
             else:
                 await self._perform(PauseQueue(queue=queue), f"queue {queue!r} paused")
+
+    async def _pause_schedule(self) -> None:
+        chosen = self._chosen("schedules")
+        if chosen is None:
+            return
+        queue, name = chosen
+        found = await self._operator.get_schedule(queue, name)
+        if found is not None and found.paused_at is not None:
+            await self._perform(ResumeSchedule(queue=queue, name=name), f"schedule {name!r} resumed")
+        else:
+            await self._perform(PauseSchedule(queue=queue, name=name), f"schedule {name!r} paused")
 
     async def action_retry(self) -> None:
         """Retry the chosen failed job."""

@@ -17,6 +17,7 @@ from glidemq_py._operate.actions import (
     JobsAction,
     PauseFairKey,
     PauseQueue,
+    PauseSchedule,
     PromoteJobs,
     PurgeDeadLetters,
     PurgeFailures,
@@ -26,6 +27,7 @@ from glidemq_py._operate.actions import (
     ReplayDeadLetters,
     ResumeFairKey,
     ResumeQueue,
+    ResumeSchedule,
     ResumeWorker,
     RetryEdited,
     RetryFailures,
@@ -200,6 +202,14 @@ CHANGES: Final[dict[str, Change]] = {
     "resume-worker": Change(
         "resume_worker", "Let the worker fetch jobs again?", "worker fetches jobs again",
         lambda form: ResumeWorker(queue=form.text("q"), worker=form.text("worker")),
+    ),
+    "pause-schedule": Change(
+        "pause_schedule", "Pause the schedule? It adds no jobs until it is resumed.", "schedule paused",
+        lambda form: PauseSchedule(queue=form.text("q"), name=form.text("name")),
+    ),
+    "resume-schedule": Change(
+        "resume_schedule", "Resume the schedule?", "schedule resumed",
+        lambda form: ResumeSchedule(queue=form.text("q"), name=form.text("name")),
     ),
     "run-schedule": Change(
         "run_schedule", "Run the schedule now?", "job added",

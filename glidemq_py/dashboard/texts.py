@@ -75,6 +75,14 @@ def hour(ms: int) -> Markup:
     return Markup('<time class="hour" datetime="{}">{:%H:%M} UTC</time>').format(at.isoformat(), at)
 
 
+def utc(ms: int) -> str:
+    """Return a time in ms as text, for attributes."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return str(ms)
+
+
 def clock(ms: int | None) -> Markup:
     """Return the time of day of a time in ms, as a ``<time>`` element, which the page shows in local time."""
     if not ms:
@@ -178,4 +186,5 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
 
 FILTERS: Final = {
     "ago": ago, "clock": clock, "duration": duration, "hour": hour, "number": number, "pretty": pretty,
+    "utc": utc,
 }  # fmt: skip

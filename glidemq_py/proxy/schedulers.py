@@ -42,6 +42,8 @@ class StoredSchedule(TypedDict, total=False):
     skippedCount: Count
     lastSkipped: int
     buffered: bool
+    paused: bool
+    pausedAt: int
 
 
 class SchedulerView(ResponseModel):
@@ -92,6 +94,7 @@ def _scheduler_view(scheduler: JobScheduler) -> dict[str, Any]:
         "nextRun": scheduler.next_run, "lastRun": scheduler.last_run, "iterationCount": scheduler.iteration_count,
         "lastJobId": scheduler.last_job_id, "skippedCount": scheduler.skipped_count or None,
         "lastSkipped": scheduler.last_skipped, "buffered": scheduler.buffered or None,
+        "paused": scheduler.paused or None, "pausedAt": scheduler.paused_since,
     }  # fmt: skip
     return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
 
@@ -118,6 +121,27 @@ async def put_scheduler(queue: OpenQueue, scheduler: given.SchedulerName, body: 
     schedule = cast("dict[str, Any]", body["schedule"])
     await queue.upsert_job_scheduler(scheduler, **schedule, template=template)
     return answer({"upserted": True})
+
+
+@router.post(
+    "/{scheduler}/pause", summary="Pause a scheduler: it adds no jobs until it is resumed", response_model=SchedulerView
+)  # fmt: skip
+async def pause_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
+    found = await queue.pause_job_scheduler(scheduler)
+    if found is None:
+        raise _no_scheduler(scheduler)
+    return answer(_scheduler_view(found))
+
+
+@router.post(
+    "/{scheduler}/resume", summary="Resume a scheduler; it is deleted if no due time is left",
+    response_model=SchedulerView,
+)  # fmt: skip
+async def resume_scheduler(queue: OpenQueue, scheduler: given.SchedulerName) -> Response:
+    found = await queue.resume_job_scheduler(scheduler)
+    if found is None:
+        raise _no_scheduler(scheduler)
+    return answer(_scheduler_view(found))
 
 
 @router.delete(

@@ -1779,7 +1779,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Add the job of a dead-letter entry to this queue again, and delete the entry.
 
         If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
-        ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
+        ``run_at``, ``deduplication`` and parents), otherwise the data and tags of the entry. Its id is derived
         from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
         ``duplicate``.
 

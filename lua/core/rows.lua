@@ -78,7 +78,7 @@ G.rows = {
   last_run = { state = 1, finished_on = 2, reported = 3, is_empty = 4 },
   firing = {
     name = 1, home = 2, expected = 3, text = 4, due = 5, jobs = 6, instants = 7, tracked = 8, named = 9,
-    last_job_id = 10, overlap_text = 11, overlap_due = 12,
+    last_job_id = 10, overlap_text = 11, overlap_due = 12, runs = 13,
   },
   winner = { attempt = 1, pieces = 2 },
   write = { id = 1, state = 2, home = 3, query = 4, idle = 5, queues = 6, keep = 7, ttl = 8, changes = 9 },

@@ -207,6 +207,7 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "results_range": packed(lambda s: [s.random.choice((0, 2)), 5, 0]),
         "results_since": packed(lambda s: [s.now, 0, 20]),
         "revoke": an_id,
+        "revoke_jobs": packed(lambda s: [list(s.ids), s.random.choice(("", "waiting", "delayed active"))]),
         "schedulers_due": packed(lambda _: ["h"]),
         "schedulers_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True, True, s.id, '{"nextRun":3}', 3]],  # noqa: E501
                                             False]),

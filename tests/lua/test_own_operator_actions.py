@@ -1,4 +1,4 @@
-"""promote_jobs, discard, clean_jobs, and the states allowed by remove and revoke."""
+"""promote_jobs, discard, clean_jobs, revoke_jobs, and the states allowed by remove and revoke."""
 
 from collections.abc import Iterator
 
@@ -149,3 +149,29 @@ def test_jobs_are_cleaned_if_state_and_age_still_hold(q: OwnQueue) -> None:
     assert {q.state(job_id) for job_id in (old, delayed, young)} == {"active", "delayed", "waiting"}
     assert q.events()[-1] == {"event": "cleaned", "jobId": "4"}
     assert [job.id for job in q.fetch(5)] == [young]
+
+
+# -- revoke_jobs -------------------------------------------------------------------------------------------
+
+
+def test_many_jobs_are_cancelled_in_one_call(q: OwnQueue) -> None:
+    waiting, delayed, first = q.add_job(lifo=True), q.add_job(delay=500), q.add_job(priority=1)
+    active = q.fetch(1)[0].id
+    assert active == first
+    done = q.add_job(priority=1)
+    q.finish(q.take_one().completed())
+    call = administration.revoke_jobs(q.meta, [waiting, delayed, active, done, "none"], "waiting delayed active")
+    assert q.run(call) == ["revoked", "revoked", "flagged", "completed", "not_found"]
+    assert [q.state(job_id) for job_id in (waiting, delayed, active)] == ["failed", "failed", "active"]
+    assert q.run(call) == ["revoked", "revoked", "flagged", "completed", "not_found"]  # the reply was lost
+    assert q.fetch(5) == []
+
+
+def test_searches_for_jobs_are_limited_per_call(q: OwnQueue) -> None:
+    ids = [f"peer-{n}" for n in range(5)]
+    for job_id in ids:
+        q.put_job(job_id)
+    assert q.run(administration.revoke_jobs(q.meta, ids)) == ["flagged", "flagged"]
+    assert q.run(administration.revoke_jobs(q.meta, ids[2:])) == ["flagged", "flagged"]
+    listed = [q.add_job(lifo=True) for _ in range(5)]
+    assert q.run(administration.revoke_jobs(q.meta, listed)) == ["revoked"] * 5

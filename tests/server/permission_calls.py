@@ -332,9 +332,11 @@ def of_ended(handler: Any, use: Callable[[Queue, str], Awaitable[Any]]) -> Call:
     return run
 
 
-def with_scheduler(use: Callable[[Queue], Awaitable[Any]]) -> Call:
+def with_scheduler(use: Callable[[Queue], Awaitable[Any]], *, paused: bool = False) -> Call:
     async def run(place: Place) -> None:
         await place.admin.upsert_job_scheduler("s", every=HOUR_MS, template=("n", 1))
+        if paused:
+            await place.admin.pause_job_scheduler("s")
         assert await use(place.queue)
 
     return run
@@ -904,7 +906,7 @@ CALLS: dict[str, Call] = {
     "Queue.remove_dead_letter_job": of_dead_letter(lambda queue, letter: queue.remove_dead_letter_job(letter)),
     "Queue.remove_global_rate_limit": of_queue("remove_global_rate_limit"),
     "Queue.pause_job_scheduler": with_scheduler(lambda queue: queue.pause_job_scheduler("s")),
-    "Queue.resume_job_scheduler": with_scheduler(lambda queue: queue.resume_job_scheduler("s")),
+    "Queue.resume_job_scheduler": with_scheduler(lambda queue: queue.resume_job_scheduler("s"), paused=True),
     "Queue.remove_job_scheduler": with_scheduler(lambda queue: queue.remove_job_scheduler("s")),
     "Queue.remove_deduplication": of_queue("remove_deduplication", "d"),
     "Queue.remove_stalled_policy": of_queue("remove_stalled_policy"),

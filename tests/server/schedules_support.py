@@ -40,7 +40,8 @@ class Clockwork:
     def link(self, **options: Any) -> QueueLink:
         name = self.own.base.partition("{")[2].rstrip("}")
         transport = cast("Transport", _Direct(self.own))
-        return QueueLink(transport=transport, keys=QueueKeys("glide", name), waiter=cast("Any", None), **options)
+        keys = QueueKeys("glide", name)
+        return QueueLink(transport=transport, keys=keys, waiter=cast("Any", None), is_listed=True, **options)
 
     def another_duty(self, **options: Any) -> SchedulerTask:
         return SchedulerTask(link=self.link(**options))

@@ -304,6 +304,59 @@ def test_jobs_are_added_promoted_cancelled_and_deleted(shell: Shell, queue_name:
     assert shell("job", "retry", queue_name).err.endswith(f"for many jobs: glidemq failures retry {queue_name}\n")
 
 
+def test_batches_are_listed_shown_and_cancelled(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(queue: Queue[Any, Any]) -> str:
+        batch = await queue.create_batch()
+        await batch.add_bulk([("one", n) for n in range(3)])
+        await batch.close()
+        return batch.id
+
+    batch = filled(url, queue_name, add)
+    worked(url, queue_name, lambda job: None)
+    assert shell("batch", "ls", queue_name).err == f"queue {queue_name!r} has no unfinished batch\n"
+    shown = shell("batch", "show", queue_name, batch)
+    assert re.search(r"^state +succeeded$", shown.out, re.MULTILINE)
+    assert len(re.findall(rf"^{re.escape(queue_name)} +\S+ +completed$", shown.out, re.MULTILINE)) == 3
+    other = filled(url, queue_name, add)
+    listed = shell("batch", "ls", queue_name)
+    assert re.search(rf"^{other} +running +\S.* +3 +3 +0 +0$", listed.out, re.MULTILINE)
+    (found,) = shell("batch", "ls", queue_name, "--json").json()["batches"]
+    assert (found["id"], found["status"]["pending"], found["status"]["is_closed"]) == (other, 3, True)
+    some = shell("batch", "show", queue_name, other, "--state", "pending", "--limit", "2", "--json").json()
+    assert (len(some["jobs"]), some["more"]) == (2, True)
+    assert shell("batch", "cancel", queue_name, other, "--dry-run").out.startswith("would cancel 3 jobs of batch")
+    assert shell("batch", "cancel", queue_name, other, "--yes").out.startswith("cancelled 3 jobs of batch")
+    assert re.search(r"^state +cancelled$", shell("batch", "show", queue_name, other).out, re.MULTILINE)
+    assert shell("batch", "show", queue_name, "none").code == 4
+    assert shell("batch", "cancel", queue_name, "none", "--yes").code == 4
+    assert shell("batch", "show", queue_name, other, "--state", "ready").code == 2
+
+
+def test_jobs_that_match_are_cancelled_a_hundred_per_call(
+    shell: Shell, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        names = ("even", "odd") * 120
+        await queue.add_bulk([(name, {"n": n}, {"delay": 3_600_000}) for n, name in enumerate(names)])
+
+    filled(url, queue_name, add)
+    made: list[str] = []
+    call = AsyncTransport.call
+
+    async def counted(transport: AsyncTransport, each: Call[Any]) -> Any:
+        made.append(each.function)
+        return await call(transport, each)
+
+    monkeypatch.setattr(AsyncTransport, "call", counted)
+    cancelled = shell("job", "cancel", queue_name, "--name", "even", "--yes")
+    assert cancelled.out == f"cancelled 120 jobs of queue '{queue_name}'\n"
+    assert made.count("revoke_jobs") == 2
+    assert "revoke" not in made
+    failed = shell("job", "ls", queue_name, "--state", "failed", "--limit", "200", "--json").json()["jobs"]
+    assert {(each["name"], each["error"]) for each in failed} == {("even", "revoked")}
+    assert len(failed) == 120
+
+
 def test_many_delayed_jobs_are_promoted(shell: Shell, url: str, queue_name: str) -> None:
     async def add(queue: Queue[Any, Any]) -> None:
         names = ("even", "odd") * 3
@@ -381,6 +434,21 @@ def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> N
     ]  # fmt: skip
     assert len(found[0]["upcoming"]) == 5
     assert "next runs" in shell("cron", "show", queue_name, "nightly").out
+    assert shell("cron", "pause", queue_name, "nightly").out == f"paused schedule 'nightly' of queue '{queue_name}'\n"
+    paused = shell("cron", "show", queue_name, "nightly", "--json").json()
+    assert paused["paused_at"] > 0
+    assert (paused["next_run"], paused["upcoming"]) == (None, [])
+    assert re.search(r"nightly +0 3 \* \* \* +UTC +report +paused", shell("cron", "ls", queue_name).out)
+    assert "paused     since " in shell("cron", "show", queue_name, "nightly").out
+    data = '{"full": true}'
+    added = shell("cron", "add", queue_name, "nightly", data, "--pattern", "0 4 * * *", "--job", "report")
+    assert added.out == f"schedule 'nightly' of queue '{queue_name}': 0 4 * * *, paused\n"
+    resumed = shell("cron", "resume", queue_name, "nightly").out
+    assert resumed.startswith(f"resumed schedule 'nightly' of queue '{queue_name}'\nnext run: ")
+    assert shell("cron", "show", queue_name, "nightly", "--json").json()["paused_at"] is None
+    assert shell("cron", "resume", queue_name, "nightly", "--catch-up").code == 0
+    assert shell("cron", "pause", queue_name, "other").code == 4
+    assert shell("cron", "resume", queue_name, "other").code == 4
     ran = shell("cron", "run", queue_name, "nightly", "--json").json()
     job = shell("job", "show", queue_name, ran["ids"][0], "--json").json()
     assert (job["job"]["name"], job["data"]) == ("report", {"full": True})
@@ -474,7 +542,7 @@ def test_many_jobs_are_deleted_by_few_calls(
     done = shell("job", "rm", queue_name, "--name", "old", "--yes", "--json").json()
     assert (done["done"], len(done["ids"]), sent.count("clean_jobs"), sent.count("remove")) == (250, 250, 3, 0)
     assert shell("job", "cancel", queue_name, "--name", "new", "--yes").code == 0
-    assert sent.count("revoke") == 1
+    assert (sent.count("revoke_jobs"), sent.count("revoke")) == (1, 0)
     assert [job["state"] for job in shell("job", "ls", queue_name, "--json").json()["jobs"]] == ["failed"]
 
 

@@ -170,6 +170,21 @@ async def test_queues_share_a_dead_letter_queue(url: str, queue_name: str):
 # -- contents ----------------------------------------------------------------------------------------------
 
 
+async def test_entries_have_the_tags_of_their_job(url: str, queue_name: str):
+    async with open_queue(queue_name, url) as queue, Queue(dlq_of(queue_name), url) as dead:
+        job = await failed_job(queue, url, {"to": 1}, tags=["vip", 'a "quoted" tag'], headers={"x": "y"})
+        (entry,) = await queue.get_dead_letter_jobs()
+        assert entry.tags == job.tags == ("vip", 'a "quoted" tag')
+        assert set(entry.opts) == {"tags"}
+        assert [each.id async for each in dead.iter_jobs("waiting", tags="vip")] == [entry.id]
+        await queue.remove(job.id)
+        replayed = await queue.replay_dead_letter_job(entry.id)
+        assert replayed is not None
+        found = await queue.get_job(replayed.id)
+        assert found is not None
+        assert (found.tags, found.data) == (job.tags, {"to": 1})
+
+
 async def test_entries_are_compressed_like_the_queue(url: str, resp: RespClient, queue_name: str):
     data = {"text": "again and " * 1_000}
     async with open_queue(queue_name, url, compression="gzip") as queue:

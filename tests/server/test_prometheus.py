@@ -277,6 +277,28 @@ def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegis
     assert {name for name in exported if name not in page and f"{name}_total" not in page} == set()
 
 
+def test_dashboard_is_valid() -> None:
+    """Properties are those of Grafana, ids are unique, and no panel covers another."""
+    jsonschema_rs = pytest.importorskip("jsonschema_rs", reason="needs the extra `test`")
+    dashboard: dict[str, Any] = json.loads((ROOT / "docs/operate/grafana/queues.json").read_text(encoding="utf-8"))
+    schema = json.loads((ROOT / "tests/server/grafana_dashboard.schema.json").read_text(encoding="utf-8"))
+    jsonschema_rs.validate(schema, dashboard)
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & covered, panel["title"]
+        covered |= cells
+    variables = {each["name"] for each in dashboard["templating"]["list"]} | {"__rate_interval", "__interval"}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables
+    for each in (True, {**panels[0], "typo": 1}, {**panels[0], "gridPos": {}}):
+        with pytest.raises(jsonschema_rs.ValidationError):
+            jsonschema_rs.validate(schema, {**dashboard, "panels": [each]})
+
+
 @pytest.mark.slow
 async def test_the_command_serves_them(url: str, queue_name: str, tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text("async def handler(job): ...\n", encoding="utf-8")

@@ -45,6 +45,15 @@ async def noop(job: Job) -> None:
     return None
 
 
+async def test_queue_with_only_a_scheduler_is_listed(core_url: str, prefix: str, listed: Any) -> None:
+    async with Queue("reports", core_url, prefix=prefix) as queue:
+        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+        assert await listed() == ["reports"]
+    with blocking.Queue("blocking", core_url, prefix=prefix) as other:
+        other.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+    assert await listed() == ["blocking", "reports"]
+
+
 async def test_queue_is_listed_by_its_first_add(core_url: str, prefix: str, listed: Any) -> None:
     assert await listed() == []
     async with Queue("zebra", core_url, prefix=prefix) as queue:

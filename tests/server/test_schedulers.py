@@ -471,6 +471,52 @@ async def test_index_of_a_paused_scheduler_is_restored(clock: Clockwork) -> None
     assert (await clock.queue.get_job_counts()).waiting == 0
 
 
+# -- last runs --------------------------------------------------------------------------------------------------
+
+
+async def test_last_runs_are_kept(clock: Clockwork) -> None:
+    made = await clock.queue.upsert_job_scheduler("s", every=60_000)
+    assert made.last_runs == ()
+    assert made.next_run is not None
+    for _ in range(25):
+        clock.own.advance(60_000)
+        await clock.fire()
+    found = await clock.queue.get_job_scheduler("s")
+    assert found is not None
+    assert [at for at, _ in found.last_runs] == [made.next_run + n * 60_000 for n in range(5, 25)]
+    assert [job_id for _, job_id in found.last_runs] == [str(n) for n in range(6, 26)]
+    changed = await clock.queue.upsert_job_scheduler("s", every=5_000)
+    assert changed.last_runs == found.last_runs
+    paused = await clock.queue.pause_job_scheduler("s")
+    assert paused is not None
+    assert paused.last_runs == found.last_runs
+
+
+async def test_runs_that_add_no_job_are_not_listed(clock: Clockwork) -> None:
+    await clock.queue.upsert_job_scheduler("s", every=60_000, template=("n", 1, {"job_id": "one"}))
+    for _ in range(3):
+        clock.own.advance(60_000)
+        await clock.fire()
+    found = await clock.queue.get_job_scheduler("s")
+    assert found is not None
+    assert [job_id for _, job_id in found.last_runs] == ["one"]
+
+
+@pytest.mark.parametrize("runs", [None, 5, "x", [5], [[1]], [["1", "2"]], [[1, 2]], [[1, "2", 3]]])
+async def test_invalid_runs_are_skipped(clock: Clockwork, runs: Any) -> None:
+    await clock.queue.upsert_job_scheduler("s", every=60_000)
+    text = entry(clock, "s") | {"runs": runs}
+    clock.own.redis("HSET", "schedulers", "s", json.dumps(text))
+    found = await clock.queue.get_job_scheduler("s")
+    assert found is not None
+    assert found.last_runs == ()
+    clock.own.advance(60_000)
+    await clock.fire()
+    found = await clock.queue.get_job_scheduler("s")
+    assert found is not None
+    assert len(found.last_runs) == 1
+
+
 # -- templates --------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,10 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any])
             await until(pilot, lambda: [row[1:3] for row in rows(app, "schedules")] == [["nightly", "0 3 * * *"]])
             await pilot.press("n")
             await until(pilot, lambda: "2 ready" in str(app.query_one("#status", Static).render()))
-            await pilot.press("p")  # of no queue: only explains itself
+            await pilot.press("p")  # of the schedule
+            await until(pilot, lambda: rows(app, "schedules")[0][3] == "paused")
+            await pilot.press("p")
+            await until(pilot, lambda: rows(app, "schedules")[0][3] != "paused")
             assert await queue.is_paused()
             await pilot.press("1", "p")
             await until(pilot, lambda: "paused" not in rows(app, "queues")[0][0])

@@ -11,7 +11,19 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, IntFlag, StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 from uuid import UUID
 
 import msgspec
@@ -84,6 +96,20 @@ class Model(pydantic.BaseModel):
     at: datetime
     sizes: set[int] = set()
     sender: str = pydantic.Field(default="", alias="from")
+
+
+class Sized(pydantic.BaseModel, extra="forbid"):
+    width: int
+    tags: pydantic.Json[list[str]] = pydantic.Field(default_factory=list)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def area(self) -> int:
+        return self.width**2
+
+
+class Boxed(pydantic.BaseModel, extra="forbid"):
+    inside: Sized
 
 
 class Strict(pydantic.BaseModel, strict=True):
@@ -177,6 +203,8 @@ AN_ID = UUID("12345678123456781234567812345678")
         (Model, Model(at=NOON, sizes={1}, **{"from": "x"})),
         (Strict, Strict(at=date(2025, 1, 2), id=AN_ID)),
         (list[Model], [Model(at=NOON)]),
+        (Sized, Sized(width=3, tags=cast("Any", '["a"]'))),
+        (Boxed, Boxed(inside=Sized(width=3, tags=cast("Any", "[]")))),
         (Struct, Struct(1, b"x")),
         (dict[str, Struct], {"a": Struct(1)}),
         (Movie, {"title": "x", "year": 1}),

@@ -39,6 +39,7 @@ __all__ = [
     "requeue_jobs",
     "resume",
     "revoke",
+    "revoke_jobs",
     "set_event_retention",
     "unlock",
     "update_job_cursor",
@@ -277,6 +278,12 @@ def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int, comple
 def revoke(meta: str, job_id: str, states: str = "") -> Call[str]:
     """Revoke a job; return 'revoked', 'flagged', 'not_found', or the state if it is none of ``states`` ('' = all)."""
     return Call("revoke", meta, requests.revoke(id=job_id, states=states), bytes.decode, repeatable=True)
+
+
+def revoke_jobs(meta: str, ids: Sequence[str], states: str = "") -> Call[list[str]]:
+    """Revoke at most a hundred jobs; return the outcomes of the first ones, as `revoke` does, or 'error'."""
+    arguments = requests.revoke_jobs(ids=ids, states=states)
+    return Call("revoke_jobs", meta, arguments, unpack, repeatable=True)
 
 
 def discard(meta: str, job_id: str) -> Call[str]:

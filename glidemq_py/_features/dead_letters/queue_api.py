@@ -159,7 +159,7 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
     """Add the job of a dead-letter entry to this queue again, and delete the entry.
 
     If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,
-    ``run_at``, ``deduplication`` and parents), otherwise the data of the entry and no options. Its id is derived
+    ``run_at``, ``deduplication`` and parents), otherwise the data and tags of the entry. Its id is derived
     from that of the entry, so repeating an interrupted replay does not add the job twice; `Job.outcome` is then
     ``duplicate``.
 
@@ -232,9 +232,11 @@ async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, st
         opts = json.dumps({key: value for key, value in original.opts.items() if key not in _NOT_REPLAYED})
         return original.name or entry.name, original._data_text, opts, read_stored_options(opts)
     data = envelope.get("data")
+    options = JobOptions(tags=entry.tags) if entry.tags else JobOptions()
+    opts = json.dumps(options.to_wire())
     if envelope.get("encoding") == STORED and isinstance(data, str):
-        return entry.name, data, "{}", JobOptions()
-    return entry.name, encode_data(data, link.serializer, link.compression), "{}", JobOptions()
+        return entry.name, data, opts, options
+    return entry.name, encode_data(data, link.serializer, link.compression), opts, options
 
 
 async def remove_dead_letter(dead_queue: QueueLink, entry: Job[Any, Any]) -> bool:

@@ -2,8 +2,8 @@
 
 An entry is JSON text in the format of glide-mq (docs/reference/data-model.md), with extra keys: ``misfire``,
 ``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``overlap`` with ``skippedCount``,
-``lastSkipped`` and ``buffered``, ``pausedAt`` and ``pausedRun``, ``compression``, ``quiet``, and ``text`` in the
-template (data that only our serializer reads). Unknown keys are kept.
+``lastSkipped`` and ``buffered``, ``pausedAt`` and ``pausedRun``, ``runs``, ``compression``, ``quiet``, and ``text``
+in the template (data that only our serializer reads). Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from glidemq_py.errors import GlideMQValidationError, SerializationError
 
 __all__ = [
     "PAUSED",
+    "RUNS_KEPT",
     "DueReply",
     "DueRow",
     "Entry",
@@ -40,6 +41,8 @@ __all__ = [
     "schedulers_read",
 ]
 
+RUNS_KEPT: Final = 20
+"""Number of runs in an entry."""
 _LARGEST: Final = 2**53 - 1
 PAUSED: Final = 4_398_046_511_103
 """``nextRun`` of a paused scheduler, the largest time of the index: older versions do not fire it either."""
@@ -129,6 +132,13 @@ class Entry:
         return self.schedule.overlap == "buffer_one" and self.fields.get("buffered") is True
 
     @property
+    def runs(self) -> tuple[tuple[int, str], ...]:
+        """The last runs, oldest first: due time and id of the job; invalid ones are skipped."""
+        found: Any = self.fields.get("runs")
+        rows = cast("list[object]", found)[-RUNS_KEPT:] if isinstance(found, list) else []
+        return tuple(run for run in map(_run_of, rows) if run is not None)
+
+    @property
     def template(self) -> Template:
         """The template of its jobs; invalid parts count as missing."""
         found = self.fields.get("template")
@@ -148,6 +158,17 @@ class Entry:
         """Return the text with some keys changed; None removes a key."""
         fields = self.fields | keys
         return json.dumps({key: value for key, value in fields.items() if key not in keys or value is not None})
+
+
+def _is_run(row: object) -> bool:
+    return isinstance(row, list) and list(map(type, cast("list[object]", row))) == [int, str]
+
+
+def _run_of(row: Any) -> tuple[int, str] | None:
+    if not _is_run(row):
+        return None
+    at, job_id = row
+    return at, job_id
 
 
 def schedule_keys(schedule: Schedule) -> dict[str, Any]:
@@ -216,6 +237,8 @@ class JobScheduler:
         for_peers: Node clients see and fire it too. False if it is paused or uses a feature that they do not support.
         paused: it adds no jobs; see `Queue.pause_job_scheduler`.
         paused_since: when it was paused; None if it is not paused.
+        last_runs: its last runs that added a job, at most 20, oldest first: pairs of due time and id of the job. Runs
+            by Node clients are missing.
     """
 
     name: str
@@ -233,6 +256,7 @@ class JobScheduler:
     buffered: bool = False
     paused: bool = False
     paused_since: int | None = None
+    last_runs: tuple[tuple[int, str], ...] = ()
 
     def preview(self, count: int = 10) -> list[datetime]:
         """Return the next due times from `next_run` on, as `Schedule.preview` does; none if that is None.
@@ -312,6 +336,8 @@ class FireRow(NamedTuple):
     """If this job is unfinished, the jobs are not added: the next two values replace text and due. '' = none."""
     overlap_text: str = ""
     overlap_due: int = 0
+    runs: str = ""
+    """JSON text of the last runs, without brackets; those of the jobs are added to the entry, which must have none."""
 
 
 @declared("schedulers_fire_reply")

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from glidemq_py._client.runtime import BackgroundTask
+from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import AddedOther, Row, stored_row
 from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
-from glidemq_py._features.schedulers.entry import DueRow, Entry, FireRow, schedulers_due, schedulers_fire
+from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.telemetry.state import TELEMETRY
@@ -83,12 +84,16 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
             keys |= {"lastJobId": None, "lastJobRun": now}
         if entry.buffered:
             keys["buffered"] = None
+        if run.instants:
+            keys["runs"] = None  # the server adds them again, with the new ones
         text = entry.changed(**keys)
     jobs = [_job(link, entry, row.name)] * len(run.instants)
     named = tracked and schedule.overlap != "skip"
+    kept = json.dumps(entry.runs[len(run.instants) - RUNS_KEPT :])[1:-1] if len(run.instants) < RUNS_KEPT else ""
     fired = FireRow(
-        row.name, row.home, row.text, text, run.following or now + WATCH_MS, jobs, run.instants, tracked, named
-    )
+        row.name, row.home, row.text, text, run.following or now + WATCH_MS, jobs, run.instants, tracked, named,
+        runs=kept if run.instants else "",
+    )  # fmt: skip
     return fired if schedule.overlap == "allow" else _unless_overlapping(fired, entry, run, now)
 
 

@@ -15,6 +15,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
 from glidemq_py._core.times import Milliseconds
+from glidemq_py._features.queue_list import register
 from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import (
     PAUSED,
@@ -115,6 +116,8 @@ async def upsert_job_scheduler(
 
     _, changed = await _changed(link, name, update)
     assert changed is not None
+    if not link.is_listed:
+        await register(link)
     return changed
 
 
@@ -284,6 +287,7 @@ def read_scheduler(link: QueueLink, row: StoredRow) -> JobScheduler:
         skipped_count=entry.number("skippedCount"),
         last_skipped=entry.number("lastSkipped") or None,
         buffered=entry.buffered,
+        last_runs=entry.runs,
         paused=entry.paused,
         paused_since=entry.number("pausedAt") or None if entry.paused else None,
     )
@@ -356,6 +360,8 @@ def _entry(
     if next_run is None:
         raise GlideMQValidationError("end_date", schedule.end_date, "is before the first run")
     fields["nextRun"] = next_run
+    if before is not None:
+        fields["runs"] = before.fields.get("runs")
     if before is not None and before.paused:
         fields |= {"nextRun": PAUSED, "pausedAt": before.fields.get("pausedAt"), "pausedRun": next_run}
     fields["compression"] = None if options.compression == "none" else options.compression

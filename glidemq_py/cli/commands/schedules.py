@@ -15,7 +15,7 @@ from glidemq_py.cli.texts import age, clock
 
 __all__ = ["app"]
 
-app = group("cron", "Schedules: list, add, run and delete them.")
+app = group("cron", "Schedules: list, add, pause, run and delete them.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.", show_default=False)]
 
@@ -27,11 +27,19 @@ async def ls(shell: Shell, queue: Queue) -> None:
     found = await shell.operator.get_schedules(queue)
     shell.print_json(found)
     rows = [
-        (each.name, each.when, each.timezone or "", each.job_name, age(each.next_run), age(each.last_run), each.runs)
+        (each.name, each.when, each.timezone or "", each.job_name, _next(each), age(each.last_run), each.runs)
         for each in found
     ]
     columns = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
     shell.table(columns, rows, f"queue {queue!r} has no schedules")
+
+
+def _next(schedule: operate.snapshots.ScheduleSnapshot) -> str | tuple[str, str]:
+    return ("paused", "yellow") if schedule.paused_at is not None else age(schedule.next_run)
+
+
+def _run(run: operate.snapshots.ScheduleRun) -> str:
+    return f"{clock(run.due_at)}  job {run.job_id} {run.state or 'is deleted'}"
 
 
 @command(app, "show")
@@ -45,7 +53,9 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
         ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("time zone", found.timezone),
         ("overlap", found.overlap), ("job", found.job_name), ("data", found.data), ("runs", found.runs),
         ("limit", found.limit), ("skipped", found.skipped or None), ("last run", clock(found.last_run)),
-        ("last job", found.last_job_id), ("next runs", "\n".join(clock(each) for each in found.upcoming)),
+        ("paused", None if found.paused_at is None else f"since {clock(found.paused_at)} ({age(found.paused_at)})"),
+        ("last job", found.last_job_id), ("last runs", "\n".join(map(_run, found.last_runs))),
+        ("next runs", "\n".join(clock(each) for each in found.upcoming)),
     ])  # fmt: skip
 
 
@@ -82,7 +92,37 @@ async def add(
     found = await shell.operator.get_schedule(queue, name)
     shell.print_json(found)
     if found is not None:
-        shell.say(f"schedule {name!r} of queue {queue!r}: {found.when}, next {clock(found.next_run)}")
+        due = "paused" if found.paused_at is not None else f"next {clock(found.next_run)}"
+        shell.say(f"schedule {name!r} of queue {queue!r}: {found.when}, {due}")
+
+
+@command(app, "pause")
+async def pause(shell: Shell, queue: Queue, name: _Name) -> None:
+    """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
+    what = f"schedule {name!r} of queue {queue!r}"
+    await shell.change(operate.actions.PauseSchedule(queue=queue, name=name), f"pause {what}", f"paused {what}")
+
+
+@command(app, "resume")
+async def resume(
+    shell: Shell,
+    queue: Queue,
+    name: _Name,
+    catch_up: Annotated[
+        bool | None,
+        typer.Option(
+            "--catch-up/--no-catch-up",
+            show_default=False,
+            help="Handle runs missed by the pause by the misfire rule of the schedule; default: only of fire_all.",
+        ),
+    ] = None,
+) -> None:
+    """Add the jobs of a paused schedule again, from its next due time on."""
+    what = f"schedule {name!r} of queue {queue!r}"
+    action = operate.actions.ResumeSchedule(queue=queue, name=name, catch_up=catch_up)
+    await shell.change(action, f"resume {what}", f"resumed {what}")
+    found = await shell.operator.get_schedule(queue, name)
+    shell.say("no due time was left: it is deleted" if found is None else f"next run: {clock(found.next_run)}")
 
 
 @command(app, "run")

@@ -28,7 +28,7 @@ async def top(
 ) -> None:
     """Show queues, running jobs, failures and schedules, and keep them current, until q is pressed.
 
-    p pauses or resumes a queue, r retries a failed job, c cancels a running one, n runs a schedule now.
+    p pauses or resumes a queue or schedule, r retries a failed job, c cancels a running one, n runs a schedule now.
     """
     if shell.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         shell.fail("top needs a terminal; for scripts, use queue ls --json", ExitCode.USAGE)

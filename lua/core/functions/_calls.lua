@@ -169,6 +169,10 @@ G.calls = {
   end,
   remove = function(args) return { id = args[1], states = args[2] } end,
   revoke = function(args) return { id = args[1], states = args[2] } end,
+  revoke_jobs = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { ids = r[1], states = r[2] }
+  end,
   discard = function(args) return { id = args[1] } end,
   change_priority = function(args) return { id = args[1], priority = args[2] } end,
   change_rank = function(args) return { id = args[1], rank = args[2] } end,

@@ -85,6 +85,39 @@ async def test_fair_key_is_paused_and_resumed(url: str, queue_name: str) -> None
             assert found.paused is paused
 
 
+async def test_schedule_is_paused_and_resumed(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+        for change, other, paused in (("pause", "resume", True), ("resume", "pause", False)):
+            shown = await page(client, "schedules", q=queue_name)
+            assert f"{change}-schedule" in shown
+            assert f"{other}-schedule" not in shown
+            assert ('<span class="badge paused">paused</span>' in shown) is not paused
+            response = await posted(client, change=f"{change}-schedule", q=queue_name, name="nightly")
+            assert response.status_code == 303
+            found = await queue.get_job_scheduler("nightly")
+            assert found is not None
+            assert found.paused is paused
+
+
+async def test_last_runs_of_a_schedule_are_shown_with_their_state(url: str, queue_name: str) -> None:
+    ended = asyncio.Event()
+
+    async def handler(job: Job) -> None:
+        return None
+
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        await queue.upsert_job_scheduler("often", every=3_600_000, immediately=True)
+        worker = Worker(queue_name, handler, url)
+        worker.on("completed", lambda *_: ended.set())
+        async with worker:
+            await asyncio.wait_for(ended.wait(), 100)
+        shown = await page(client, "schedules", q=queue_name)
+        (run,) = [each for tag, each in Elements(shown).found if (each.get("class") or "").startswith("run ")]
+        assert run["class"] == "run completed"
+        assert re.fullmatch(r"[-0-9]{10} [:0-9]{8} UTC: completed", run["title"] or "")
+
+
 # -- metrics -----------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,20 @@ def test_scheduler_is_created_read_updated_and_removed(http: httpx.Client, base:
     assert [each["name"] for each in http.get(base).json()["schedulers"]] == ["a:b"]
 
 
+def test_scheduler_is_paused_and_resumed(http: httpx.Client, base: str) -> None:
+    http.put(f"{base}/s", json={"schedule": {"every": YEAR_MS}})
+    before = http.get(f"{base}/s").json()
+    paused = http.post(f"{base}/s/pause")
+    assert paused.status_code == 200
+    assert paused.json()["entry"]["paused"] is True
+    assert paused.json()["entry"]["pausedAt"] > 0
+    assert "nextRun" not in paused.json()["entry"]
+    assert http.get(f"{base}/s").json() == paused.json()
+    assert http.post(f"{base}/s/resume").json() == before
+    assert http.post(f"{base}/none/pause").status_code == 404
+    assert http.post(f"{base}/none/resume").status_code == 404
+
+
 def test_scheduler_fires(http: httpx.Client, base: str, queue_name: str, url: str) -> None:
     seen: list[Any] = []
 

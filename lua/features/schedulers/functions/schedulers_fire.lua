@@ -6,11 +6,12 @@
 --   '<when>:<id>' of the last job reported as ended or '', 1 if the queue holds no unfinished job}
 --   wait: ms until more may be due   revision: as in the flags of an exchange   leader: the last holder to fire, or ''
 -- schedulers_fire: KEYS 1 meta   ARGV 1 packed {holder, rows, quiet} -> packed {now, outcomes}
---   row: {name, home, expected, text, due, jobs, instants, tracked, named, last_job_id, overlap_text, overlap_due}
+--   row: {name, home, expected, text, due, jobs, instants, tracked, named, last_job_id, overlap_text, overlap_due, runs}
 --     expected: the text that is due; if the current text differs, another process was first   text: '' = delete the
 --     entry
 --     jobs: rows of `add`   instants: the due time of each   tracked: store the id of the job in the text (the last key
 --     of its JSON)   named: store the name of the scheduler in the job
+--     runs: JSON text of the last runs, without brackets, to which those of the jobs are added in the text
 --     last_job_id: if that job is unfinished, no job is added, and overlap_text and overlap_due are stored; '' = none
 --   outcome: 'busy', 'changed', 'overlap', or the results of `add`
 -- The client computes due times. Comparing texts here ensures that a due time is not fired twice.
@@ -173,15 +174,18 @@ local function fire(q, row, quiet)
     return 'overlap'
   end
   local _, results = G.add_rows(q, row[FIRING.jobs], quiet, row[FIRING.named])
+  local runs = row[FIRING.runs] ~= '' and { row[FIRING.runs] } or {}
   for i, result in ipairs(results) do
     local id, added = result, type(result) == 'string'
     if not added then id, added = result[ADDED_OTHER.id], result[ADDED_OTHER.outcome] == 'replaced' end
     if added then
       redis.call('HSET', q.J .. id, 'scheduledFor', G.int(row[FIRING.instants][i]))
+      runs[#runs + 1] = '[' .. G.int(row[FIRING.instants][i]) .. ',' .. cjson.encode(id) .. ']'
       if row[FIRING.named] then redis.call('HSET', q.J .. id, 'schedulerName', name) end
     end
     if tracked and text ~= '' then text = string.sub(text, 1, -2) .. ',"lastJobId":' .. cjson.encode(id) .. '}' end
   end
+  if #runs > 0 and text ~= '' then text = string.sub(text, 1, -2) .. ',"runs":[' .. table.concat(runs, ',') .. ']}' end
   store(q, name, home, text, row[FIRING.due])
   return results
 end
