@@ -86,6 +86,7 @@ class SchedulerRules:
         """Return a queue, as far as the API of schedulers uses it."""
         link = SimpleNamespace(
             transport=SimpleNamespace(call=self._call), keys=SimpleNamespace(meta=self.q.meta), compression="none",
+            is_listed=True,
             serializer=JSON_SERIALIZER, payload_limit=PAYLOAD_LIMIT,
         )  # fmt: skip
 

@@ -169,9 +169,10 @@ async def test_worker_waits_for_a_cluster_that_is_down(queue_name: str):
             starting = asyncio.create_task(worker.start())
             added = asyncio.create_task(queue.add_and_wait("n", 21))
             short = cluster.url + "?request_timeout=200"
-            async with Queue(queue_name, short) as impatient:
-                with pytest.raises(ServerNotReadyError, match="cluster is down or failing over"):
-                    await impatient.get_job_counts()
+            impatient = Queue(queue_name, short)
+            with pytest.raises(ServerNotReadyError, match="cluster is down or failing over"):
+                await impatient.get_job_counts()
+            await impatient.close()
             assert not starting.done()
             await asyncio.to_thread(away.start)
             await with_timeout(starting)

@@ -22,6 +22,7 @@ from glidemq_py._features.backup.restoring import restore_backup
 from glidemq_py._features.backup.store import BackupStore, manifest_path, part_path
 from glidemq_py.errors import BackupError, GlideMQConnectionError
 from tests.simulation.network import Network, Source
+from tests.simulation.parties import open_queue
 from tests.simulation.producer import QUEUE
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Backups:
 
     async def save(self) -> None:
         """Create backups until the party is killed."""
-        async with Queue[Any, Any](QUEUE, Source(self._network)) as queue:
+        async with await open_queue(self._network) as queue:
             while True:
                 await asyncio.sleep(0.3 * self._chance.random())
                 try:

@@ -26,7 +26,15 @@ from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
 from tests.simulation.mutations import MUTATIONS, PLANTED
 from tests.simulation.network import Network, Source, subscribe
-from tests.simulation.parties import BROADCAST, IDLE_QUEUE, SUBSCRIPTIONS, LeaseHolder, Subscribers, maintain
+from tests.simulation.parties import (
+    BROADCAST,
+    IDLE_QUEUE,
+    SUBSCRIPTIONS,
+    LeaseHolder,
+    Subscribers,
+    maintain,
+    open_queue,
+)
 from tests.simulation.producer import QUEUE, ExpectedError, Producer
 from tests.simulation.scenario import Act, Scenario, Work
 from tests.simulation.server import SimulatedServer
@@ -185,7 +193,11 @@ class Fleet:
 
     async def _produce(self) -> None:
         source = Source(self.network)
-        async with Queue(QUEUE, source) as queue, FlowProducer(source) as flows, Broadcast(BROADCAST, source) as news:
+        async with (
+            await open_queue(self.network) as queue,
+            FlowProducer(source) as flows,
+            Broadcast(BROADCAST, source) as news,
+        ):
             producer = Producer(queue, flows, self.ledger, self.loop, self.chance, news)
             await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
 

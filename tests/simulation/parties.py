@@ -15,7 +15,7 @@ from tests.simulation.producer import QUEUE
 if TYPE_CHECKING:
     from tests.simulation.ledger import Ledger
 
-__all__ = ["BROADCAST", "IDLE_QUEUE", "SUBSCRIPTIONS", "LeaseHolder", "Subscribers", "maintain"]
+__all__ = ["BROADCAST", "IDLE_QUEUE", "SUBSCRIPTIONS", "LeaseHolder", "Subscribers", "maintain", "open_queue"]
 
 BROADCAST: Final = "announced"
 SUBSCRIPTIONS: Final = ("first", "second")
@@ -24,6 +24,19 @@ IDLE_QUEUE: Final = "idle"
 _LEASE_MS: Final = 5_000
 
 Handler = Callable[[Job[Any, Any]], Awaitable[str]]
+
+
+async def open_queue(network: Network) -> Queue[Any, Any]:
+    """Return the queue, connected; retry until the server replies, as a careful program does."""
+    while True:
+        queue: Queue[Any, Any] = Queue(QUEUE, Source(network))
+        try:
+            await queue.connect()
+        except GlideMQConnectionError:
+            await queue.close()
+            await asyncio.sleep(0.1)
+        else:
+            return queue
 
 
 class LeaseHolder:
@@ -48,7 +61,7 @@ class LeaseHolder:
 
     async def run(self) -> None:
         """Fetch and report until the party is killed."""
-        async with Queue(QUEUE, Source(self._network)) as queue:
+        async with await open_queue(self._network) as queue:
             await asyncio.gather(self._fetch(queue), self._report_handed(queue))
 
     async def _fetch(self, queue: Queue[Any, Any]) -> None:
@@ -100,7 +113,7 @@ class LeaseHolder:
 
 async def maintain(network: Network, *, lock_ms: int, stalled_ms: int) -> None:
     """Run the maintenance tasks without a worker, until the party is killed."""
-    async with Queue[Any, Any](QUEUE, Source(network)) as queue:
+    async with await open_queue(network) as queue:
         while True:
             maintenance = Maintenance(
                 [queue], lock_duration=lock_ms, stalled_interval=stalled_ms, max_stalled_count=1_000_000

@@ -174,9 +174,12 @@ def _plain(name: str, data: str, opts: str, job_id: str, attempts: int) -> Row:
     return [name, data, opts, job_id, False, attempts] if attempts else [name, data, opts, job_id]
 
 
+_read_added: Final = reader(AddReply)
+
+
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
     """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice."""
-    return Call("add", meta, (pack(AddRequest(rows, quiet)),), reader(AddReply))
+    return Call("add", meta, (pack(AddRequest(rows, quiet)),), _read_added)
 
 
 def request(rows: Sequence[Row], quiet: bool) -> bytes:
@@ -191,7 +194,7 @@ def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
 
 def add_packed(meta: str, request: bytes) -> Call[AddReply]:
     """Add jobs, given the result of `request` or `packed_request`."""
-    return Call("add", meta, (request,), reader(AddReply))
+    return Call("add", meta, (request,), _read_added)
 
 
 AddCall = Callable[[str, Sequence[Row], bool], Call[AddReply]]

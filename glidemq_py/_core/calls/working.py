@@ -467,6 +467,9 @@ BudgetCharge = tuple[int, str, "tuple[Mapping[str, float], Mapping[str, float], 
 total cost; False if there is none."""
 
 
+_read_exchange: Final = reader(ExchangeReply)
+
+
 def exchange(
     meta: str,
     consumer: str,
@@ -493,7 +496,7 @@ def exchange(
         charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
         by_name=by_name or False,
     )  # fmt: skip
-    return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
+    return Call("exchange", meta, (pack(request),), _read_exchange)
 
 
 def idle_exchange(
@@ -501,7 +504,7 @@ def idle_exchange(
 ) -> Call[ExchangeReply]:
     """Return an exchange that is pipelined after a blocking read on the same connection; see `invalidate`."""
     request = ExchangeRequest(consumer, want, (), quiet, no_metrics, idle=token, held=held or False)
-    return Call("exchange", meta, (pack(request),), reader(ExchangeReply))
+    return Call("exchange", meta, (pack(request),), _read_exchange)
 
 
 def invalidate(meta: str, token: str) -> Call[bool]:

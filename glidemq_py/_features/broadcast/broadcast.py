@@ -185,6 +185,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
             serializer=serializer, dead_letter_queue=dead_letter_queue, events=events,
         )  # fmt: skip
         check_message_options(self._queue.options.default_job_options, "default_job_options.")
+        self._queue._layout_known = True  # a broadcast has no partitions
         self._queue._add_call = self._publish_call
         self._queue._may_suspend = False
         self.name = self._queue.name

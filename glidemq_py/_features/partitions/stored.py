@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from glidemq_py._client.transport import JobTransport
+from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
@@ -64,16 +64,18 @@ def create_partitions(meta: str, layout: str) -> Call[bytes]:
     return Call("create_partitions", meta, requests.create_partitions(layout=layout), bytes, repeatable=True)
 
 
-async def read_partitions(transport: JobTransport, keys: QueueKeys) -> tuple[str, ...] | None:
+async def read_partitions(transport: Transport, keys: QueueKeys) -> tuple[str, ...] | None:
     """Return the names of the queue's partitions, or None. Raises the errors of `parse_layout`."""
-    try:
-        (found,) = cast("list[bytes | None]", await transport.command("HMGET", keys.meta, FIELD))
-    except PermissionDeniedError:
+    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD)])  # repeated if its reply is lost
+    if isinstance(reply, PermissionDeniedError):
         return None  # every function needs this permission, so its first call reports what is missing
+    if isinstance(reply, GlideMQError):
+        raise reply
+    (found,) = cast("list[bytes | None]", reply)
     return None if not found else parse_layout(keys.name, found.decode("utf-8", "replace"))
 
 
-async def open_layout(transport: JobTransport, keys: QueueKeys, partitions: int | None) -> tuple[str, ...] | None:
+async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> tuple[str, ...] | None:
     """Return the names of the queue's partitions, after creating them if ``partitions`` is at least 2.
 
     Raises:
