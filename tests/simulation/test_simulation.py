@@ -25,7 +25,7 @@ from tests.simulation.shrink import shrink, sort_of
 JOBS = 100
 LEAST_JOBS, SHARDS, JOBS_OF_A_RUN = 100_000, 6, 1_000
 """Of the long test. Runs of many jobs cost less per job."""
-MUTATION_SEEDS = 60
+MUTATION_SEEDS = 200
 """A fault built into the server functions must be found within so many seeds."""
 CONTROL_S = 0.0164
 """Processor time of `control_s` on the machine where an idle hour takes 0.82 to 0.9 seconds."""
