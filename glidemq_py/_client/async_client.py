@@ -88,7 +88,8 @@ class Connected:
     client: GlideClient
     owned: bool
     """Whether the transport closes the client."""
-    busy_poll: bool = True
+    options: ConnectionOptions | None = None
+    """None if the user gave a client."""
 
 
 async def resolve_async(connection: ServerConnection, *, check: bool = True) -> Connected:
@@ -117,7 +118,7 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
         except BaseException:
             await client.close()
             raise
-        return Connected(config, client, owned=True, busy_poll=found.busy_poll)
+        return Connected(config, client, owned=True, options=found)
     config = cast("GlideConfig", found.config)
     if check:
         await check_server(found, config)

@@ -19,12 +19,14 @@ from glidemq_py._client.async_client import create_async, glide, resolve_async
 from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
 from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.direct import direct_nodes, must_leave
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, CallOutcome, Interruptions
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
-from glidemq_py._client.transport import BlockingTransport, ConnectionSource
+from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
@@ -46,7 +48,7 @@ class AsyncTransport:
         config: the client's configuration, used to create dedicated connections.
         owned: close the client with this transport; a client given by the user is never closed.
         library: the rendering of the function library to call.
-        busy_poll: spin for the reply of a single pending call (replies.py).
+        options: how to connect; None if the user gave the client.
         interruptions: record of server outages; shared with connections derived from this one.
     """
 
@@ -57,7 +59,7 @@ class AsyncTransport:
         *,
         owned: bool,
         library: Library | None = None,
-        busy_poll: bool = True,
+        options: ConnectionOptions | None = None,
         interruptions: Interruptions | None = None,
     ) -> None:
         # GLIDE types replies as any server value; `Call.decode` gives each reply its type.
@@ -69,8 +71,10 @@ class AsyncTransport:
         self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
         self._loading: asyncio.Task[None] | None = None
         self._under_way = 0
-        self._busy_poll = busy_poll
-        self._poll = BusyPoll(wanted=busy_poll)
+        self._options = options
+        self._poll = BusyPoll(wanted=options is None or options.busy_poll)
+        self._direct = direct_nodes(options) if owned else None
+        self._timeout_s = (config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
         self._closed = False
         self._answered = 0
         """Number of calls that had a reply."""
@@ -98,7 +102,7 @@ class AsyncTransport:
     ) -> AsyncTransport:
         """Return a transport for the `connection` option of a user. Raises the errors of `resolve_async`."""
         found = await resolve_async(connection, check=check)
-        return cls(found.client, found.config, owned=found.owned, library=library, busy_poll=found.busy_poll)
+        return cls(found.client, found.config, owned=found.owned, library=library, options=found.options)
 
     @property
     def is_cluster(self) -> bool:
@@ -126,6 +130,22 @@ class AsyncTransport:
             raise call.malformed(error) from error
 
     async def _run(self, call: Call[Any]) -> Any:
+        direct, connection = self._direct, None
+        if direct is not None:
+            connection = direct.by_key.get(call.key)
+            if connection is None:
+                connection = await direct.connect(call.key)
+        if connection is None:
+            return await self._run_through_glide(call)
+        words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
+        reply = await connection.send(words, self._timeout_s)
+        if isinstance(reply, GlideError):
+            if direct is not None and must_leave(reply):
+                direct.retire(connection)
+            raise reply
+        return reply
+
+    async def _run_through_glide(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call, which adds a tenth to the
         # round trip.
         batch = self._new_batch(is_atomic=False)
@@ -134,7 +154,7 @@ class AsyncTransport:
         if self._under_way == 1 and (not call.args or len(call.args[-1]) <= _SHORT):
             self._poll.begin()
         else:
-            self._poll.end()
+            self._poll.end(replied=False)
         try:
             (reply,) = await self._client.exec(batch, raise_on_error=False)
         finally:
@@ -325,10 +345,22 @@ class AsyncTransport:
         except GlideError as error:
             raise translate(error, self.library) from error
 
-    async def dedicated(self) -> AsyncTransport:
+    async def dedicated(self) -> Transport:
         """See `Transport.dedicated`."""
-        client = await create_async(self.config)
-        return self._over(client, owned=True)
+        nodes = direct_nodes(self._options) if self._direct is not None else None
+        if nodes is not None:
+            from glidemq_py._client.direct.transport import DirectTransport  # imports hiredis
+
+            return DirectTransport(self, nodes)
+        return await self.dedicated_client()
+
+    def words_of(self, call: Call[Any]) -> tuple[str | bytes | int, ...]:
+        """Return the command of a call."""
+        return (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
+
+    async def dedicated_client(self) -> AsyncTransport:
+        """Return a transport over another client of GLIDE. Raises GlideMQConnectionError."""
+        return self._over(await create_async(self.config), owned=True)
 
     def shared(
         self,
@@ -344,11 +376,17 @@ class AsyncTransport:
         source = self._source or self
         sharing = self._over(source._client, owned=False)
         sharing._source = source
+        sharing._direct = source._direct
         sharing._release = release
         if for_thread is not None:
             sharing._connect_thread = for_thread
         source._sharing.add(sharing)
         return sharing
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether calls go over direct connections, if there are any."""
+        return self._direct is not None
 
     @property
     def client_owner(self) -> AsyncTransport:
@@ -411,7 +449,7 @@ class AsyncTransport:
 
     def _over(self, client: GlideClient, *, owned: bool) -> AsyncTransport:
         return AsyncTransport(
-            client, self.config, owned=owned, library=self.library, busy_poll=self._busy_poll,
+            client, self.config, owned=owned, library=self.library, options=self._options,
             interruptions=self.interruptions,
         )  # fmt: skip
 
@@ -435,6 +473,8 @@ class AsyncTransport:
         if last is not None:
             last.abandon()
         if self._owned:
+            if self._direct is not None:
+                self._direct.abandon()
             # GLIDE would fail the pending calls here, in the wrong thread, and break at a closed loop.
             pending = list(self._client._pending_futures.values())
             self._client._pending_futures.clear()
@@ -489,6 +529,9 @@ class AsyncTransport:
                 self._replacing.cancel()
                 await asyncio.gather(self._replacing, return_exceptions=True)
             if self._owned:
+                if self._direct is not None:
+                    self._direct.close()
+                    await asyncio.sleep(0)  # the event loop closes the sockets in its next turn
                 await self._client.close()
             last = self._released()
             if last is not None:
@@ -542,7 +585,7 @@ class SharedClient:
         if isinstance(connection, ConnectionSource):
             return connection
         found = await resolve_async(connection)
-        return cls(AsyncTransport(found.client, found.config, owned=found.owned, busy_poll=found.busy_poll))
+        return cls(AsyncTransport(found.client, found.config, owned=found.owned, options=found.options))
 
     def open_transport(self) -> AsyncTransport:
         """See `ConnectionSource`."""

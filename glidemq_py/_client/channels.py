@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from glidemq_py._client.connect import GlideClient, is_glide_transport
 from glidemq_py._client.loop_transport import close_at_loop_end
+from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.transport import Transport
 
 if TYPE_CHECKING:
@@ -63,14 +64,22 @@ async def subscribe(transport: Transport, prefix: str, on_message: Callable[[str
 
     patterns = {kind.PubSubChannelModes.Pattern: {f"{prefix}*"}}
     config.pubsub_subscriptions = kind.PubSubSubscriptions(patterns, receive, None)
-    return _Client(loop, await create_async(config))
+    # With a direct connection beside the client for calls, the channels count as one of the blocking reads.
+    reservation = claim_read(transport.server) if transport.is_direct else None
+    try:
+        return _Client(loop, await create_async(config), reservation)
+    except BaseException:
+        if reservation is not None:
+            reservation.release()
+        raise
 
 
 class _Client:
     """The client of a subscription. It is closed at the end of its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: GlideClient) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: GlideClient, reservation: Reservation | None) -> None:
         self._client: Any = client
+        self._reservation = reservation
         self._closed = False
         close_at_loop_end(loop, self)
 
@@ -78,14 +87,20 @@ class _Client:
         """See `Subscription.close`. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._release()
             await self._client.close()
 
     def abandon(self) -> None:
         """See `LoopResource.abandon`. Frees the socket immediately; GLIDE needs no loop for that."""
         if not self._closed:
             self._closed = True
+            self._release()
             with contextlib.suppress(StopIteration):
                 self._client.close().send(None)
+
+    def _release(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
 
     def fail_overdue(self) -> None:
         """See `LoopResource.fail_overdue`. A subscription makes no calls."""

@@ -296,6 +296,7 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "tls_key": _plain,
     "client_name": _plain,
     "busy_poll": _boolean,
+    "direct": _boolean,
     "share_clients": _boolean,
     "allow_eviction": _boolean,
     "allow_no_aof": _boolean,

@@ -41,6 +41,7 @@ __all__ = [
     "DEFAULT_REQUEST_TIMEOUT_MS",
     "FUNCTION_MISSING",
     "LOST",
+    "NOT_SENT",
     "TIMEOUT",
     "CallOutcome",
     "Failure",
@@ -103,6 +104,7 @@ TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError,
 LOST = Failure(
     "disconnected", CallOutcome.AMBIGUOUS, True, AmbiguousResultError, "the connection was lost before the reply came"
 )
+NOT_SENT: Final = _not_executed("not-sent", "the connection was lost before the call was sent")
 _UNREACHABLE = _not_executed("unreachable", "no node that serves the queue is reachable")
 
 # Both spellings of each error: the server's code, and GLIDE's name for codes that it translates.

@@ -6,11 +6,10 @@ replies, not even timeouts. Here every loop that has a client reads the pipe, an
 waits for it.
 
 **Busy polling.** A server on the same host replies in less time than the operating system needs to suspend and resume a
-thread, and GLIDE passes the reply through two threads of its own. While exactly one call is pending, the event loop
-therefore polls for the reply at every iteration instead of blocking. Other work of the loop is not delayed. The cost is
-processor time of an otherwise idle loop, at most `LONGEST` per call. If replies take longer (a remote server, a shared
-processor), polling backs off: each reply that did not arrive in time doubles the number of calls that are not polled
-for.
+thread, and GLIDE passes the reply through two threads of its own. While exactly one call is pending, the event loop can
+therefore poll for the reply at every iteration instead of blocking. Other work of the loop is not delayed. The cost is
+processor time of an otherwise idle loop, at most `LONGEST` per call. Whether it pays depends on the machine, so it is
+measured: some calls are made the other way, and polling is used only while it makes calls a tenth faster.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 from glidemq_py._client.async_client import glide
 from glidemq_py._core.forks import new_lock
 
-__all__ = ["LONGEST", "BusyPoll", "read_replies_in"]
+__all__ = ["LONGEST", "BusyPoll", "PollChoice", "read_replies_in"]
 
 _glide: Any = glide.glide_client
 _NEEDED = (
@@ -95,49 +94,115 @@ def _replace() -> bool:
 
 LONGEST = 400e-6
 """Longest time to spin for one call, seconds. A lone add takes 60 to 300 microseconds, by the processor."""
-_MOST_SKIPPED = 10
-"""Limit of the backoff: at most 2**10 calls are skipped before the next trial."""
+_TRIAL = 4
+"""Calls of a trial."""
+_SHORTEST_BLOCK = 32
+_LONGEST_BLOCK = 1_024
+"""Calls between two trials; the number doubles with every trial that does not change the choice."""
+_GAIN = 0.9
+"""Polling is used if calls take at most this part of the time that they take without it."""
+
+
+class PollChoice:
+    """Chooses by measurement whether busy polling makes lone calls faster. Disabled in a process on one processor.
+
+    Calls are made in blocks, with or without polling; after each block, the other way is tried for a few calls.
+
+    Args:
+        wanted: False disables polling.
+
+    Attributes:
+        polls: whether the calls of the present block are polled for.
+    """
+
+    __slots__ = ("_asleep", "_block", "_polled", "_possible", "_prefers", "polls")
+
+    def __init__(self, *, wanted: bool = True) -> None:
+        self._possible = wanted and _processors() > 1
+        self._prefers = self.polls = self._possible
+        self._polled = self._asleep = 0.0
+        """Moving averages of the time of a call with and without polling, seconds; 0.0 if unknown."""
+        self._block = _SHORTEST_BLOCK // 2
+
+    def next_block(self, calls: int, took: float) -> int:
+        """Set `polls` for the next block.
+
+        Args:
+            calls: measured calls of the block that has ended.
+            took: their time together, seconds.
+
+        Returns:
+            The number of calls of the next block.
+        """
+        if not self._possible:
+            return _LONGEST_BLOCK
+        if calls:
+            if self.polls:
+                self._polled = _average(self._polled, took / calls)
+            else:
+                self._asleep = _average(self._asleep, took / calls)
+        if self.polls is self._prefers:
+            self.polls = not self._prefers
+            return _TRIAL
+        faster = not self._asleep or self._polled < self._asleep * _GAIN
+        self._block = _SHORTEST_BLOCK if faster is not self._prefers else min(self._block * 2, _LONGEST_BLOCK)
+        self._prefers = self.polls = faster
+        return self._block
+
+
+def _average(average: float, took: float) -> float:
+    """Return the moving average after one more value; a value counts as four times the average at most."""
+    return average + (min(took, average * 4) - average) / 2 if average else took
 
 
 class BusyPoll:
-    """Keeps the running event loop spinning between `begin` and `end`.
-
-    Disabled in a process that may use one processor only: the server and GLIDE's threads may need it.
+    """Keeps the running event loop spinning between `begin` and `end`, if that makes calls faster.
 
     Args:
         wanted: False disables polling.
     """
 
-    __slots__ = ("_awake", "_loop", "_misses", "_possible", "_posted", "_skip", "_until")
+    __slots__ = ("_awake", "_began", "_calls", "_choice", "_left", "_loop", "_posted", "_took", "_until")
 
     def __init__(self, *, wanted: bool = True) -> None:
-        self._possible = wanted and _processors() > 1
+        self._choice = PollChoice(wanted=wanted)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._awake = False
         self._posted = False
         self._until = 0.0
-        self._misses = 0
-        self._skip = 0
+        self._began: float | None = None
+        """When the only pending call was sent, seconds; None without such a call."""
+        self._left = _TRIAL
+        """Calls left of the present block."""
+        self._calls = 0
+        self._took = 0.0
 
     def begin(self) -> None:
-        """Start spinning, because the only pending call is about to be sent."""
-        if not self._possible:
-            return
-        if self._skip:
-            self._skip -= 1
-            return
+        """Start, because the only pending call is about to be sent."""
+        if not self._left:
+            self._left = self._choice.next_block(self._calls, self._took)
+            self._calls, self._took = 0, 0.0
+        self._left -= 1
         loop = self._loop = asyncio.get_running_loop()
-        self._awake = True
-        self._until = loop.time() + LONGEST
-        if not self._posted:
-            self._posted = True
-            loop.call_soon(self._turn)
+        self._began = loop.time()
+        if self._choice.polls:
+            self._awake = True
+            self._until = self._began + LONGEST
+            if not self._posted:
+                self._posted = True
+                loop.call_soon(self._turn)
 
-    def end(self) -> None:
-        """Stop spinning, because the reply has arrived or another call was sent."""
-        if self._awake:
-            self._awake = False
-            self._misses = 0
+    def end(self, *, replied: bool = True) -> None:
+        """Stop spinning.
+
+        Args:
+            replied: the reply has arrived, so its time counts; False if another call was sent meanwhile.
+        """
+        self._awake = False
+        began, self._began = self._began, None
+        if began is not None and replied and self._loop is not None:
+            self._calls += 1
+            self._took += self._loop.time() - began
 
     def _turn(self) -> None:
         loop = self._loop
@@ -146,8 +211,6 @@ class BusyPoll:
                 loop.call_soon(self._turn)
                 return
             self._awake = False
-            self._skip = 1 << self._misses
-            self._misses = min(self._misses + 1, _MOST_SKIPPED)
         self._posted = False
 
 

@@ -15,7 +15,7 @@ __all__ = ["BLOCKING_READS", "WORKER_READS", "Reservation", "claim_read", "reser
 
 BLOCKING_READS: Final = 3
 """Number of connections for blocking reads per process and server. With the clients for calls, heartbeats and wake-up
-channels, that makes six."""
+channels, that makes six; with a direct connection too, because then the channels count as one of these."""
 WORKER_READS: Final = 2
 """How many of them workers may have."""
 

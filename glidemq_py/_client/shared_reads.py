@@ -250,7 +250,7 @@ class _Reads:
         if reservation is None:
             return None
         try:
-            line = _Line(await transport.dedicated(), reservation, kind)
+            line = _Line(await transport.dedicated_client(), reservation, kind)
         except BaseException:
             reservation.release()
             raise

@@ -156,7 +156,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
 CONNECTION_OPTIONS: Final = frozenset(
     (
         "addresses", "allow_eviction", "allow_no_aof", "busy_poll", "client_az", "client_name", "cluster",
-        "connection_timeout", "database_id", "iam", "inflight_requests_limit", "password", "read_from",
+        "connection_timeout", "database_id", "direct", "iam", "inflight_requests_limit", "password", "read_from",
         "request_timeout", "share_clients", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
     )
 )  # fmt: skip

@@ -254,13 +254,12 @@ async def test_add_works_after_a_server_restart(restartable_server: Callable[...
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])
 async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool) -> None:
     transport = await open_transport(f"{server.url}/{query}" if query else server.url)
-    dedicated = await transport.dedicated()
     shared = await SharedClient.open(f"{server.url}/{query}")
     assert isinstance(shared, SharedClient)
     try:
-        for each in (transport, dedicated, shared.open_transport()):
+        for each in (transport, shared.open_transport()):
             assert isinstance(each, AsyncTransport)
-            assert each._poll._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
+            assert each._poll._choice._possible == (wanted and len(os.sched_getaffinity(0)) > 1)
     finally:
-        for opened in (transport, dedicated, shared):
+        for opened in (transport, shared):
             await opened.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import AmbiguousResultError, BulkAddError, Job, Queue, ScriptError, Worker
-from glidemq_py._client.async_transport import AsyncTransport
+from glidemq_py._client.direct.transport import DirectTransport
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
@@ -58,16 +58,16 @@ async def test_unexpected_error_does_not_end_the_wake_ups(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Such as a reply that cannot be decoded: its jobs are reattached, and the worker waits for wake-ups again."""
-    call_after, failed = AsyncTransport.call_after, list[bool]()
+    call_after, failed = DirectTransport.call_after, list[bool]()
 
-    async def call_after_failing(self: AsyncTransport, *args: Any) -> Any:
+    async def call_after_failing(self: DirectTransport, *args: Any) -> Any:
         reply = await call_after(self, *args)
         if reply.jobs and not failed:
             failed.append(True)
             raise ValueError("cannot be decoded")
         return reply
 
-    monkeypatch.setattr(AsyncTransport, "call_after", call_after_failing)
+    monkeypatch.setattr(DirectTransport, "call_after", call_after_failing)
 
     async def handle(job: Job) -> str:
         return "done"

@@ -26,7 +26,7 @@ def proxy(server: GlideMQServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def url(proxy: FaultProxy) -> str:
-    return f"{proxy.url}?request_timeout={REQUEST_TIMEOUT}"
+    return f"{proxy.url}?request_timeout={REQUEST_TIMEOUT}&direct=false"
 
 
 async def added(queue: Queue, job_id: str) -> str:
@@ -59,6 +59,17 @@ async def test_pending_calls_fail_when_the_connection_is_replaced(url: str, prox
         results = await with_timeout(asyncio.gather(*adds, return_exceptions=True))
         assert {type(result) for result in results} == {AmbiguousResultError}
         await with_timeout(added(queue, "j1"))
+
+
+async def test_direct_connection_is_given_up(proxy: FaultProxy, queue_name: str) -> None:
+    pytest.importorskip("hiredis")
+    async with Queue(queue_name, f"{proxy.url}?request_timeout=1000") as queue:
+        await queue.add("n")
+        for number in range(2):
+            assert proxy.half_open()
+            with pytest.raises(AmbiguousResultError):
+                await queue.add("n")
+            assert await with_timeout(added(queue, f"after-{number}"))
 
 
 def test_blocking_queue_reconnects(url: str, proxy: FaultProxy, queue_name: str) -> None:
@@ -95,7 +106,7 @@ async def test_worker_reconnects_and_keeps_its_jobs(
 
 async def test_connection_to_a_frozen_server_is_kept(private_server: MakeServer, queue_name: str) -> None:
     server = private_server()
-    async with Queue(queue_name, f"{server.url}?request_timeout={REQUEST_TIMEOUT}") as queue:
+    async with Queue(queue_name, f"{server.url}?request_timeout={REQUEST_TIMEOUT}&direct=false") as queue:
         await queue.add("n")
         with server.client() as client:
             before = glide_clients(client)

@@ -350,7 +350,7 @@ class SimulatedTransport(AsyncTransport):
         self._network = network
         client: Any = SimulatedClient(network)
         super().__init__(
-            client, network.config, owned=False, library=assemble(), busy_poll=False,
+            client, network.config, owned=False, library=assemble(),
             interruptions=interruptions,
         )  # fmt: skip
         self._full_names = {name: self._names[name] for name in self._names}

@@ -41,9 +41,18 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> SteppedLoop:
     return stepped
 
 
-def call(poll: BusyPoll, loop: SteppedLoop, takes: float) -> int:
-    """Return the number of loop iterations that spun while a call waited for its reply for `seconds`."""
+def call(poll: BusyPoll, loop: SteppedLoop, takes: float, asleep: float | None = None) -> int:
+    """Make a call; return the number of loop iterations that spun while it waited for its reply.
+
+    Args:
+        poll: the poll.
+        loop: its event loop.
+        takes: time of the call, seconds.
+        asleep: time of the call without spinning; None: the same.
+    """
     poll.begin()
+    if asleep is not None and not loop.posted:
+        takes = asleep
     turns, end = 0, loop.now + takes
     while loop.now < end and loop.turn():
         turns += 1
@@ -64,15 +73,39 @@ def test_never_longer_than_the_limit(loop: SteppedLoop) -> None:
     assert call(BusyPoll(), loop, LONGEST * 100) <= 11
 
 
-def test_late_replies_reduce_spinning_and_a_fast_one_restores_it(loop: SteppedLoop) -> None:
+def test_spins_while_that_makes_calls_faster(loop: SteppedLoop) -> None:
     poll = BusyPoll()
-    awake = [bool(call(poll, loop, LONGEST * 3)) for _ in range(2_000)]
-    tried = [number for number, was in enumerate(awake) if was]
-    assert tried[:5] == [0, 2, 5, 10, 19]
-    assert len(tried) <= 11
-    while not call(poll, loop, LONGEST / 2):
-        pass
-    assert all(call(poll, loop, LONGEST / 2) for _ in range(5))
+    assert sum(bool(call(poll, loop, LONGEST / 4, LONGEST / 2)) for _ in range(1_000)) >= 970
+
+
+def test_stops_spinning_where_it_gains_nothing(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    assert sum(bool(call(poll, loop, LONGEST / 4, LONGEST / 4)) for _ in range(3_000)) <= 100
+
+
+def test_hardly_ever_spins_for_a_remote_server(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    assert sum(bool(call(poll, loop, LONGEST * 3)) for _ in range(3_000)) <= 100
+
+
+def test_follows_a_machine_that_changes(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    for slow, share in ((LONGEST / 4, 0.0), (LONGEST, 1.0), (LONGEST / 4, 0.0)):
+        for _ in range(10_000):
+            call(poll, loop, LONGEST / 4, slow)
+        spun = sum(bool(call(poll, loop, LONGEST / 4, slow)) for _ in range(1_000)) / 1_000
+        assert abs(spun - share) < 0.02, slow
+
+
+def test_another_call_does_not_count_as_a_reply(loop: SteppedLoop) -> None:
+    poll = BusyPoll()
+    for _ in range(100):
+        poll.begin()
+        loop.now += LONGEST
+        poll.end(replied=False)
+        loop.turn()
+        loop.turn()
+    assert poll._choice._polled == poll._choice._asleep == 0.0
 
 
 def test_no_spinning_on_one_processor(loop: SteppedLoop, monkeypatch: pytest.MonkeyPatch) -> None:

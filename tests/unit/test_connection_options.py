@@ -117,6 +117,7 @@ def test_bad_address_lists(written):
         ),
         ("valkeys://h?tls_insecure=true", ConnectionOptions(["h"], tls=True, tls_insecure=True)),
         ("valkey://h?busy_poll=false", ConnectionOptions(["h"], busy_poll=False)),
+        ("valkey://h?direct=false", ConnectionOptions(["h"], direct=False)),
         (
             "valkeys://h?tls_ca=/etc/ca.pem&tls_cert=/etc/cert.pem&tls_key=/etc/key.pem",
             ConnectionOptions(
@@ -223,6 +224,7 @@ def test_unknown_query_parameter_is_rejected_with_a_suggestion():
         ({"allow_no_aof": "yes"}, "allow_no_aof"),
         ({"client_name": "a b"}, "client_name"),
         ({"busy_poll": 1}, "busy_poll"),
+        ({"direct": 1}, "direct"),
     ],
 )
 def test_invalid_options_are_rejected_by_name(options, named):

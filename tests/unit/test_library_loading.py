@@ -38,7 +38,7 @@ async def test_connection_closed_while_the_library_is_loaded(cancelled: bool) ->
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     client: Any = ClosingClient()
     config = glide.GlideClientConfiguration([glide.NodeAddress("host", 1)])
-    transport = AsyncTransport(client, config, owned=False, busy_poll=False)
+    transport = AsyncTransport(client, config, owned=False)
     call = asyncio.create_task(transport.call(reading.version("glide:{q}:meta")))
     await client.loading.wait()
     loading = transport._loading

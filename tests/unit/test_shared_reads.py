@@ -69,7 +69,7 @@ class FakeTransport:
     def is_cluster(self) -> bool:
         return self.server.is_cluster
 
-    async def dedicated(self) -> FakeTransport:
+    async def dedicated_client(self) -> FakeTransport:
         self.server.clients += 1
         return FakeTransport(self.server, self.server.clients)
 
