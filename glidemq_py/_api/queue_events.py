@@ -85,8 +85,8 @@ class QueueEvents(AsyncOnly):
         self._start = _checked_id(last_event_id)
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | PartitionEvents | None = None
-        self._shared: Transport | None = None
-        self._transports: list[ReadConnection] = []
+        self._connections: list[ReadConnection] = []
+        """Closed in reverse: readers before the transport whose client they share."""
         self._task: Background | None = None
         self._loop: object = None
         self._entered = False
@@ -134,29 +134,26 @@ class QueueEvents(AsyncOnly):
         if self._reader is not None:
             self._check_loop()
             return
-        opened = await self._open()
-        try:
-            names = await read_partitions(opened, self._keys)
-            if names is not None:
-                self._check_partitioned(names)
-        except BaseException:
-            await opened.close()
-            raise
-        if names is not None:
-            self._shared = opened
-            self._reader = await self._partition_events(opened, names)
-        else:
-            self._reader = await self._events_of_one(opened)
         self._loop = self._runtime.current_loop()
+        try:
+            reader = await self._connect()
+            if self._closed:
+                raise ClosedError("these queue events were closed while they connected")
+        except BaseException:
+            await self._disconnect()
+            raise
+        self._reader = reader
 
-    async def _events_of_one(self, opened: Transport) -> EventReader:
-        if shares_client(opened) or hasattr(self._connection, "fcall"):
-            # The client is used for other commands too, which a blocking read must not delay.
-            self._shared = opened
-            self._transports = [await self._reader_over(opened)]
-        else:
-            self._transports = [opened]
-        reader = EventReader(self._transports[0], self._keys.events)
+    async def _connect(self) -> EventReader | PartitionEvents:
+        opened = await self._open()
+        self._connections.append(opened)
+        names = await read_partitions(opened, self._keys)
+        if names is not None:
+            self._check_partitioned(names)
+            return await self._partition_events(opened, names)
+        # A shared client is used for other commands too, which a blocking read must not delay.
+        shared = shares_client(opened) or hasattr(self._connection, "fcall")
+        reader = EventReader(await self._reader_over(opened) if shared else opened, self._keys.events)
         if self._start is None:
             await reader.resolve()
         else:
@@ -172,19 +169,25 @@ class QueueEvents(AsyncOnly):
             raise UnsupportedOptionError("last_event_id", self._start, problem)
 
     async def _partition_events(self, opened: Transport, names: Sequence[str]) -> PartitionEvents:
-        readers: list[EventReader] = []
-        for name in names:
-            self._transports.append(await self._reader_over(opened))
-            readers.append(EventReader(self._transports[-1], QueueKeys(self._keys.prefix, name).events))
+        readers = [
+            EventReader(await self._reader_over(opened), QueueKeys(self._keys.prefix, name).events) for name in names
+        ]
         await asyncio.gather(*(reader.resolve() for reader in readers))
         return PartitionEvents(self.name, readers)
 
     async def _reader_over(self, shared: Transport) -> ReadConnection:
+        connection = await open_reader(shared)
+        self._connections.append(connection)
+        return connection
+
+    async def _disconnect(self) -> None:
+        here = self._loop is self._runtime.current_loop()
         try:
-            return await open_reader(shared)
-        except BaseException:
-            await shared.close()
-            raise
+            while here and self._connections:
+                await self._connections.pop().close()
+        finally:  # in another event loop, or if closing was cancelled
+            while self._connections:
+                self._connections.pop().abandon()
 
     def _check_loop(self) -> None:
         """Raise EventLoopError if another event loop reads or read these events."""
@@ -277,16 +280,9 @@ class QueueEvents(AsyncOnly):
     async def close(self) -> None:
         """Stop reading and close the connection. Idempotent; may be called from any event loop."""
         self._closed = True
-        here = self._loop is self._runtime.current_loop()
-        if here and isinstance(self._reader, PartitionEvents):
+        if isinstance(self._reader, PartitionEvents) and self._loop is self._runtime.current_loop():
             await self._reader.close()
-        for connection in (*self._transports, self._shared):
-            if connection is None:
-                continue
-            if here:
-                await connection.close()
-            else:
-                connection.abandon()
+        await self._disconnect()
         task = self._task
         if task is not None and not task.is_current():
             await task.stop()

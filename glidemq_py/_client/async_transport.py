@@ -522,20 +522,23 @@ class AsyncTransport:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """See `Transport.close`."""
-        if not self._closed:
-            self._closed = True
+        """See `Transport.close`. A cancelled close leaves nothing open."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
             if self._replacing is not None:
                 self._replacing.cancel()
                 await asyncio.gather(self._replacing, return_exceptions=True)
+        finally:
             if self._owned:
-                if self._direct is not None:
-                    self._direct.close()
-                    await asyncio.sleep(0)  # the event loop closes the sockets in its next turn
-                await self._client.close()
+                await self._client.close()  # does not suspend
             last = self._released()
             if last is not None:
                 await last.close()
+            if self._owned and self._direct is not None:
+                self._direct.close()
+                await asyncio.sleep(0)  # the event loop closes the sockets in its next turn
 
 
 _log = get_logger(__name__)

@@ -258,7 +258,7 @@ class Gateway:
         session.subscription = queue
         try:
             await feed.start()
-        except GlideMQError:
+        except BaseException:
             self.unsubscribe(session)
             raise
 
@@ -277,7 +277,7 @@ class Gateway:
         feed.followers.add(news)
         try:
             await feed.start()
-        except GlideMQError:
+        except BaseException:
             self.unfollow(queue, news)
             raise
 

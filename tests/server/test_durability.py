@@ -501,7 +501,7 @@ async def test_lost_add_of_one_queue_fails_alone(
 async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProcess, queue_name: str):
     async with AsyncExitStack() as stack:
         events = await stack.enter_async_context(QueueEvents("watched", server.url))
-        (reader,) = events._transports
+        reader = events._connections[-1]
         assert isinstance(reader, SharedReader)
         await events._read()
         assert not reader.is_polled

@@ -1,6 +1,7 @@
 """Listening to a queue: from a fixed position, without a gap, over lost connections and restarts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.lossy_proxy import LossyProxy
-from tests.server.worker_support import PATIENCE, Raw, with_timeout
+from tests.server.worker_support import PATIENCE, Raw, until, with_timeout
 
 
 class Heard:
@@ -191,6 +192,37 @@ async def test_close_ends_an_iteration(queue: Queue, url: str):
     await events.close()
     with pytest.raises(ClosedError):
         await events.wait_until_ready()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 10, 100, 1000])
+async def test_close_while_connecting_leaves_nothing_open(private_server: Callable[..., ServerProcess], turns: int):
+    server = private_server()
+    events = QueueEvents("q", server.url)
+    connecting = asyncio.create_task(events.wait_until_ready())
+    for _ in range(turns):  # of the event loop, which stop the connecting at different points
+        await asyncio.sleep(0)
+    await events.close()
+    with contextlib.suppress(ClosedError):
+        await with_timeout(connecting)
+    assert not events._connections
+    with server.client() as resp:
+        await with_timeout(until(lambda: resp.execute("CLIENT", "LIST").strip().count("\n") == 0))
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+async def test_cancelled_close_leaves_nothing_open(private_server: Callable[..., ServerProcess], turns: int):
+    server = private_server()
+    events = QueueEvents("q", server.url)
+    await events.wait_until_ready()
+    closing = asyncio.create_task(events.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    with contextlib.suppress(asyncio.CancelledError):
+        await events.close()
+    with server.client() as resp:
+        await with_timeout(until(lambda: resp.execute("CLIENT", "LIST").strip().count("\n") == 0))
 
 
 async def test_close_ends_the_wait_for_a_server(private_server: Callable[..., ServerProcess]):

@@ -185,7 +185,7 @@ async def test_readers_share_one_blocking_read(private_server: Callable[..., Ser
         async with asyncio.timeout(60):
             assert await asyncio.gather(*(queue.add_and_wait("n", queue.name) for queue in queues)) == names
             await asyncio.gather(*(each.wait() for each in seen.values()))
-        readers: list[Any] = [each._transports[0] for each in several]
+        readers: list[Any] = [each._connections[-1] for each in several]
         assert len({each._line for each in readers}) == 1
         assert not any(each.is_polled for each in readers)
     assert not reservations._reserved

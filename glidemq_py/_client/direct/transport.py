@@ -70,11 +70,20 @@ class DirectTransport:
 
     async def _client(self) -> AsyncTransport:
         async with self._creating:
-            if self._closed:
-                raise ClosedError("the connection was closed")
+            self._check_open()
             if self._glide is None:
-                self._glide = await self._source.dedicated_client()
+                client = await self._source.dedicated_client()
+                try:
+                    self._check_open()  # it may have been closed while connecting
+                except ClosedError:
+                    await client.close()
+                    raise
+                self._glide = client
             return self._glide
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the connection was closed")
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
@@ -112,8 +121,7 @@ class DirectTransport:
         return call.read(reply)
 
     async def _connection(self, key: str) -> DirectConnection | None:
-        if self._closed:
-            raise ClosedError("the connection was closed")
+        self._check_open()
         return self._nodes.find(key) or await self._nodes.ready(key)
 
     async def _reply(self, connection: DirectConnection, future: asyncio.Future[Any], key: str) -> Any:
