@@ -778,9 +778,10 @@ def schedulers_put(
     text: object,
     due: object,
     overlap: object,
+    event: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``schedulers_put``."""
-    return (pack((name, home, expected, text, due, overlap)),)
+    return (pack((name, home, expected, text, due, overlap, event)),)
 
 
 def schedulers_due(*, holder: object) -> tuple[bytes]:

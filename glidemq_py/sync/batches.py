@@ -106,8 +106,8 @@ class JobBatch(BlockingOnly):
     def cancel(self) -> int:
         """Close the batch, reject further jobs, and revoke all jobs that have not ended.
 
-        Revoked jobs have failed, so ``on_complete`` is added when the last active job has stopped. If the call is
-        interrupted, a further call continues.
+        Revoked jobs have failed, so ``on_complete`` is added when the last active job has stopped. Each call to the
+        server revokes up to a hundred jobs. If this method is interrupted, a further call of it continues.
 
         Returns:
             The number of revoked jobs.

@@ -428,6 +428,34 @@ async def test_cancelled_batch_ends(url: str, queue: Queue, target: Queue) -> No
     assert await batch.cancel() == 0
 
 
+async def test_batch_is_cancelled_a_hundred_jobs_per_call(
+    queue: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await queue.create_batch()
+    later = {"delay": 3_600_000}
+    await batch.add_bulk([("a", n, later) for n in range(230)])
+    await batch.add_bulk([("b", n, later) for n in range(20)], queue=target)
+    gone = await batch.add("gone", queue=target)
+    made: list[str] = []
+    link = await queue._connected()
+    call = type(link.transport).call
+
+    async def counted(transport: Any, each: Call[Any]) -> Any:
+        made.append(each.function)
+        if each.function == "batch_jobs" and made.count("batch_jobs") == 1:
+            found = await call(transport, each)
+            await gone.remove()
+            return found
+        return await call(transport, each)
+
+    monkeypatch.setattr(type(link.transport), "call", counted)
+    assert await batch.cancel() == 250
+    assert (made.count("revoke_jobs"), made.count("revoke")) == (3 if target is queue else 4, 0)
+    if target is queue:  # otherwise workers deliver the results to the batch
+        status = await batch.get_status()
+        assert (status.pending, status.failed, status.removed) == (0, 250, 1)
+
+
 async def test_obliterate_leaves_nothing(queue: Queue, raw: Raw) -> None:
     async with await queue.create_batch(on_complete=("complete",)) as batch:
         await batch.add("a")

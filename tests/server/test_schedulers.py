@@ -361,6 +361,23 @@ async def test_paused_scheduler_adds_no_jobs(clock: Clockwork) -> None:
     assert (await clock.queue.get_job_counts()).waiting == 1
 
 
+async def test_pause_and_resume_write_events(clock: Clockwork) -> None:
+    def written() -> list[tuple[str, str, str]]:
+        entries: Any = clock.own.redis("XRANGE", "events", "-", "+")
+        found = [dict(zip(pairs[::2], pairs[1::2], strict=True)) for _, pairs in entries]
+        return [(each["event"], each["jobId"], each["scheduler"]) for each in found if "scheduler" in each]
+
+    await clock.queue.upsert_job_scheduler("s", every=60_000)
+    await clock.queue.upsert_job_scheduler("s", every=50_000)
+    assert written() == []
+    await clock.queue.pause_job_scheduler("s")
+    await clock.queue.pause_job_scheduler("s")
+    assert written() == [("scheduler-paused", "0", "s")]
+    await clock.queue.resume_job_scheduler("s")
+    await clock.queue.resume_job_scheduler("s")
+    assert written()[1:] == [("scheduler-resumed", "0", "s")]
+
+
 async def test_resume_before_the_next_run_changes_nothing(clock: Clockwork) -> None:
     made = await clock.queue.upsert_job_scheduler("s", pattern="0 3 * * *", tz="Europe/Berlin")
     await clock.queue.pause_job_scheduler("s")

@@ -411,6 +411,31 @@ def test_events_by_iteration(core_url: str, queue_name: str) -> None:
     events.close()
 
 
+def test_scheduler_is_paused_and_resumed(core_url: str, queue_name: str) -> None:
+    with sync.Queue(queue_name, core_url) as queue:
+        queue.upsert_job_scheduler("hourly", every=3_600_000, immediately=True)
+        events = sync.QueueEvents(queue_name, core_url)
+        events.wait_until_ready()
+        paused = queue.pause_job_scheduler("hourly")
+        assert paused is not None
+        assert paused.paused
+        with worker_of(queue_name, core_url):
+            queue.add_and_wait("n", 1, timeout=100_000)
+            assert {job.name for job in queue.iter_jobs("completed")} == {"n"}  # the worker has fired no scheduler
+            resumed = queue.resume_job_scheduler("hourly", catch_up=True)
+            assert resumed is not None
+            assert not resumed.paused
+            seen: list[str] = []
+            for event in events:
+                seen.append(event.event)
+                if event.event == "added" and event.fields["name"] == "hourly":
+                    break
+        assert (seen[0], "scheduler-resumed" in seen) == ("scheduler-paused", True)
+        events.close()
+        assert queue.pause_job_scheduler("none") is None
+        assert queue.remove_job_scheduler("hourly")
+
+
 def test_events_by_listeners(url: str, queue_name: str) -> None:
     seen: list[str] = []
     both = threading.Event()

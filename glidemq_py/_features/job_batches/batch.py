@@ -36,6 +36,8 @@ __all__ = ["BatchJob", "BatchStatus", "JobBatch", "JobQueue", "reject_unusable"]
 
 _IDS_PER_CALL: Final = 500
 _PAGE: Final = 500
+_REVOKED_AT_ONCE: Final = 100
+"""Jobs that `JobBatch.cancel` revokes per call: one or two milliseconds of server time."""
 _STATES: Final[Mapping[str, Literal["pending", "completed", "failed"]]] = {
     "p": "pending", "c": "completed", "f": "failed",
 }  # fmt: skip
@@ -292,8 +294,8 @@ class JobBatch:
     async def cancel(self) -> int:
         """Close the batch, reject further jobs, and revoke all jobs that have not ended.
 
-        Revoked jobs have failed, so ``on_complete`` is added when the last active job has stopped. If the call is
-        interrupted, a further call continues.
+        Revoked jobs have failed, so ``on_complete`` is added when the last active job has stopped. Each call to the
+        server revokes up to a hundred jobs. If this method is interrupted, a further call of it continues.
 
         Returns:
             The number of revoked jobs.
@@ -302,13 +304,29 @@ class JobBatch:
             JobBatchNotFoundError: If the batch does not exist.
         """
         await self._change("cancel")
-        link = await self._queue._connected()
         revoked = 0
+        waiting: dict[str, list[str]] = {}
         async for job in self.iter_jobs("pending"):
-            meta = QueueKeys(link.keys.prefix, job.queue).meta
-            if await link.transport.call(administration.revoke(meta, job.id)) != "not_found":
-                revoked += 1
+            ids = waiting.setdefault(job.queue, [])
+            ids.append(job.id)
+            if len(ids) == _REVOKED_AT_ONCE:
+                revoked += await self._revoke(job.queue, waiting.pop(job.queue))
+        for queue, ids in waiting.items():
+            revoked += await self._revoke(queue, ids)
         return revoked
+
+    async def _revoke(self, queue: str, ids: Sequence[str]) -> int:
+        """Revoke at most a hundred jobs of a queue, and return how many existed."""
+        link = await self._queue._connected()
+        meta = QueueKeys(link.keys.prefix, queue).meta
+        outcomes: list[str] = []
+        while len(outcomes) < len(ids):
+            # A call may leave jobs to the next one.
+            outcomes += await link.transport.call(administration.revoke_jobs(meta, ids[len(outcomes) :]))
+        for job_id, outcome in zip(ids, outcomes, strict=True):
+            if outcome == "error":
+                await link.transport.call(administration.revoke(meta, job_id))  # raises the job's own error
+        return len(ids) - outcomes.count("not_found")
 
     async def _change(self, action: Literal["close", "cancel"]) -> None:
         link = await self._queue._connected()

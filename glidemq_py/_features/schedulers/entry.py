@@ -361,15 +361,16 @@ def _read(reply: bytes) -> ReadReply:
 
 
 def schedulers_put(
-    meta: str, name: str, home: int, expected: str, text: str, due: int, *, overlap: bool = False
+    meta: str, name: str, home: int, expected: str, text: str, due: int, *, overlap: bool = False, event: str = ""
 ) -> Call[str]:
-    """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'. overlap: it limits overlaps."""
-    return Call(
-        "schedulers_put",
-        meta,
-        requests.schedulers_put(name=name, home=home, expected=expected, text=text, due=due, overlap=overlap),
-        bytes.decode,
+    """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'. overlap: it limits overlaps.
+
+    ``event``: name of the event to write; '' = none.
+    """
+    arguments = requests.schedulers_put(
+        name=name, home=home, expected=expected, text=text, due=due, overlap=overlap, event=event or False
     )
+    return Call("schedulers_put", meta, arguments, bytes.decode)
 
 
 def schedulers_due(meta: str, holder: str) -> Call[DueReply]:

@@ -151,7 +151,8 @@ async def pause_job_scheduler(self: ConnectedQueue, name: str) -> JobScheduler |
         if entry is None or entry.paused:
             return None
         text = entry.changed(nextRun=PAUSED, pausedAt=now, pausedRun=entry.next_run)
-        return _Change(1, text, PAUSED)  # a Node client would not know why it is not due
+        # In our own hash: a Node client would not know why it is not due.
+        return _Change(1, text, PAUSED, event="scheduler-paused")
 
     return (await _changed(await self._connected(), name, pause))[1]
 
@@ -186,7 +187,8 @@ async def resume_job_scheduler(self: ConnectedQueue, name: str, *, catch_up: boo
         if due is None:
             return _Change(0, "", 0)
         home = 0 if is_for_peers(schedule, template.options, template.text is not None) else 1
-        return _Change(home, entry.changed(nextRun=due, pausedAt=None, pausedRun=None), due or now)
+        text = entry.changed(nextRun=due, pausedAt=None, pausedRun=None)
+        return _Change(home, text, due or now, event="scheduler-resumed")
 
     return (await _changed(await self._connected(), name, resume))[1]
 
@@ -198,6 +200,7 @@ class _Change(NamedTuple):
     text: str
     due: int
     overlap: bool = False
+    event: str = ""
 
 
 async def _changed(
@@ -214,7 +217,9 @@ async def _changed(
         if new is None:
             return row is not None, None if row is None else read_scheduler(link, row)
         expected = "" if row is None else row.text
-        put = schedulers_put(link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap)
+        put = schedulers_put(
+            link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap, event=new.event
+        )
         outcome = await link.transport.call(put)
         if outcome == "ok":
             stored = StoredRow(name, new.home, new.text)

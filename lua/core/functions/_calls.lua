@@ -342,7 +342,9 @@ G.calls = {
   end,
   schedulers_put = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5], overlap = r[6] }
+    return {
+      name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5], overlap = r[6], event = r[7],
+    }
   end,
   schedulers_due = function(args)
     local r = cmsgpack.unpack(args[1])

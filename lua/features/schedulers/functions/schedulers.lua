@@ -4,9 +4,9 @@
 -- caller replaces an entry only by naming its current text, so of concurrent callers one succeeds.
 -- schedulers_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty if there is none
 --                 or packed {false, cursor, count} -> packed {now, rows, cursor}; cursor '' at first and at the end
--- schedulers_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due, overlap} -> 'ok' | 'busy' | 'changed'
+-- schedulers_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due, overlap, event} -> 'ok' | 'busy' | 'changed'
 --   expected: the current text, '' = none   text: '' = delete the entry   due: its score in the index `schedulers-due`
---   overlap: true = it adds no job while an earlier one is unfinished
+--   overlap: true = it adds no job while an earlier one is unfinished   event: name of an event to write, or false
 --   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
@@ -80,5 +80,6 @@ G.export('schedulers_put', { 'allow-oom' }, function(q, r)
   -- A worker may be waiting for a due time that has changed.
   G.schedulers_changed(q)
   G.wake(q, 1)
+  if r.event then G.emit(q.events, r.event, '0', 'scheduler', name) end
   return 'ok'
 end)
