@@ -215,7 +215,8 @@ class RowEncoder:
     def _part_rows(self) -> int:
         if "queue" in self._plan.columns or self._packer.shapes > _MANY_SHAPES:
             return _FANNED_ROWS
-        return _OPTIONS_ROWS if self._columns else _PART_ROWS
+        rows = _OPTIONS_ROWS if self._columns else _PART_ROWS
+        return rows if self._row else rows // 4
 
     def _encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
         texts = packed_texts(self._texts(batch))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
@@ -22,7 +23,7 @@ from glidemq_py.spark.options import WriteOptions
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
 
-__all__ = ["ENDED", "Batches", "Sink", "StagedSink", "WriteOver", "make_sink"]
+__all__ = ["ENDED", "Batches", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
 
@@ -40,6 +41,8 @@ _ADDED: Final = Together(rows=1_000, bytes=192 * 1024, requests=32)
 which arrive in one read, without a pause."""
 _STAGED: Final = Together(rows=5_000, bytes=2 * 1024 * 1024, requests=128)
 """A staged row costs the server a tenth of an added one."""
+_AHEAD: Final = 2
+"""Groups of requests that are sent, or about to be, while the next one is collected."""
 _monotonic = time.monotonic
 
 Request = tuple[str, bytes]
@@ -69,7 +72,7 @@ class Sink(Protocol):
         ...
 
     def send(self, requests: Sequence[Request]) -> None:
-        """Send batches, after the replies to those sent before; the replies to these are awaited later.
+        """Send batches, after the replies to those sent before, in a thread; the replies to these are awaited later.
 
         Raises:
             GlideMQError: if an earlier call failed or one of its jobs was rejected.
@@ -83,14 +86,15 @@ class Sink(Protocol):
 
 
 class _Sink(ABC):
-    """Sends the batches from a thread, so that the next ones are encoded while the server works on these."""
+    """Connects and sends the batches in a thread, while Spark evaluates the rows and the next ones are encoded."""
 
     together = _ADDED
 
-    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts) -> None:
-        self._transport = transport
+    def __init__(self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts) -> None:
         self._thread = ThreadPoolExecutor(1, "glidemq-sink")
-        self._sent: tuple[Sequence[Request], Future[list[Any]]] | None = None
+        self._connected = self._thread.submit(connect)
+        self._sent: deque[tuple[Sequence[Request], Future[list[Any]]]] = deque()
+        self._failure: BaseException | None = None
         self._options = options
         self._task = task
         self._keys: dict[str, QueueKeys] = {options.keys.name: options.keys}
@@ -102,21 +106,35 @@ class _Sink(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait for the call in progress, of a task that failed."""
+        """Wait for the calls that were sent, of a task that failed."""
         self._thread.shutdown()
 
     def send(self, requests: Sequence[Request]) -> None:
         """See `Sink.send`."""
         calls = self._calls(requests)
-        self.finish()
-        self._sent = requests, self._thread.submit(self._transport.call_all, calls)
+        while len(self._sent) >= _AHEAD:
+            self._receive_next()
+        self._sent.append((requests, self._thread.submit(self._call_all, calls)))
 
     def finish(self) -> None:
         """See `Sink.finish`."""
-        if self._sent is not None:
-            (requests, replies), self._sent = self._sent, None
-            for (queue, _), reply in zip(requests, replies.result(), strict=True):
-                self._receive(queue, reply)
+        self._connected.result()
+        while self._sent:
+            self._receive_next()
+
+    def _call_all(self, calls: list[Call[Any]]) -> list[Any]:
+        if self._failure is not None:
+            raise self._failure  # of the group before this one: what follows it is not sent
+        try:
+            return self._connected.result().call_all(calls)
+        except BaseException as failure:
+            self._failure = failure
+            raise
+
+    def _receive_next(self) -> None:
+        requests, replies = self._sent.popleft()
+        for (queue, _), reply in zip(requests, replies.result(), strict=True):
+            self._receive(queue, reply)
 
     @abstractmethod
     def _calls(self, requests: Sequence[Request]) -> list[Call[Any]]:
@@ -154,8 +172,10 @@ class AppendSink(_Sink):
 class OnceSink(_Sink):
     """Adds each batch immediately, and once by its number, however often its task runs."""
 
-    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
-        super().__init__(transport, options, task)
+    def __init__(
+        self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId
+    ) -> None:
+        super().__init__(connect, options, task)
         self._write = write
         self._numbers: dict[str, int] = {}
 
@@ -178,16 +198,33 @@ class StagedSink(_Sink):
 
     together = _STAGED
 
-    def __init__(self, transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId) -> None:
-        super().__init__(transport, options, task)
+    def __init__(
+        self, connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId
+    ) -> None:
+        super().__init__(connect, options, task)
         self._write = write
+        self._opened: Future[list[Any]] | None = None
         self._registered: dict[str, float] = {}
         # A restarted application counts attempts from zero again, so the name has a random part.
         self.attempt = f"{write.driver}.{task.partition}.{task.attempt}.{secrets.token_hex(6)}"
 
-    def begin(self, create: bool, queue: str = "") -> None:
-        """Check that the write is open, and register a further queue at its home queue."""
-        self._check_open(self._transport.call(staging.open_write(self._write, create=create, queue=queue)).state)
+    def begin(self, create: bool) -> None:
+        """Check that the write is open, or open it. The first `send` or `finish` that awaits a reply raises errors."""
+        self._opened = self._thread.submit(self._call_all, [staging.open_write(self._write, create=create)])
+
+    def finish(self) -> None:
+        """See `Sink.finish`."""
+        self._check_begun()
+        super().finish()
+
+    def _receive_next(self) -> None:
+        self._check_begun()
+        super()._receive_next()
+
+    def _check_begun(self) -> None:
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            self._check_open(opened.result()[0].state)
 
     def _check_open(self, state: str) -> None:
         if state in ENDED:
@@ -220,7 +257,8 @@ class StagedSink(_Sink):
         if due:
             self._registered.update(dict.fromkeys(due, now))
             calls = [staging.open_write(self._write, create=False, queue=queue) for queue in due]
-            for status in self._transport.call_all(calls):
+            self._check_begun()
+            for status in self._connected.result().call_all(calls):
                 self._check_open(status.state)
 
 
@@ -244,6 +282,8 @@ class Batches:
         self._bytes_max = options.max_batch_bytes
         self._waiting: dict[str, _Batch] = {}
         self._full: list[Request] = []
+        self._few = 1
+        """Requests that are sent together at first, so that the server has work soon; doubles each time."""
         self._full_bytes = self._full_rows = 0
         self.rows = self.bytes = 0
 
@@ -286,15 +326,17 @@ class Batches:
         self._full_bytes += batch.size
         self._full_rows += batch.count
         size = Together(self._full_rows, self._full_bytes, len(self._full))
-        if any(have >= limit for have, limit in zip(size, self._sink.together, strict=True)):
+        few = len(self._full) >= self._few
+        if few or any(have >= limit for have, limit in zip(size, self._sink.together, strict=True)):
+            self._few = min(2 * self._few, self._sink.together.requests)
             self.flush()
 
 
 def make_sink(
-    transport: ThreadTransport, options: WriteOptions, task: TaskFacts, write: WriteId | None
+    connect: Callable[[], ThreadTransport], options: WriteOptions, task: TaskFacts, write: WriteId | None
 ) -> AppendSink | OnceSink | StagedSink:
-    """Return the sink for the write's guarantee."""
+    """Return the sink for the write's guarantee, which connects in a thread of its own."""
     if write is None or options.guarantee == "append":
-        return AppendSink(transport, options, task)
+        return AppendSink(connect, options, task)
     kind = OnceSink if options.guarantee == "task" else StagedSink
-    return kind(transport, options, task, write)
+    return kind(connect, options, task, write)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport
@@ -98,7 +99,7 @@ def _run_task(
         write = WriteId.of_batch(options.keys, task.query, task.batch, options.staging_ttl, options.remember, driver)
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
-        with make_sink(transport_of(options.place), options, task, write) as sink:
+        with make_sink(partial(transport_of, options.place), options, task, write) as sink:
             collected = Batches(sink, options)
             encoder = RowEncoder(plan, options)
             try:

@@ -1,7 +1,8 @@
-"""A task encodes its next rows while the server works on those before, one group of calls at a time."""
+"""A task connects while it waits for rows, and encodes its next rows while the server works on those before."""
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,16 @@ import pytest
 from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply
-from glidemq_py.errors import FairKeyFullError, GlideMQError, StagedWriteError
-from glidemq_py.spark.api import TaskFacts
+from glidemq_py._features.staged_writes import StageReply, WriteId, WriteStatus
+from glidemq_py.errors import FairKeyFullError, GlideMQConnectionError, GlideMQError, StagedWriteError
+from glidemq_py.spark.api import TaskFacts, np
+from glidemq_py.spark.encoding import PackedRows
 from glidemq_py.spark.options import WriteOptions
-from glidemq_py.spark.sinks import AppendSink
+from glidemq_py.spark.sinks import AppendSink, Batches, Request, StagedSink, WriteOver
 
 WAIT_S = 100
+OPTIONS = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "guarantee": "append"}, streaming=False)
+TASK = TaskFacts(0, 0, "", -1)
 
 
 class Server:
@@ -34,22 +39,101 @@ class Server:
 
 
 def sink_of(server: Server) -> AppendSink:
-    options = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "guarantee": "append"}, streaming=False)
-    return AppendSink(cast(ThreadTransport, server), options, TaskFacts(0, 0, "", -1))
+    return AppendSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK)
 
 
-def test_one_group_of_calls_is_in_progress() -> None:
+def test_groups_are_sent_one_after_another_while_the_next_is_collected() -> None:
     server = Server()
     with sink_of(server) as sink:
         sink.send([("q", b"a"), ("other", b"b")])
+        sink.send([("q", b"c")])
         assert server.begun.acquire(timeout=WAIT_S)
+        assert not server.begun.acquire(blocking=False)
         assert (server.answered, sink.counts) == (0, {})
         server.allowed.release()
-        sink.send([("q", b"c")])
-        assert (server.answered, sink.counts) == (1, {"q": (2, 1), "other": (2, 1)})
+        sink.send([("q", b"d")])  # waits for the first group
+        assert server.answered == 1
+        assert sink.counts == {"q": (2, 1), "other": (2, 1)}
+        server.allowed.release(2)
+        sink.finish()
+    assert (server.answered, sink.counts) == (3, {"q": (6, 3), "other": (2, 1)})
+
+
+def test_connects_while_the_task_waits_for_rows() -> None:
+    server, connecting, reached = Server(), threading.Event(), threading.Event()
+
+    def connect() -> ThreadTransport:
+        connecting.set()
+        assert reached.wait(WAIT_S)
+        return cast(ThreadTransport, server)
+
+    with AppendSink(connect, OPTIONS, TASK) as sink:
+        assert connecting.wait(WAIT_S)
+        sink.send([("q", b"a")])
+        reached.set()
         server.allowed.release()
         sink.finish()
-    assert (server.answered, sink.counts) == (2, {"q": (4, 2), "other": (2, 1)})
+    assert sink.counts == {"q": (2, 1)}
+
+
+def test_task_without_rows_fails_if_it_cannot_connect() -> None:
+    def connect() -> ThreadTransport:
+        raise GlideMQConnectionError("no server")
+
+    with AppendSink(connect, OPTIONS, TASK) as sink, pytest.raises(GlideMQConnectionError, match="no server"):
+        sink.finish()
+
+
+class Staging:
+    """Notes the calls, and replies with a state."""
+
+    def __init__(self, state: str) -> None:
+        self.state, self.functions = state, list[str]()
+
+    def call_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        self.functions += [call.function for call in calls]
+        if calls[0].function == "write_open":
+            return [WriteStatus(self.state, "") for _ in calls]
+        return [StageReply(self.state, "") for _ in calls]
+
+
+@pytest.mark.parametrize("state", ["open", "done", "aborted"])
+def test_state_of_the_write_is_checked_with_the_first_rows(state: str) -> None:
+    server, write = Staging(state), WriteId(id="w", home=OPTIONS.keys, driver="d")
+    with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
+        sink.begin(create=True)
+        sink.send([("q", b"a")])
+        if state == "open":
+            sink.finish()
+        else:
+            with pytest.raises(WriteOver if state == "done" else StagedWriteError):
+                sink.finish()
+    assert server.functions == ["write_open", "write_stage"]
+
+
+def test_queues_of_a_write_that_is_over_get_no_rows() -> None:
+    server, write = Staging("done"), WriteId(id="w", home=OPTIONS.keys, driver="d")
+    with StagedSink(lambda: cast(ThreadTransport, server), OPTIONS, TASK, write) as sink:
+        sink.begin(create=True)
+        with pytest.raises(WriteOver):
+            sink.send([("other", b"a")])
+    assert server.functions == ["write_open"]
+
+
+def test_first_rows_are_sent_soon() -> None:
+    server, rows = Staging("open"), PackedRows(memoryview(bytes(100)), np.arange(101, dtype=np.int32))
+    sent: list[int] = []
+
+    class Noting(AppendSink):
+        def send(self, requests: Sequence[Request]) -> None:
+            sent.append(len(requests))
+
+    options = replace(OPTIONS, batch_size=1)
+    with Noting(lambda: cast(ThreadTransport, server), options, TASK) as sink:
+        collected = Batches(sink, options)
+        collected.put("q", rows)
+        collected.end()
+    assert sent == [1, 2, 4, 8, 16, 32, 32, 5]
 
 
 def test_full_fair_key_fails_the_task() -> None:
@@ -70,10 +154,10 @@ def test_next_group_is_not_sent_after_an_error() -> None:
     server = Server(StagedWriteError("w", "q", "gap"))
     with sink_of(server) as sink:
         sink.send([("q", b"a")])
-        server.allowed.release(2)
+        sink.send([("q", b"b")])
+        server.allowed.release(3)
         with pytest.raises(StagedWriteError, match="q"):
-            sink.send([("q", b"b")])
-        sink.finish()
+            sink.send([("q", b"c")])
     assert server.answered == 1
 
 
