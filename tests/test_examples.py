@@ -178,6 +178,11 @@ EXPECTED = {
     ],
     "http_proxy": [r"201 .*'id': '1'", r"200 \{'result': 'HELLO'\}", r"401", r"completed 1"],
     "gateway_http": [r"ready: True", r"first event: job:pushed", r"result: 6", r"without a token: 401"],
+    "gateway_web_socket": [
+        r"subscribed: \['job:completed'\]",
+        r"completed: True\n.*completed: True\n.*completed: True",
+        r"results: \[3, 6, 10\]",
+    ],
     "webhook_receiver": [r"registered: True", r"job.pushed sums None", r"job.completed sums 6", r"forged: False"],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
     "sandbox": [

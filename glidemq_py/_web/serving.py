@@ -53,6 +53,9 @@ class _Protocol(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
+        if self not in self.connections:  # it has become a WebSocket, or it is closed
+            self._cancel_deadline()
+            return
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request, despite its annotation
         if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
             self._cancel_deadline()
@@ -76,7 +79,7 @@ class _Protocol(H11Protocol):
 
 def server_config(
     app: ASGIApp, *, max_connections: int = 1_000, header_timeout: Milliseconds = 10_000,
-    idle_timeout: Milliseconds = 5_000, **options: Any,
+    idle_timeout: Milliseconds = 5_000, ws: type[asyncio.Protocol] | None = None, **options: Any,
 ) -> uvicorn.Config:  # fmt: skip
     """Return the configuration of uvicorn.
 
@@ -85,6 +88,7 @@ def server_config(
         max_connections: maximum number of open connections; others are closed with the status 503.
         header_timeout: maximum time for the headers of a request, ms or timedelta; then the connection is closed.
         idle_timeout: maximum time between two requests of a connection, ms or timedelta.
+        ws: protocol of WebSockets; without one there are none.
         options: other options of `uvicorn.Config`.
 
     Raises:
@@ -98,7 +102,7 @@ def server_config(
     # uvicorn counts the seconds of the idle timeout with call_later, so fractions are valid.
     idle: Any = to_ms("idle_timeout", idle_timeout, minimum=100, maximum=3_600_000) / 1_000
     return uvicorn.Config(
-        app, http=protocol, ws="none", h11_max_incomplete_event_size=_HEADER_BYTES, timeout_keep_alive=idle,
+        app, http=protocol, ws=ws or "none", h11_max_incomplete_event_size=_HEADER_BYTES, timeout_keep_alive=idle,
         timeout_graceful_shutdown=_GRACE_S, **options,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Server-sent events of one queue or of all.
+"""Events of one queue or of all for a client of the HTTP API, and their form as server-sent events.
 
 The id of an event is its place in the event stream of its queue, so any gateway resumes what another one sent. A client
 reads the events from its own position and is only notified of new ones: a slow client needs no buffer.
@@ -21,7 +21,7 @@ from glidemq_py.gateway.events import Event, News, WireEvents
 from glidemq_py.gateway.session import GatewayState
 from glidemq_py.gateway.values import plain
 
-__all__ = ["MOST_QUEUES", "EventStream"]
+__all__ = ["EVENT_NAMES", "MOST_QUEUES", "EventStream", "named", "sent_events"]
 
 _log = get_logger(__name__)
 
@@ -37,6 +37,13 @@ _REPEATED_MS: Final = 5_000
 """How far before the last event a stream of all queues is resumed, as their events have no common order."""
 _NAMES: Final = {"pulled": "active"}
 _SHOWN: Final = ("progress", "error", "delay", "prev", "terminal")
+EVENT_NAMES: Final = frozenset((
+    *(f"job:{kind}" for kind in (
+        "pushed", "active", "progress", "completed", "failed", "retried", "delayed", "removed", "stalled",
+        "waiting-children", "paused", "resumed",
+    )), "queue:paused", "queue:resumed",
+))  # fmt: skip
+"""Names of the events, as `named` returns them."""
 
 
 class EventStream:
@@ -67,25 +74,21 @@ class EventStream:
         for name in [self._queue] if self._queue is not None else await self._listed():
             await self._follow(name, is_new=False)
 
-    async def chunks(self) -> AsyncIterator[str]:
-        """Yield the events as text until `end`; comments while there are none."""
-        yield f"retry: 3000\ndata: {_json({'connected': True, 'clientId': str(uuid.uuid4())})}\n\n"
+    async def batches(self) -> AsyncIterator[tuple[str, list[Event]] | None]:
+        """Yield the events that one event of a queue has become, and its id, until `end`; None every few seconds."""
         loop = asyncio.get_running_loop()
-        spoke, listed = loop.time(), loop.time()
+        listed = loop.time()
         while not self._is_ended:
             for name in await self._news.take(_LIST_S):
-                async for text in self._read(name):
-                    yield text
-                    spoke = loop.time()
-            if loop.time() - spoke >= _HEARTBEAT_S:
-                yield ":heartbeat\n\n"
-                spoke = loop.time()
+                async for batch in self._read(name):
+                    yield batch
+            yield None
             if self._queue is None and loop.time() - listed >= _LIST_S:
                 await self._follow_new()
                 listed = loop.time()
 
     def end(self) -> None:
-        """Let `chunks` end."""
+        """Let `batches` end."""
         self._is_ended = True
         self._news.wake()
 
@@ -129,7 +132,7 @@ class EventStream:
         self._readers[name] = reader, WireEvents(queue, self._state.ids)
         self._news.add(name)  # it may have events already
 
-    async def _read(self, name: str) -> AsyncIterator[str]:
+    async def _read(self, name: str) -> AsyncIterator[tuple[str, list[Event]]]:
         reader, wire = self._readers[name]
         while not self._is_ended:
             try:
@@ -143,7 +146,7 @@ class EventStream:
                 return
             for event in events:
                 event_id = event.id if self._queue is not None else f"{event.id}:{name}"
-                yield "".join(_texts(await _converted(wire, event), event_id))
+                yield event_id, await _converted(wire, event)
 
 
 async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:
@@ -154,18 +157,36 @@ async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:
         return []
 
 
-def _texts(events: list[Event], event_id: str) -> Iterable[str]:
+async def sent_events(stream: EventStream) -> AsyncIterator[str]:
+    """Yield the events of a stream as text; comments while there are none."""
+    yield f"retry: 3000\ndata: {_json({'connected': True, 'clientId': str(uuid.uuid4())})}\n\n"
+    loop = asyncio.get_running_loop()
+    spoke = loop.time()
+    async for batch in stream.batches():
+        text = "" if batch is None else "".join(_texts(*batch))
+        if not text and loop.time() - spoke >= _HEARTBEAT_S:
+            text = ":heartbeat\n\n"
+        if text:
+            yield text
+            spoke = loop.time()
+
+
+def named(event: Event) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name and the data of an event; pausing a queue has two."""
+    kind = str(event["eventType"])
+    data = {name: event[name] for name in ("queue", "jobId", "timestamp")}
+    data |= {name: event[name] for name in _SHOWN if event.get(name) is not None}
+    found = [(f"job:{_NAMES.get(kind, kind)}", data)]
+    if kind in ("paused", "resumed"):
+        found.insert(0, (f"queue:{kind}", {"queue": event["queue"]}))
+    return found
+
+
+def _texts(event_id: str, events: list[Event]) -> Iterable[str]:
     """Return the events that one of a queue has become; only the last has the id, so that none is lost on resuming."""
-    frames: list[tuple[str, dict[str, Any]]] = []
-    for event in events:
-        kind = str(event["eventType"])
-        if kind in ("paused", "resumed"):
-            frames.append((f"queue:{kind}", {"queue": event["queue"]}))
-        data = {name: event[name] for name in ("queue", "jobId", "timestamp")}
-        data |= {name: event[name] for name in _SHOWN if event.get(name) is not None}
-        frames.append((f"job:{_NAMES.get(kind, kind)}", data))
-    for number, (kind, data) in enumerate(frames, 1):
-        yield f"id: {event_id}\n" if number == len(frames) else ""
+    found = [each for event in events for each in named(event)]
+    for number, (kind, data) in enumerate(found, 1):
+        yield f"id: {event_id}\n" if number == len(found) else ""
         yield f"event: {kind}\ndata: {_json(data)}\n\n"
 
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands.monitoring import counts_of_queues, memory_mb
-from glidemq_py.gateway.event_stream import EventStream
+from glidemq_py.gateway.event_stream import EventStream, sent_events
 from glidemq_py.gateway.frames import MAX_FRAME
 from glidemq_py.gateway.http_limits import AddressLimits, client_address
+from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
 from glidemq_py.gateway.names import QueueNameError, engine_name
-from glidemq_py.gateway.routes import EVENTS, Route, fields_of, find_route, shown
-from glidemq_py.gateway.session import GatewayState, Session
+from glidemq_py.gateway.routes import EVENTS, SOCKET, Route, fields_of, find_route, shown
+from glidemq_py.gateway.session import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_map
 from glidemq_py.gateway.totals import Totals
-from glidemq_py.gateway.values import UNDEFINED, is_too_deep, plain
+from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.web_socket import WebSocketSession
 from glidemq_py.gateway.webhooks.addresses import Address
 
 __all__ = ["HttpApi"]
-
-T = TypeVar("T")
 
 _BODY_S: Final = 30.0
 _READY_S: Final = 5.0
@@ -41,7 +41,7 @@ _STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"),
 )  # fmt: skip
 _MOST_STREAMS: Final = 1_000
-"""Clients of events per process."""
+"""Clients of events per process, and WebSockets."""
 _LIVE: Final = ("/healthz", "/live")
 
 
@@ -55,34 +55,6 @@ class _RefusedError(Exception):
 
 class _ClientGoneError(Exception):
     """The client disconnected before its answer."""
-
-
-class _Request(Session):
-    """The session of one request: it has no connection of the TCP protocol."""
-
-    def __init__(self, state: GatewayState) -> None:
-        super().__init__(state)
-        self._is_authenticated = True
-
-    async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None, "commands run in tasks"
-        self._polls.add(task)
-        try:
-            return await fetching
-        except asyncio.CancelledError:
-            if not self._is_ending:
-                raise
-            return None
-        finally:
-            self._polls.discard(task)
-
-    def end_polls(self) -> None:
-        """Answer fetches that wait."""
-        self._is_ending = True
-        for task in self._polls:
-            task.cancel()
 
 
 class HttpApi:
@@ -103,37 +75,42 @@ class HttpApi:
         self._hosts = hosts
         self._origins = cors_origins
         self._public = {*_LIVE, "/health", "/ready", *(() if metrics_auth else ("/prometheus",))}
-        self._open: set[_Request] = set()
+        self._open: set[HttpSession] = set()
         self._streams: set[EventStream] = set()
+        self._sockets: set[WebSocketSession] = set()
         options = state.options
         self._limits: AddressLimits | None = None
         if options.rate_limit is not None:
             self._limits = AddressLimits(options.rate_limit, options.rate_limit_window / 1_000)
         self._totals = Totals(self._count)
-        self._own: Mapping[str, Callable[[_Request, Send, Headers], Awaitable[None]]] = {
+        self._own: Mapping[str, Callable[[HttpSession, Send, Headers], Awaitable[None]]] = {
             "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
             "/queues/summary": self._summary,
             **dict.fromkeys(_LIVE, self._alive),
         }  # fmt: skip
 
     def begin_closing(self) -> None:
-        """Answer the fetches that wait, and end the streams of events."""
+        """Answer the fetches that wait, and end the streams of events and the WebSockets."""
         for request in self._open:
             request.end_polls()
         for stream in self._streams:
             stream.end()
+        for socket in self._sockets:
+            socket.end()
 
     async def close(self) -> None:
         """End what no request waits for."""
         await self._totals.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            return
+        """Serve one request, or one WebSocket."""
         headers = Headers(scope=scope)
+        if scope["type"] == "websocket":
+            serving, send = self._serve_socket(scope, headers, receive, send), _denying(send)
+        else:
+            serving = self._serve(scope, headers, receive, send)
         try:
-            await self._serve(scope, headers, receive, send)
+            await serving
         except _ClientGoneError:
             return
         except _RefusedError as error:
@@ -142,14 +119,13 @@ class HttpApi:
             await self._answer(send, headers, 403, {"ok": False, "error": str(error)})
 
     async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-        path = path.partition("?")[0]
+        method, path = scope["method"], _path_of(scope)
         if method == "OPTIONS":
             await self._send(send, headers, 204, b"", _JSON)
             return
         self._check(path, headers, scope)
         own = self._own.get(path) if method == "GET" else None
-        request = _Request(self._state)
+        request = HttpSession(self._state)
         if own is not None:
             await own(request, send, headers)
             return
@@ -160,6 +136,8 @@ class HttpApi:
         if route.command == EVENTS:
             await self._stream(in_path.get("queue"), headers, receive, send)
             return
+        if route.command == SOCKET:
+            raise _RefusedError(426, "WebSocket upgrade failed")
         body = await _body_of(receive)
         try:
             fields = fields_of(route, in_path, _query_of(scope), body)
@@ -193,7 +171,7 @@ class HttpApi:
 
     # -- commands --------------------------------------------------------------------------------------------
 
-    async def _execute(self, request: _Request, route: Route, fields: Mapping[str, Any], receive: Receive) -> Answer:
+    async def _execute(self, request: HttpSession, route: Route, fields: Mapping[str, Any], receive: Receive) -> Answer:
         """Execute a command; if the client leaves meanwhile, release the jobs that it has fetched."""
         self._open.add(request)
         running: asyncio.Task[Answer] = asyncio.create_task(request.execute(route.command, fields))
@@ -218,7 +196,7 @@ class HttpApi:
         jobs = [answer.get("job"), *(answer.get("jobs") or ())]
         for job in jobs:
             held = self._state.held.find(str(job.get("id"))) if is_map(job) else None
-            if held is not None and isinstance(held.connection, _Request):
+            if held is not None and isinstance(held.connection, HttpSession):
                 held.is_kept = True
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -227,10 +205,7 @@ class HttpApi:
         """Send the events of a queue, or of all, until the client leaves or the gateway closes."""
         if len(self._streams) >= _MOST_STREAMS:
             raise _RefusedError(503, f"Too many clients of events: at most {_MOST_STREAMS}")
-        try:
-            queue = None if name is None else engine_name(name)
-        except QueueNameError as error:
-            raise _RefusedError(400, str(error)) from None
+        queue = _queue_of(name)
         stream = EventStream(self._state, queue, headers.get("last-event-id"))
         self._streams.add(stream)
         try:
@@ -253,16 +228,35 @@ class HttpApi:
     async def _send_events(self, stream: EventStream, headers: Headers, send: Send) -> None:
         sent = [*self._cors(headers), *_STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": sent})
-        async for text in stream.chunks():
+        async for text in sent_events(stream):
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
+    async def _serve_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket until the client leaves or the gateway closes."""
+        path = _path_of(scope)
+        self._check(path, headers, scope)
+        found = find_route("GET", path)
+        if found is None or found[0].command != SOCKET:
+            raise _RefusedError(404, "Not found")
+        queue = _queue_of(found[1].get("queue"))
+        if len(self._sockets) >= _MOST_STREAMS:
+            raise _RefusedError(503, f"Too many WebSockets: at most {_MOST_STREAMS}")
+        session = WebSocketSession(self._state, queue, WebSocket(scope, receive, send))
+        self._sockets.add(session)
+        try:
+            await session.serve(self._cors(headers))
+        except GlideMQError as error:
+            raise _RefusedError(503, str(error)) from None
+        finally:
+            self._sockets.discard(session)
+
     # -- health and metrics ----------------------------------------------------------------------------------
 
-    async def _alive(self, request: _Request, send: Send, headers: Headers) -> None:
+    async def _alive(self, request: HttpSession, send: Send, headers: Headers) -> None:
         await self._send(send, headers, 200, b"OK", _TEXT)
 
-    async def _ready(self, request: _Request, send: Send, headers: Headers) -> None:
+    async def _ready(self, request: HttpSession, send: Send, headers: Headers) -> None:
         ready = await self._is_ready()
         await self._answer(send, headers, 200 if ready else 503, {"ok": ready, "ready": ready})
 
@@ -274,28 +268,28 @@ class HttpApi:
             return False
         return True
 
-    async def _health(self, request: _Request, send: Send, headers: Headers) -> None:
+    async def _health(self, request: HttpSession, send: Send, headers: Headers) -> None:
         is_healthy, totals = await self._is_ready(), await self._totals.get()
         content: Answer = {
             "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
             "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
             "queues": {name: totals.get(name, 0) for name in ("waiting", "active", "delayed", "completed", "dlq")},
-            "connections": {"tcp": self._state.connections, "ws": 0, "sse": len(self._streams)},
+            "connections": {"tcp": self._state.connections, "ws": len(self._sockets), "sse": len(self._streams)},
             "memory": {"rss": memory_mb()},
         }  # fmt: skip
         await self._answer(send, headers, 200 if is_healthy else 503, content)
 
     async def _count(self) -> Mapping[str, int]:
-        stats: Mapping[str, int] = (await _Request(self._state).execute("Stats", {})).get("stats", {})
+        stats: Mapping[str, int] = (await HttpSession(self._state).execute("Stats", {})).get("stats", {})
         return stats
 
-    async def _prometheus(self, request: _Request, send: Send, headers: Headers) -> None:
+    async def _prometheus(self, request: HttpSession, send: Send, headers: Headers) -> None:
         answer = await request.execute("Prometheus", {})
         if not answer["ok"]:
             raise _RefusedError(503, str(answer["error"]))
         await self._send(send, headers, 200, str(answer["data"]["metrics"]).encode(), _PROMETHEUS)
 
-    async def _summary(self, request: _Request, send: Send, headers: Headers) -> None:
+    async def _summary(self, request: HttpSession, send: Send, headers: Headers) -> None:
         queues = [
             {
                 "name": name, "paused": counts["paused"] > 0,
@@ -311,11 +305,7 @@ class HttpApi:
     # -- answers ---------------------------------------------------------------------------------------------
 
     async def _answer(self, send: Send, headers: Headers, status: int, answer: Answer | list[Any]) -> None:
-        try:
-            text = json.dumps(plain(answer), separators=(",", ":"))
-        except RecursionError:  # data of another program
-            status, text = 500, '{"ok":false,"error":"The answer is nested too deeply for JSON"}'
-        await self._send(send, headers, status, text.encode(), _JSON)
+        await self._send(send, headers, status, json_text(answer).encode(), _JSON)
 
     async def _send(
         self, send: Send, headers: Headers, status: int, body: bytes, content_type: tuple[bytes, bytes]
@@ -344,6 +334,28 @@ class HttpApi:
             (b"access-control-allow-headers", b"Content-Type, Authorization, Last-Event-ID"),
             (b"access-control-max-age", b"600"),
         ]  # fmt: skip
+
+
+def _path_of(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1").partition("?")[0]
+
+
+def _queue_of(name: str | None) -> str | None:
+    """Return the name of a queue in this package."""
+    try:
+        return None if name is None else engine_name(name)
+    except QueueNameError as error:
+        raise _RefusedError(400, str(error)) from None
+
+
+def _denying(send: Send) -> Send:
+    """Return what sends the response to a request for a WebSocket that is refused."""
+
+    async def deny(message: Message) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    return deny
 
 
 def _status_of(route: Route, answer: Answer) -> int:
@@ -381,21 +393,10 @@ async def _body_of(receive: Receive) -> Any:
                     break
     except TimeoutError:
         raise _RefusedError(408, f"Request body incomplete after {_BODY_S:g} s") from None
-    return _decoded(bytes(content)) if content.strip() else UNDEFINED
-
-
-def _decoded(content: bytes) -> Any:
     try:
-        value: Any = json.loads(content, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
+        return json_value(bytes(content)) if content.strip() else UNDEFINED
+    except ValueError:
         raise _RefusedError(400, "Invalid JSON body") from None
-    if is_too_deep(value):
-        raise _RefusedError(400, "Invalid JSON body")
-    return value
-
-
-def _reject_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _query_of(scope: Scope) -> list[tuple[str, str]]:

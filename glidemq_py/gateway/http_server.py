@@ -11,9 +11,11 @@ from typing import Final
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
+from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.gateway.http_api import HttpApi
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import GatewayState
+from glidemq_py.gateway.web_socket import MAX_MESSAGE, PING_S
 
 __all__ = ["GatewayHttpServer"]
 
@@ -50,8 +52,8 @@ class GatewayHttpServer:
         )
         config = server_config(
             api, max_connections=options.max_connections, log_config=None, access_log=False, lifespan="off",
-            server_header=False,
-            proxy_headers=False,
+            server_header=False, proxy_headers=False, ws=WebSocketProtocol, ws_max_size=MAX_MESSAGE,
+            ws_ping_interval=PING_S, ws_ping_timeout=PING_S, ws_per_message_deflate=False,
         )  # fmt: skip
         config.load()
         config.ssl = context
@@ -66,7 +68,7 @@ class GatewayHttpServer:
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def close(self) -> None:
-        """Answer waiting fetches, wait for running requests, and stop listening."""
+        """Answer waiting fetches, close WebSockets, wait for running requests, and stop listening."""
         self._server.should_exit = True
         try:
             await self._serving

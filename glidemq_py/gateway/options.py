@@ -84,7 +84,7 @@ class GatewayOptions(OptionValue, kw_only=True):
         webhook_attempts: maximum number of attempts.
         webhook_backoff: time before the second attempt, ms or timedelta; it doubles with each attempt.
         http_port: port of the HTTP API, which has the same host, tokens and certificate; 0 = any free port, None = no
-            HTTP API. It requires starlette and uvicorn.
+            HTTP API. It requires starlette, uvicorn and wsproto.
         cors_origins: origins whose pages may use the HTTP API, such as ``"https://example.com"``; "*" = any.
         metrics_auth: require a token for ``/prometheus``.
         trusted_proxies: networks of proxies in front of the HTTP API, such as "10.0.0.0/8": ``rate_limit`` counts the

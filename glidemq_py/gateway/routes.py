@@ -12,7 +12,7 @@ from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
-__all__ = ["EVENTS", "ROUTES", "Route", "fields_of", "find_route", "shown"]
+__all__ = ["EVENTS", "ROUTES", "SOCKET", "Route", "fields_of", "find_route", "shown"]
 
 _MOST_DIGITS: Final = 20
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
@@ -51,6 +51,9 @@ _JOB: Final = "/jobs/{id}"
 
 EVENTS: Final = ""
 """In place of a command: the route sends events."""
+
+SOCKET: Final = "WebSocket"
+"""In place of a command: the route is a WebSocket."""
 
 ROUTES: Final = (
     Route("GET", "/stats", "Stats"),
@@ -123,6 +126,8 @@ ROUTES: Final = (
     # events
     Route("GET", "/events", EVENTS),
     Route("GET", "/events/queues/{queue}", EVENTS),
+    Route("GET", "/ws", SOCKET),
+    Route("GET", "/ws/queues/{queue}", SOCKET),
     # cron jobs and workers
     Route("GET", "/crons", "CronList"),
     Route("POST", "/crons", "Cron"),

@@ -147,7 +147,7 @@ class Gateway:
         try:
             from glidemq_py.gateway.http_server import GatewayHttpServer
         except ImportError:
-            problem = 'requires starlette and uvicorn: pip install "glidemq-py[gateway]"'
+            problem = 'requires starlette, uvicorn and wsproto: pip install "glidemq-py[gateway]"'
             raise GlideMQValidationError("http_port", self.options.http_port, problem) from None
         context = None if self._certificate is None else self._certificate.context
         return GatewayHttpServer(self, self.options, context)

@@ -1,0 +1,74 @@
+"""Sessions of the HTTP API, which have no connection of the TCP protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from glidemq_py.gateway.session import GatewayState, Session
+from glidemq_py.gateway.values import is_too_deep, plain
+
+__all__ = ["HttpSession", "json_text", "json_value"]
+
+T = TypeVar("T")
+
+
+class HttpSession(Session):
+    """The session of a request, whose token has been checked.
+
+    Args:
+        state: The gateway.
+    """
+
+    def __init__(self, state: GatewayState) -> None:
+        super().__init__(state)
+        self._is_authenticated = True
+
+    async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None, "commands run in tasks"
+        self._polls.add(task)
+        try:
+            return await fetching
+        except asyncio.CancelledError:
+            if not self._is_ending:
+                raise
+            return None
+        finally:
+            self._polls.discard(task)
+
+    def end_polls(self) -> None:
+        """Answer fetches that wait."""
+        self._is_ending = True
+        for task in self._polls:
+            task.cancel()
+
+
+def json_text(value: Any) -> str:
+    """Return an answer as JSON."""
+    try:
+        return json.dumps(plain(value), separators=(",", ":"))
+    except RecursionError:  # data of another program
+        return '{"ok":false,"error":"The answer is nested too deeply for JSON"}'
+
+
+def json_value(content: bytes | str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: If the text is not JSON, or nested too deeply.
+    """
+    try:
+        value: Any = json.loads(content, parse_constant=_reject_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if is_too_deep(value):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(name)
