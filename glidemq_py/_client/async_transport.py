@@ -20,7 +20,7 @@ from glidemq_py._client.call_retry import CallRetry, classify, not_read, transla
 from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.direct import direct_nodes, must_leave
+from glidemq_py._client.direct import direct_nodes, first_direct_nodes, must_leave
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, CallOutcome, Interruptions
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
@@ -73,7 +73,7 @@ class AsyncTransport:
         self._under_way = 0
         self._options = options
         self._poll = BusyPoll(wanted=options is None or options.busy_poll)
-        self._direct = direct_nodes(options) if owned else None
+        self._direct = first_direct_nodes(options) if owned else None
         self._timeout_s = (config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS) / 1000
         self._closed = False
         self._answered = 0
@@ -180,14 +180,18 @@ class AsyncTransport:
                 raise refused or translate(error, self.library) from error
             if step.pause:
                 await asyncio.sleep(step.pause)
-            try:
-                if step.load:
+            if step.load:
+                try:
                     await self._load()
+                except GlideMQConnectionError as away:  # it cannot be loaded now
+                    refused = away
+            try:
+                # Also after a refused load: meanwhile there may be a direct connection to another primary.
                 return await self._run(call)
             except GlideError as again:
-                error, refused = again, None
-            except GlideMQConnectionError as away:  # the library cannot be loaded now
-                refused = away
+                error = again
+                if classify(error) is not FUNCTION_MISSING:
+                    refused = None
 
     def _retry(self, name: str, repeatable: bool, started: float, words: Sequence[str | bytes]) -> CallRetry:
         tags = (hash_tag(word) for word in words) if self.is_cluster else ()
@@ -211,7 +215,13 @@ class AsyncTransport:
     async def _load_now(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)
         try:
-            if route is None:
+            # GLIDE keeps its connection to a primary that was demoted; a direct one goes to the new primary.
+            connection = None if route is not None or self._direct is None else self._direct.find("")
+            if connection is not None:
+                reply = await connection.send(args, self._timeout_s)
+                if isinstance(reply, GlideError):
+                    raise reply
+            elif route is None:
                 await self._client.custom_command(list(args))
             else:
                 await self._client.custom_command(list(args), route)

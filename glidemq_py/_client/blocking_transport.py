@@ -169,14 +169,17 @@ class ThreadTransport:
             if step is None:
                 raise refused or translate(error, self.library) from error
             self._pause(step.pause, error)
-            try:
-                if step.load:
+            if step.load:
+                try:
                     self._load()
+                except GlideMQConnectionError as away:  # it cannot be loaded now
+                    refused = away
+            try:
                 return self._run(call)
             except GlideError as again:
-                error, refused = again, None
-            except GlideMQConnectionError as away:  # the library cannot be loaded now
-                refused = away
+                error = again
+                if classify(error) is not FUNCTION_MISSING:
+                    refused = None
 
     def _retry(self, name: str, repeatable: bool, started: float, words: Sequence[str | bytes]) -> CallRetry:
         tags = (hash_tag(word) for word in words) if self.is_cluster else ()

@@ -149,8 +149,9 @@ async def test_replica_is_not_used(private_server: PRIVATE) -> None:
         assert connection._transport.get_extra_info("peername")[1] == primary.port
 
 
-async def test_demoted_primary_is_left(private_server: PRIVATE) -> None:
-    """It replies READONLY; GLIDE finds the new primary, and the next direct connection goes there."""
+@pytest.mark.parametrize("missing", [False, True], ids=["library-present", "library-missing"])
+async def test_demoted_primary_is_left(private_server: PRIVATE, missing: bool) -> None:
+    """It replies READONLY; the next direct connection goes to the new primary, also to load the library."""
     first, second = private_server(), private_server()
     with RespClient(second.host, second.port) as resp:
         resp.execute("REPLICAOF", first.host, str(first.port))
@@ -161,6 +162,8 @@ async def test_demoted_primary_is_left(private_server: PRIVATE) -> None:
             resp.execute("REPLICAOF", "NO", "ONE")
             with RespClient(first.host, first.port) as demoted:
                 demoted.execute("REPLICAOF", second.host, str(second.port))
+            if missing:
+                resp.execute("FUNCTION", "FLUSH")
             await with_timeout(queue.add("n"))
             assert not old.usable
             assert resp.keys("glide:{q}:*")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -114,24 +113,23 @@ async def test_failed_connection_is_not_kept(private_server: Callable[..., Serve
     await queue.close()
 
 
-async def test_each_event_loop_has_its_client(private_server: Callable[..., ServerProcess]):
+async def test_each_further_event_loop_has_one_client(private_server: Callable[..., ServerProcess]):
     server = private_server()
     queue = Queue("a", server.url)
     await queue.add("n")
+    assert clients_of(server) == 2  # of GLIDE, and direct
 
     async def in_thread() -> int:
         async with Queue("b", server.url) as other:
             await other.add("n")
-            await queue.add("n")
             return clients_of(server)
 
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(asyncio.run(in_thread())))
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    assert found == [4]
-    await queue.add("n")
+    async def in_another_loop() -> int:
+        return await asyncio.to_thread(asyncio.run, in_thread())
+
+    assert await in_another_loop() == 3
     await queue.close()
+    assert await in_another_loop() == 2  # as no other loop has a direct connection any more
 
 
 async def test_shared_client_reconnects_for_all(restartable_server: Callable[..., ServerProcess]):

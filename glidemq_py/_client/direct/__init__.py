@@ -9,19 +9,46 @@ data, a lost connection) the calls go through GLIDE, until a new direct connecti
 
 from __future__ import annotations
 
+import asyncio
+import os
+import weakref
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from glide_shared.exceptions import GlideError
 
 from glidemq_py._client.call_retry import classify
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
+from glidemq_py._core.forks import new_lock
 
 if TYPE_CHECKING:
     from glidemq_py._client.direct.nodes import DirectNodes
 
-__all__ = ["direct_nodes", "must_leave"]
+__all__ = ["direct_nodes", "first_direct_nodes", "must_leave"]
+
+_first: Final[weakref.WeakKeyDictionary[DirectNodes, ConnectionOptions]] = weakref.WeakKeyDictionary()
+_lock: Final = new_lock()
+
+
+def first_direct_nodes(options: ConnectionOptions | None) -> DirectNodes | None:
+    """Return direct connections as `direct_nodes`, unless another event loop of the process has some to the server.
+
+    So each further event loop of a process needs one connection, not two.
+    """
+    loop = asyncio.get_running_loop()
+    with _lock:
+        held = [nodes for nodes, theirs in _first.items() if theirs == options and nodes.is_open]
+        if any(nodes.loop is not loop for nodes in held):
+            return None
+        found = direct_nodes(options)
+        if found is not None and options is not None:
+            _first[found] = options
+        return found
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_first.clear)
 
 
 def direct_nodes(options: ConnectionOptions | None) -> DirectNodes | None:

@@ -40,7 +40,7 @@ class DirectNodes:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.by_key: dict[str, DirectConnection] = {}
         """Connections in use, by key: what `find` returns, without a function call."""
         self._open: dict[Address | None, DirectConnection] = {}
@@ -55,6 +55,11 @@ class DirectNodes:
         self._not_before = 0.0
         self._tried: set[Address | None] = set()
         self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """False after `close` and `abandon`, and after the end of the event loop."""
+        return not self._closed and not self.loop.is_closed()
 
     def find(self, key: str) -> DirectConnection | None:
         """Return the connection to the node that owns the key, or None: then the call goes through GLIDE."""
@@ -105,9 +110,9 @@ class DirectNodes:
         connection.retire()
 
     def _begin(self, node: Address | None) -> None:
-        if self._closed or node in self._opening or self._loop.time() < self._not_before:
+        if self._closed or node in self._opening or self.loop.time() < self._not_before:
             return
-        task = self._opening[node] = self._loop.create_task(self._connect(node))
+        task = self._opening[node] = self.loop.create_task(self._connect(node))
         task.add_done_callback(lambda _: self._opening.pop(node, None))
 
     async def _connect(self, node: Address | None) -> None:
@@ -130,7 +135,7 @@ class DirectNodes:
             self._tried.add(node)
 
     def _wait_longer(self) -> None:
-        self._not_before = self._loop.time() + self._pause * (0.5 + random.random())
+        self._not_before = self.loop.time() + self._pause * (0.5 + random.random())
         self._pause = min(self._pause * 2, _LAST_PAUSE_S)
 
     async def _open_primary(self, node: Address | None, addresses: Sequence[Address]) -> None:
@@ -189,9 +194,9 @@ class DirectNodes:
     def abandon(self) -> None:
         """Free the sockets from outside the event loop, which is closed or not running. Idempotent."""
         self._closed = True
-        if not self._loop.is_closed():
+        if not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):  # it was closed meanwhile
-                self._loop.call_soon_threadsafe(self.close)
+                self.loop.call_soon_threadsafe(self.close)
                 return
         for connection in list(self._open.values()):
             connection.abandon()
