@@ -18,10 +18,23 @@ from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 from glidemq_py._client.async_client import create_async, glide, resolve_async
 from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
 from glidemq_py._client.connect import Connection, GlideClient, ServerConnection
-from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
+from glidemq_py._client.connect_errors import (
+    LAST_CHANCE_MS,
+    REPLACEMENT_PAUSE_S,
+    GlideConfig,
+    demoted,
+    half_open,
+    is_replying,
+)
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.direct import direct_nodes, first_direct_nodes, must_leave
-from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, CallOutcome, Interruptions
+from glidemq_py._client.failures import (
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    FUNCTION_MISSING,
+    READ_ONLY,
+    CallOutcome,
+    Interruptions,
+)
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
@@ -86,6 +99,8 @@ class AsyncTransport:
         self._sharing: weakref.WeakSet[AsyncTransport] = weakref.WeakSet()
         """Transports over the same client, which `_source` owns."""
         self._replacing: asyncio.Task[None] | None = None
+        self._next_replacement = 0.0
+        """Earliest time of the next search for another primary, by ``time.monotonic``."""
         self.interruptions = Interruptions() if interruptions is None else interruptions
         running = asyncio.get_running_loop()
         # A client given by the user belongs to the loop in which it was created.
@@ -120,7 +135,7 @@ class AsyncTransport:
         try:
             reply = await self._run(call)
         except GlideError as error:
-            self._check_silence(error, answered, call.key)
+            self._check_client(error, answered, call.key)
             reply = await self._recover(call, error, started)
         try:
             return call.decode(reply)  # as `call.read`, with one function less in the path of a job
@@ -186,10 +201,10 @@ class AsyncTransport:
                 except GlideMQConnectionError as away:  # it cannot be loaded now
                     refused = away
             try:
-                # Also after a refused load: meanwhile there may be a direct connection to another primary.
                 return await self._run(call)
             except GlideError as again:
                 error = again
+                self._check_client(error)
                 if classify(error) is not FUNCTION_MISSING:
                     refused = None
 
@@ -215,17 +230,12 @@ class AsyncTransport:
     async def _load_now(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)
         try:
-            # GLIDE keeps its connection to a primary that was demoted; a direct one goes to the new primary.
-            connection = None if route is not None or self._direct is None else self._direct.find("")
-            if connection is not None:
-                reply = await connection.send(args, self._timeout_s)
-                if isinstance(reply, GlideError):
-                    raise reply
-            elif route is None:
+            if route is None:
                 await self._client.custom_command(list(args))
             else:
                 await self._client.custom_command(list(args), route)
         except GlideError as error:
+            self._check_client(error)
             failure = loading_failed(error, self.library)
             if failure is not None:
                 raise failure from error
@@ -241,7 +251,7 @@ class AsyncTransport:
             return reply
         except GlideError as error:
             failed = error
-            self._check_silence(error, answered, args[min(1, len(args) - 1)])
+            self._check_client(error, answered, args[min(1, len(args) - 1)])
         retry = self._retry(str(args[0]), False, started, args[1:])
         while True:
             if self._closed:
@@ -254,6 +264,7 @@ class AsyncTransport:
                 return await self._client.custom_command(words)
             except GlideError as again:
                 failed = again
+                self._check_client(failed)
 
     async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
@@ -272,7 +283,7 @@ class AsyncTransport:
                 self._answered += 1
                 failed = not_read(replies)
             except GlideError as error:
-                self._check_silence(error, answered, key)
+                self._check_client(error, answered, key)
                 replies, failed = [], error
             if failed is None:
                 return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
@@ -295,11 +306,12 @@ class AsyncTransport:
             _, reply = await self._client.exec(batch, raise_on_error=False, options=options)
             self._answered += 1
         except GlideError as error:
-            self._check_silence(error, answered, call.key)
+            self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
         if isinstance(reply, GlideError):
+            self._check_client(reply)
             failure = classify(reply)
             if failure is FUNCTION_MISSING:
                 return await self.call(call)
@@ -322,11 +334,12 @@ class AsyncTransport:
             first, *others = await self._client.exec(batch, raise_on_error=False, options=options)
             self._answered += 1
         except GlideError as error:
-            self._check_silence(error, answered, call.key)
+            self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
             raise translate(error, self.library) from error
         if isinstance(first, GlideError):
+            self._check_client(first)
             if classify(first) is not FUNCTION_MISSING:
                 raise translate(first, self.library) from first
             await self._load()
@@ -409,43 +422,71 @@ class AsyncTransport:
         return self._closed
 
     # GLIDE reconnects only if the operating system reports a lost connection. If a firewall or a router drops the
-    # packets of a connection, that takes many minutes, in which every call times out.
+    # packets of a connection, that takes many minutes, in which every call times out. And without a cluster, it keeps
+    # its connection to a primary that was demoted, where every write fails.
 
-    def _check_silence(self, error: GlideError, answered: int, key: str | bytes) -> None:
-        """Suspect a half-open connection if a call timed out and none had a reply meanwhile."""
-        if isinstance(error, GlideTimeoutError) and self._answered == answered:
-            source = self._source or self
-            if source._owned and not source._closed and source._replacing is None:
-                source._replacing = asyncio.ensure_future(source._replace_client(key))
-                source._replacing.add_done_callback(source._replaced)
+    def _check_client(self, error: GlideError, answered: int | None = None, key: str | bytes = "") -> None:
+        """Replace the client if its connection seems half-open, or if its server became a replica.
+
+        Args:
+            error: why a call failed.
+            answered: number of replies before the call: a timeout is suspicious if none came since. None: it is not.
+            key: a key of the call, for the node that may be silent.
+        """
+        source = self._source or self
+        if source._replacing is not None or not source._owned or source._closed:
+            return
+        if isinstance(error, GlideTimeoutError):
+            replaced = source._replace_half_open(key) if self._answered == answered else None
+        else:
+            replaced = source._replace_demoted() if source._is_demoted(error) else None
+        if replaced is not None:
+            source._replacing = asyncio.ensure_future(replaced)
+            source._replacing.add_done_callback(source._replaced)
 
     def _replaced(self, _: asyncio.Task[None]) -> None:
         self._replacing = None
 
-    async def _replace_client(self, key: str | bytes) -> None:
+    def _is_demoted(self, error: GlideError) -> bool:
+        return not self.is_cluster and classify(error) is READ_ONLY and time.monotonic() >= self._next_replacement
+
+    async def _replace_half_open(self, key: str | bytes) -> None:
         """Replace the client if the server replies on a new connection, and still not on the present one."""
-        if not await asyncio.to_thread(is_replying, self.config) or not await self._is_silent(key):
-            return
+        if await asyncio.to_thread(is_replying, self.config) and await self._is_silent(key):
+            old = await self._replace_client("half-open", half_open(self.config))
+            if old is not None:
+                await _end_client(old, "the connection was half-open")
+
+    async def _replace_demoted(self) -> None:
+        """Replace the client by one that is connected to the new primary, once there is one."""
+        self._next_replacement = time.monotonic() + REPLACEMENT_PAUSE_S
+        old = await self._replace_client("demoted", demoted(self.config))
+        if old is not None:
+            try:  # the replies under way will come: the server rejects the calls
+                pending: list[asyncio.Future[Any]] = list(old._pending_futures.values())
+                if pending:
+                    await asyncio.wait(pending, timeout=self._timeout_s)
+            finally:
+                await _end_client(old, "the server became a replica")
+
+    async def _replace_client(self, reason: str, report: str) -> Any:
+        """Connect another client for this transport and those that share it; return the old one, or None on failure."""
         try:
             client: Any = await create_async(self.config)
         except GlideMQError as error:
-            _log.debug("replacing a half-open connection failed: %s", error)
-            return
+            _log.debug("replacing a client (%s) failed: %s", reason, error)
+            return None
         if self._closed:
             await client.close()
-            return
+            return None
         old = self._client
         for each in (self, *self._sharing):
             each._client = client
         self._tick_marks.clear()
         self.interruptions.record()
-        self.interruptions.count("half-open")
-        _log.warning("%s", half_open(self.config))
-        pending = list(old._pending_futures.values())
-        old._pending_futures.clear()
-        for future in pending:
-            _fail(future, GlideTimeoutError("the connection was half-open"))
-        await old.close()
+        self.interruptions.count(reason)
+        _log.warning("%s", report)
+        return old
 
     async def _is_silent(self, key: str | bytes) -> bool:
         """Return whether a trivial command for the key's node has no reply."""
@@ -565,6 +606,15 @@ def _overdue_ticks(config: GlideConfig) -> int:
 def _fail(future: Any, error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+async def _end_client(client: Any, reason: str) -> None:
+    """Close a client of GLIDE; calls without a reply fail as after a timeout."""
+    pending = list(client._pending_futures.values())
+    client._pending_futures.clear()
+    for future in pending:
+        _fail(future, GlideTimeoutError(reason))
+    await client.close()
 
 
 _SHORT = 2_048

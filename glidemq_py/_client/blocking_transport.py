@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from glide_shared.exceptions import GlideError
@@ -12,9 +12,16 @@ from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 from glidemq_py._client.blocking_client import create_blocking, glide_sync, resolve_blocking
 from glidemq_py._client.call_retry import CallRetry, classify, not_read, translate
 from glidemq_py._client.connect import BlockingGlideClient
-from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, half_open, is_replying
+from glidemq_py._client.connect_errors import (
+    LAST_CHANCE_MS,
+    REPLACEMENT_PAUSE_S,
+    GlideConfig,
+    demoted,
+    half_open,
+    is_replying,
+)
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, Interruptions
+from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, READ_ONLY, Interruptions
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.server_check import check_blocking
@@ -64,6 +71,8 @@ class ThreadTransport:
         self._answered = 0
         """Number of calls that had a reply."""
         self._replacing = new_lock()
+        self._next_replacement = 0.0
+        """Earliest time of the next search for another primary, by ``time.monotonic``."""
         self._retired: list[Any] = []
         """Replaced clients that other threads may still use."""
         call_in_child(self)
@@ -117,7 +126,7 @@ class ThreadTransport:
             try:
                 return call.read(self._run(call))
             except GlideError as error:
-                self._check_silence(error, answered, call.key)
+                self._check_client(error, answered, call.key)
                 return call.read(self._recover(call, error, started))
         finally:
             self._leave()
@@ -144,13 +153,14 @@ class ThreadTransport:
                 replies = self._client.exec(batch, raise_on_error=False)
                 self._answered += 1
             except GlideError as error:
-                self._check_silence(error, answered, calls[0].key)
+                self._check_client(error, answered, calls[0].key)
                 replies = [error] * len(calls)
             found: list[T] = []
             failed = False
             for call, reply in zip(calls, replies, strict=True):
                 if isinstance(reply, GlideError):
                     failed = True
+                    self._check_client(reply)
                     reply = self._recover(call, reply, started)
                 elif failed and call.repeatable:
                     found.append(self.call(call))
@@ -178,6 +188,7 @@ class ThreadTransport:
                 return self._run(call)
             except GlideError as again:
                 error = again
+                self._check_client(error)
                 if classify(error) is not FUNCTION_MISSING:
                     refused = None
 
@@ -213,6 +224,7 @@ class ThreadTransport:
             else:
                 self._client.custom_command(list(args), route)
         except GlideError as error:
+            self._check_client(error)
             failure = loading_failed(error, self.library)
             if failure is not None:
                 raise failure from error
@@ -228,7 +240,7 @@ class ThreadTransport:
                 return reply
             except GlideError as error:
                 failed = error
-                self._check_silence(error, answered, args[min(1, len(args) - 1)])
+                self._check_client(error, answered, args[min(1, len(args) - 1)])
             retry = self._retry(str(args[0]), False, started, args[1:])
             while True:
                 step = retry.after(failed)
@@ -239,6 +251,7 @@ class ThreadTransport:
                     return self._client.custom_command(words)
                 except GlideError as again:
                     failed = again
+                    self._check_client(failed)
         finally:
             self._leave()
 
@@ -258,7 +271,7 @@ class ThreadTransport:
                     self._answered += 1
                     failed = not_read(replies)
                 except GlideError as error:
-                    self._check_silence(error, answered, key)
+                    self._check_client(error, answered, key)
                     replies, failed = [], error
                 if failed is None:
                     return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
@@ -282,9 +295,10 @@ class ThreadTransport:
                 first, *others = self._client.exec(batch, raise_on_error=False, options=self._pinned(call.key, block))
                 self._answered += 1
             except GlideError as error:
-                self._check_silence(error, answered, call.key)
+                self._check_client(error, answered, call.key)
                 raise translate(error, self.library) from error
             if isinstance(first, GlideError):
+                self._check_client(first)
                 if classify(first) is not FUNCTION_MISSING:
                     raise translate(first, self.library) from first
                 self._load()
@@ -321,17 +335,35 @@ class ThreadTransport:
         """Return a separate connection to the same server, for blocking reads."""
         return ThreadTransport(self.config, self.library, interruptions=self.interruptions)
 
-    def _check_silence(self, error: GlideError, answered: int, key: str | bytes) -> None:
-        """Replace a half-open connection; see `AsyncTransport._check_silence`."""
-        silent = isinstance(error, GlideTimeoutError) and self._answered == answered and self._owned
-        if not silent or not self._replacing.acquire(blocking=False):
+    def _check_client(self, error: GlideError, answered: int | None = None, key: str | bytes = "") -> None:
+        """Replace a client that is half-open or connected to a replica; see `AsyncTransport._check_client`."""
+        if not self._owned:
+            return
+        if isinstance(error, GlideTimeoutError):
+            if self._answered == answered:
+                self._replace_client("half-open", lambda: self._answered == answered and self._is_half_open(key))
+        elif not self.is_cluster and classify(error) is READ_ONLY:
+            self._replace_client("demoted", self._may_search)
+
+    def _may_search(self) -> bool:
+        now, earliest = time.monotonic(), self._next_replacement
+        if now >= earliest:
+            self._next_replacement = now + REPLACEMENT_PAUSE_S
+        return now >= earliest
+
+    def _is_half_open(self, key: str | bytes) -> bool:
+        return is_replying(self.config) and self._is_silent(key)
+
+    def _replace_client(self, reason: str, needed: Callable[[], bool]) -> None:
+        """Connect another client, in one thread at a time and if it is still needed."""
+        if not self._replacing.acquire(blocking=False):
             return
         try:
-            if self._answered != answered or not is_replying(self.config) or not self._is_silent(key):
+            if not needed():
                 return
             client = create_blocking(self.config)
         except GlideMQError as failure:
-            _log.debug("replacing a half-open connection failed: %s", failure)
+            _log.debug("replacing a client (%s) failed: %s", reason, failure)
             return
         finally:
             self._replacing.release()
@@ -340,8 +372,8 @@ class ThreadTransport:
             self._client = client
             self._answered += 1  # calls of other threads that time out later must not replace the new client
         self.interruptions.record()
-        self.interruptions.count("half-open")
-        _log.warning("%s", half_open(self.config))
+        self.interruptions.count(reason)
+        _log.warning("%s", (half_open if reason == "half-open" else demoted)(self.config))
 
     def _is_silent(self, key: str | bytes) -> bool:
         """See `AsyncTransport._is_silent`."""

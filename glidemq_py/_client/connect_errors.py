@@ -28,8 +28,10 @@ from glidemq_py.errors import (
 
 __all__ = [
     "LAST_CHANCE_MS",
+    "REPLACEMENT_PAUSE_S",
     "GlideConfig",
     "connection_timeout_s",
+    "demoted",
     "explain",
     "half_open",
     "is_replying",
@@ -39,6 +41,8 @@ __all__ = [
 
 GlideConfig = GlideClientConfiguration | GlideClusterClientConfiguration
 
+REPLACEMENT_PAUSE_S: Final = 1.0
+"""Shortest time between two searches for another primary."""
 LAST_CHANCE_MS: Final = 500
 """Time for a connection that looks half-open to reply, while the server replies on a new one."""
 _PROBE_TIMEOUT_S: Final = 2.0
@@ -152,6 +156,11 @@ def half_open(config: GlideConfig) -> str:
         f"server {_where(config)}: no reply within the request timeout on a connection, but on a new one: "
         "replaced the half-open connection"
     )
+
+
+def demoted(config: GlideConfig) -> str:
+    """Return the log line for a client that was replaced because its server became a replica."""
+    return f"server {_where(config)}: the primary became a replica: connected to the new primary"
 
 
 def _ping(connect: Callable[[NodeAddress, float], socket.socket], address: NodeAddress, timeout: float) -> bytes:

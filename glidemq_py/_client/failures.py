@@ -42,6 +42,7 @@ __all__ = [
     "FUNCTION_MISSING",
     "LOST",
     "NOT_SENT",
+    "READ_ONLY",
     "TIMEOUT",
     "CallOutcome",
     "Failure",
@@ -92,6 +93,7 @@ def _permanent(name: str, error: type[GlideMQError], text: str = "") -> Failure:
 
 _SLOT = "the queue's hash slot is moving to another node"
 FUNCTION_MISSING: Final = _not_executed("function-missing", "the server does not have the function library")
+READ_ONLY: Final = _not_executed("read-only", "the server is a read-only replica")
 _SCRIPT = Failure("script", CallOutcome.PERMANENT, False, ScriptError, "")
 _OUT_OF_MEMORY = _permanent(
     "out-of-memory", ServerOutOfMemoryError, "the server is at its maxmemory; nothing was added"
@@ -116,7 +118,7 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "LOADING": _not_executed("loading", "the server is loading its data"),
     "BUSYLOADINGERROR": _not_executed("loading", "the server is loading its data"),
     "MASTERDOWN": _not_executed("primary-down", "the replica has lost its primary"),
-    "READONLY": _not_executed("read-only", "the server is a read-only replica"),
+    "READONLY": READ_ONLY,
     "BUSY": _not_executed("busy", "the server is busy with a script"),
     "UNBLOCKED": _not_executed("unblocked", "the server ended a blocking read: its role has changed"),
     "NOREPLICAS": _not_executed(
@@ -255,7 +257,8 @@ class Interruptions:
         """Report an interruption to the observers, but the same reason at most once per second.
 
         Args:
-            reason: Name of a row of the classification table, such as "disconnected", or "half-open".
+            reason: Name of a row of the classification table, such as "disconnected"; or, for a replaced client,
+                "half-open" or "demoted".
         """
         now = time.monotonic()
         if now - self._counted.get(reason, -_COUNT_EVERY_S) >= _COUNT_EVERY_S:

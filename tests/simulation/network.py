@@ -371,8 +371,11 @@ class SimulatedTransport(AsyncTransport):
     def for_thread(self) -> Any:
         return SimulatedTransport(self._network, self.interruptions)
 
-    async def _replace_client(self, key: str | bytes) -> None:
+    async def _replace_half_open(self, key: str | bytes) -> None:
         """A half-open connection is not simulated: lost messages are."""
+
+    async def _replace_demoted(self) -> None:
+        """The network connects to the primary: a demoted one is not simulated, the loss of its writes is."""
 
     async def close(self) -> None:
         if not self._closed:
