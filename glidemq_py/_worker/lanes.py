@@ -41,7 +41,7 @@ from glidemq_py._worker.components import (
 )
 from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.opening import connect_patiently, entered
-from glidemq_py._worker.partitions import with_partitions
+from glidemq_py._worker.partitions import turn_of, with_partitions
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
@@ -434,7 +434,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
         lifespan = entered(opening.lifespan())
         context = await lifespan.open()
         stack.push_async_callback(lifespan.close)
-    pool = SlotPool(opening.options.slots, weighted=opening.weighted)
+    pool = SlotPool(opening.options.slots, weighted=opening.weighted, turn_s=turn_of(opening.several))
     channels = wake_channels_of(transport)
 
     def lane_of(position: int, served: ServedQueue) -> Lane:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._worker.components import ServedQueue, WorkerComponents
+from glidemq_py._worker.slot_pool import TURN_S
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
-__all__ = ["with_partitions"]
+__all__ = ["turn_of", "with_partitions"]
+
+_PARTITION_TURN_S: Final = 0.05
+"""Mean turn of a partition. Their jobs are those of one queue, so larger calls are worth more than short turns."""
+
+
+def turn_of(queues: Sequence[ServedQueue]) -> float:
+    """Return the mean turn of these queues; see `slot_pool`."""
+    names = {None if queue.partition is None else queue.partition.queue_name for queue in queues}
+    return TURN_S if None in names or len(names) > 1 else _PARTITION_TURN_S
 
 
 def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:

@@ -2,12 +2,16 @@
 
 Each queue has a fetch engine. They share the number of free slots. A list of queues is a strict order: a queue fetches
 only while no earlier one has ready jobs. Weights share the slots by weighted fair queuing: each requested job advances
-the virtual time of its queue by 1 / weight, and each free slot is for the queue that is furthest behind. That may be a
-queue that has a call in flight: the slot then stays free until its reply, or short jobs would ignore the weights.
+the virtual time of its queue by 1 / weight, and each free slot is for the queue that is furthest behind.
 
-If jobs are so short that all slots are free again within 12 ms, dealing single slots would make many small calls. All
-free slots then go to one queue, until it is ahead of the one that is furthest behind by the jobs that the worker
-completes in `LEAD_S`. So calls are as large as those of a worker of one queue.
+If jobs end in all slots within `TURNED_OVER_S`, dealing single slots would make many small calls. Queues then take
+turns: one gets all free slots, for as many jobs as the worker completes in the time of a turn. Its calls report and
+fetch at the same time, so they are as large as those of a worker of one queue. The next turn is that of the queue that
+is furthest behind. A queue that was empty does not wait for a turn: its first call gets its share of the slots.
+
+A slot may be kept free for a queue whose calls are in flight, or short jobs would ignore the weights and every reply
+would be followed by small calls of other queues. That ends with the reply, or when the reply is late: then the others
+use the slot.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nsmallest
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from glidemq_py._core.calls.working import ExchangeFlags
@@ -35,10 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["PooledEngine", "PooledFetchLoop", "SlotPool"]
 
 
-LEAD_S: Final = 0.025
-"""How far a queue may be ahead of the others: by the jobs that the worker completes in so many seconds."""
-_SHORT: Final = 2
-"""Number of times that all slots become free in `LEAD_S` if jobs are short."""
+TURN_S: Final = 0.0125
+"""Mean turn of up to `TURNS` queues, unless calls are slow. Turns of more queues are shorter."""
+TURNS: Final = 8
+_TURN_CALLS: Final = 4
+"""A turn is at least so many times as long as a call, as it begins and ends with small calls."""
+TURNED_OVER_S: Final = 0.25
+"""Queues take turns if jobs end in all slots within this time."""
+_WINDOW_S: Final = 0.025
+"""Time over which ended jobs are counted."""
+_LATE_S: Final = 0.02
+"""Time without a reply, at least, after which other queues use the slots that are kept free for a queue."""
+_LATE_CALLS: Final = 4
+"""A reply is late after so many times the usual time."""
 _PUMPED_AT_ONCE: Final = 16
 """Maximum number of queues that begin a call in one step."""
 _SAME_TIME: Final = 1e-6
@@ -51,19 +63,34 @@ class SlotPool:
     Args:
         slots: Maximum number of running jobs.
         weighted: True to share the slots by weight; False for strict order.
+        turn_s: Mean turn of a queue.
     """
 
-    def __init__(self, slots: int, *, weighted: bool) -> None:
+    def __init__(self, slots: int, *, weighted: bool, turn_s: float = TURN_S) -> None:
         self.slots = slots
         self.free = slots
         self.weighted = weighted
+        self._turn_s = turn_s
         self.ready: dict[PooledEngine, Callable[[], None]] = {}
         """The engines whose queues may have ready jobs, each with the function that makes its next calls."""
+        self._new: dict[PooledEngine, None] = {}
+        """Those whose queues were empty before, and that have not requested jobs since."""
+        self.now = 0.0
+        """The time of the last event."""
+        self.kept_free = False
+        """True if `pump` left slots free for a queue whose calls are in flight."""
+        self.waits_for_late = False
+        """True while a timer runs that calls `pump` when a reply is late."""
         self._time = 0.0
         """Virtual time of the worker: no queue that could fetch so far is further behind."""
-        self._lead = 0.0
-        self._leader: PooledEngine | None = None
-        """The queue that has fetched last."""
+        self._turn: PooledEngine | None = None
+        """The queue whose turn it is, or was last."""
+        self._in_turn = 0
+        """Number of jobs that it has requested in its turn."""
+        self._rate = 0.0
+        """Jobs that the worker completes per second."""
+        self._call_s = 0.0
+        """Usual time from a call to its reply."""
         self._ended = 0
         self._since: float | None = None
 
@@ -76,23 +103,40 @@ class SlotPool:
         """Register an engine whose queue may have ready jobs."""
         if engine not in self.ready:
             self.ready[engine] = pump
-            self._leader = None
+            self._new[engine] = None
+
+    def left(self, engine: PooledEngine) -> None:
+        """Remove an engine whose queue has no ready jobs, or cannot be used."""
+        self.ready.pop(engine, None)
+        self._new.pop(engine, None)
 
     def jobs_ended(self, count: int, now: float) -> None:
-        """Count the jobs that have ended, to know how many the worker completes in `LEAD_S`."""
+        """Count the jobs that have ended, to know how many the worker completes per second."""
+        self.now = now
         self._ended += count
         if self._since is None:
             self._since = now
-        elif now - self._since >= LEAD_S:
-            jobs = self._ended * LEAD_S / (now - self._since)
-            self._lead = jobs if jobs >= _SHORT * self.slots else 0.0
+        elif now - self._since >= _WINDOW_S:
+            self._rate = self._ended / (now - self._since)
             self._ended, self._since = 0, now
+
+    def replied(self, seconds: float, now: float) -> None:
+        """Note how long a call took."""
+        self.now = now
+        self._call_s += (seconds - self._call_s) / 8 if self._call_s else seconds
 
     def charge(self, engine: PooledEngine, count: int) -> None:
         """Charge an engine with the jobs that it requests; a negative number refunds those that were not found."""
-        if count > 0:
-            self._leader = engine
         engine.virtual_time += count / engine.weight
+        if engine is self._turn:
+            self._in_turn += count
+        if count > 0:
+            self._new.pop(engine, None)
+
+    @property
+    def late_s(self) -> float:
+        """Time without a reply after which other queues use the slots that are kept free for a queue."""
+        return max(_LATE_S, _LATE_CALLS * self._call_s)
 
     @property
     def is_full(self) -> bool:
@@ -106,30 +150,85 @@ class SlotPool:
         if not self.weighted:
             position = engine.position
             return 0 if any(each.position < position and each.may_request for each in self.ready) else self.free
-        able = self._able()
-        if self._lead:
-            return self.free if self._first(able) is engine else 0
-        return self._weighted_share(engine, able)
+        return self._grant(engine, self._able())
 
     def _able(self) -> list[PooledEngine]:
         """Return the engines that can fetch now. Time in which one could not gives it no precedence."""
         able = [each for each in self.ready if each.may_request]
-        if able:
-            self._time = max(self._time, min(each.virtual_time for each in able))
+        if not able:
+            return able
+        lowest = min([each.virtual_time for each in able])
+        if lowest >= self._time:
+            self._time = lowest
+        else:
             for each in able:
                 each.virtual_time = max(each.virtual_time, self._time)
-        return able
+        earliest = self.now - self.late_s
+        return [each for each in able if (since := each.unanswered_since) is None or since >= earliest] or able
 
-    def _first(self, able: Sequence[PooledEngine]) -> PooledEngine | None:
-        """Return the engine that gets all free slots: the last one while its lead allows, else the furthest behind."""
-        if not able:
+    def _grant(self, engine: PooledEngine, able: Sequence[PooledEngine]) -> int:
+        if engine not in able:
+            return 0
+        return self._grant_in_turn(engine, able) if self._takes_turns else self._weighted_share(engine, able)
+
+    # -- turns --------------------------------------------------------------------------------------------
+
+    @property
+    def _takes_turns(self) -> bool:
+        return self._rate * TURNED_OVER_S >= self.slots
+
+    def _grant_in_turn(self, engine: PooledEngine, able: Sequence[PooledEngine]) -> int:
+        """Return how many jobs an engine may request while the queues take turns."""
+        first = self._whose_turn(able)
+        free = self.free
+        new = self._new_ones(first, able)
+        weights = sum([each.weight for each in able]) if new else 0
+        for each in new:
+            share = min(free, max(1, int(self.slots * each.weight / weights)))
+            if each is engine:
+                return share
+            free -= share
+        if engine is first or engine is self._substitute(first, able, free):
+            return free
+        if len(engine.finished) < engine.second_at:
+            return 0
+        # It is about to report as many results as a call of its own turn has: fetching with them saves a call.
+        lead = (engine.virtual_time - min([each.virtual_time for each in able])) * engine.weight
+        return free if lead < self._turn_of(engine, able) else 0
+
+    def _turn_of(self, engine: PooledEngine, able: Sequence[PooledEngine]) -> float:
+        """Return the number of jobs in a turn of the engine."""
+        count, weights = len(able), sum([each.weight for each in able])
+        round_s = max(self._turn_s, _TURN_CALLS * self._call_s) * min(count, TURNS)
+        return self._rate * round_s * engine.weight / weights
+
+    def _whose_turn(self, able: Sequence[PooledEngine]) -> PooledEngine:
+        turn = self._turn
+        if turn is not None and turn in able and self._in_turn < self._turn_of(turn, able):
+            return turn
+        self._turn, self._in_turn = min(able, key=_by_time), 0
+        return self._turn
+
+    def _new_ones(self, first: PooledEngine, able: Sequence[PooledEngine]) -> list[PooledEngine]:
+        """Return the engines that need not wait for their turn: their queues were empty, and they are not ahead."""
+        if not self._new:
+            return []
+        latest = first.virtual_time
+        new = (each for each in self._new if each is not first and each.virtual_time <= latest)
+        return sorted((each for each in new if each.may_call and each in able), key=_by_time)
+
+    def _substitute(self, first: PooledEngine, able: Sequence[PooledEngine], free: int) -> PooledEngine | None:
+        """Return the engine that uses the free slots while the one whose turn it is waits for replies, or None.
+
+        Small calls wait as well: few slots are kept free until the reply.
+        """
+        if first.would_call_for(free) or (free < first.max_want and first.calls_in_flight):
             return None
-        first, leader = min(able, key=_by_time), self._leader
-        if leader is not None and leader.may_request:
-            lead = self._lead / sum(each.weight for each in able)
-            if leader.virtual_time - first.virtual_time <= lead:
-                return leader
-        return first
+        others = [each for each in able if each is not first and each.may_call]
+        found = min(others, key=_by_time, default=None)
+        return None if found is None or free < found.max_want else found
+
+    # -- single slots -------------------------------------------------------------------------------------
 
     def _weighted_share(self, engine: PooledEngine, able: Sequence[PooledEngine]) -> int:
         """Deal the free slots one by one to the queue that is furthest behind; return how many this one gets."""
@@ -152,24 +251,40 @@ class SlotPool:
 
     def pump(self, caller: PooledEngine | None = None) -> None:
         """Let the other queues fetch: a slot may be free, or a queue has no more ready jobs."""
+        self.kept_free = False
         if self.free <= 0 or not self.ready:
             return
-        able = (each for each in self.ready if each is not caller and each.may_call)
-        if self.weighted and self._lead:
-            next_one = self._first(self._able())
-            chosen = [each for each in (next_one,) if each is not None and each is not caller and each.would_call]
-        elif self.weighted:
-            first = nsmallest(min(self.free, _PUMPED_AT_ONCE), able, key=_by_time)
-            chosen = [each for each in first if each.would_call]
-        else:
-            in_order = sorted(able, key=lambda each: each.position)
-            chosen = list(islice((each for each in in_order if each.would_call), 1))
-        for engine in chosen:
-            self.ready[engine]()
+        if not self.weighted:
+            in_order = sorted((each for each in self.ready if each.may_call), key=_by_position)
+            for engine in in_order:
+                if engine is not caller and engine.would_call_for(self.grant(engine)):
+                    self.ready[engine]()
+                    break
+            return
+        able = self._able()
+        called = False
+        for engine in self._next(able):
+            if engine is not caller and engine.would_call_for(self._grant(engine, able)):
+                called = True
+                self.ready[engine]()
+        self.kept_free = not called and any(each.calls_in_flight for each in able)
+
+    def _next(self, able: Sequence[PooledEngine]) -> list[PooledEngine]:
+        """Return the engines that may get free slots, those that precede first."""
+        if not able or not self._takes_turns:
+            return nsmallest(min(self.free, _PUMPED_AT_ONCE), (each for each in able if each.may_call), key=_by_time)
+        first = self._whose_turn(able)
+        chosen = [*self._new_ones(first, able)[:_PUMPED_AT_ONCE], first]
+        substitute = self._substitute(first, able, self.free)
+        return chosen if substitute is None else [*chosen, substitute]
 
 
 def _by_time(engine: PooledEngine) -> tuple[float, int]:
     return engine.virtual_time, engine.position
+
+
+def _by_position(engine: PooledEngine) -> int:
+    return engine.position
 
 
 def _slots_before(rivals: Sequence[tuple[float, int, bool]], time: float, limit: int) -> int:
@@ -239,27 +354,36 @@ class PooledEngine(FetchEngine):
     def jobs_may_be_ready(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._may_be_ready = value
         if not value:
-            self._pool.ready.pop(self, None)
+            self._pool.left(self)
         elif self._pump is not None:
             self._pool.entered(self, self._pump)
 
     @property
     def may_request(self) -> bool:
         """True unless this queue cannot fetch now: it is paused, rate limited, or its last call failed."""
-        return self._may_be_ready and self.may_fetch and self.step is None and not self.disconnected
+        if not self._may_be_ready or not self.accepting or self.step is not None:
+            return False
+        return not self.throttle.holding and not self.disconnected
 
     @property
     def may_call(self) -> bool:
         """True if this queue can fetch now, and another call of it may be in flight."""
         return self.may_request and self.calls_in_flight < self.max_calls
 
-    @property
-    def would_call(self) -> bool:
-        """True if `next_call` returns a call. Two queues that make none would pump each other forever."""
-        wanted, finished = self._pool.grant(self), len(self.finished)
+    def would_call_for(self, slots: int) -> bool:
+        """Return True if `next_call` returns a call when the pool grants this number of slots.
+
+        Two queues that make none would pump each other forever.
+        """
+        finished = len(self.finished)
         if self.calls_in_flight == 0:
-            return wanted > 0 or finished > 0 or self._promote
-        return max(wanted, finished) >= self._second_at
+            return slots > 0 or finished > 0 or self._promote
+        return self.calls_in_flight < self.max_calls and max(slots, finished) >= self._second_at
+
+    @property
+    def second_at(self) -> int:
+        """Number of jobs or results that are worth a second call."""
+        return self._second_at
 
     def next_call(self, now: float) -> Call | None:
         """See `FetchEngine.next_call`; within the slots that the pool grants."""
@@ -268,6 +392,8 @@ class PooledEngine(FetchEngine):
         pool = self._pool
         if pool.weighted:
             pool.jobs_ended(0, now)
+        if self.calls_in_flight and max(pool.free, len(self.finished)) < self._second_at:
+            return None
         withheld = pool.free - pool.grant(self)
         pool.free -= withheld
         try:
@@ -284,6 +410,8 @@ class PooledEngine(FetchEngine):
     def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:
         """See `FetchEngine.replied`."""
         fetched = list(runs)
+        if self.unanswered_since is not None:
+            self._pool.replied(now - self.unanswered_since, now)
         if call.want:
             self._pool.charge(self, len(fetched) - call.want)
         return super().replied(call, fetched, flags, exhausted, now)
@@ -301,7 +429,7 @@ class PooledEngine(FetchEngine):
     def disconnect(self) -> None:
         """See `FetchEngine.disconnect`."""
         super().disconnect()
-        self._pool.ready.pop(self, None)
+        self._pool.left(self)
 
 
 class PooledFetchLoop(FetchLoop):
@@ -339,7 +467,20 @@ class PooledFetchLoop(FetchLoop):
 
     def _pump(self, now: float | None = None) -> None:
         super()._pump(now)
-        self.pool.pump(self.engine)
+        self._pump_others(self.engine)
+
+    def _pump_others(self, caller: PooledEngine | None) -> None:
+        pool = self.pool
+        pool.pump(caller)
+        if pool.kept_free and not pool.waits_for_late:
+            pool.waits_for_late = True
+            self._loop.call_later(pool.late_s, self._on_late, context=self._context_vars)
+
+    def _on_late(self) -> None:
+        """Let other queues use the slots that are kept free if a reply is late."""
+        self.pool.waits_for_late = False
+        self.pool.now = self._loop.time()
+        self._pump_others(None)
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         if call.want and reply.flags & ExchangeFlags.FEWER:
@@ -347,7 +488,7 @@ class PooledFetchLoop(FetchLoop):
         if runs and self.started is not None:
             self.started()
         super()._replied(call, reply, runs)
-        self.pool.pump(self.engine)
+        self._pump_others(self.engine)
 
     def pause(self) -> None:
         """See `FetchLoop.pause`."""

@@ -134,7 +134,7 @@ async def test_weights_share_the_slots(url: str, names: list[str]):
     await worker.start()
     await worker.drain()
     assert len(ran) == 600
-    shares = Counter(ran[:200])  # 120, 60, 20, but a queue may be 25 ms ahead, which is more jobs on a busy machine
+    shares = Counter(ran[:200])  # 120, 60, 20, but a queue may be a turn ahead, which is more jobs on a busy machine
     assert 90 <= shares[a] <= 150
     assert 35 <= shares[b] <= 90
     assert 8 <= shares[c] <= 40
@@ -142,7 +142,7 @@ async def test_weights_share_the_slots(url: str, names: list[str]):
 
 @pytest.mark.parametrize(("concurrency", "jobs"), [(4, 400), (50, 10_000)])
 async def test_weights_share_several_slots(url: str, names: list[str], concurrency: int, jobs: int):
-    """A queue may be 25 ms of work ahead, which is several hundred of these jobs with 50 slots."""
+    """A queue may be a turn ahead, which is several hundred of these jobs with 50 slots."""
     ran: list[str] = []
 
     async def handle(job: Job) -> None:

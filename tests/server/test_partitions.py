@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
-from glidemq_py.testing import RespClient
+from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder, with_timeout
 
 
@@ -352,6 +354,35 @@ async def test_a_worker_serves_all_partitions_and_returns_results(url: str, queu
             assert (await queue.get_job_logs(job.id)).logs == [f"{queue_name} {job.id}"]
         (info,) = await queue.get_workers()
         assert info.id == worker.consumer
+
+
+async def test_calls_are_as_large_as_those_of_a_plain_queue(private_server: Callable[..., ServerProcess]):
+    """Each call for few jobs costs the server more per job: 2.5 times as much with the slots dealt one by one."""
+    jobs, left, done = 10_000, 0, asyncio.Event()
+
+    async def handle(_: Job) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    server, calls = private_server(), dict[str, int]()
+    with server.client() as resp:
+        for name, partitions in (("plain", None), ("parted", 8)):
+            left = jobs
+            done.clear()
+            async with Queue(name, server.url, partitions=partitions) as queue:
+                await queue.add_bulk([("n", None)] * jobs)
+            resp.execute("CONFIG", "RESETSTAT")
+            workers = [Worker(name, handle, server.url, concurrency=50) for _ in range(3)]
+            await asyncio.gather(*(worker.start() for worker in workers))
+            await with_timeout(done.wait(), 60)
+            found = re.search(r"cmdstat_fcall:calls=(\d+)", str(resp.execute("INFO", "commandstats")))
+            await asyncio.gather(*(worker.close() for worker in workers))
+            assert found is not None
+            calls[name] = int(found[1])
+    # Each of 24 lanes makes some calls before and after.
+    assert calls["parted"] <= 2 * calls["plain"] + 240, calls
 
 
 async def test_jobs_of_a_key_run_in_order_with_several_workers(url: str, queue_name: str):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_py._worker.fetch_calls import Exchange, Failure
-from glidemq_py._worker.slot_pool import LEAD_S, PooledEngine, SlotPool
+from glidemq_py._worker.slot_pool import TURN_S, TURNS, PooledEngine, SlotPool
 
 
 def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:
@@ -47,9 +47,9 @@ def call(engine: PooledEngine) -> Exchange:
     return found
 
 
-def reply(engine: PooledEngine, exchange: Exchange, jobs: int, flags: int = 0) -> list[Any]:
+def reply(engine: PooledEngine, exchange: Exchange, jobs: int, flags: int = 0, now: float = 0.0) -> list[Any]:
     runs = [cast("Any", FakeRun()) for _ in range(jobs)]
-    engine.replied(exchange, runs, flags, bool(flags), 0.0)
+    engine.replied(exchange, runs, flags, bool(flags), now)
     return runs
 
 
@@ -190,7 +190,7 @@ class Simulation:
             total, weights = self.fetched.total(), self._weights
             off = (abs(self.fetched[i] - total * weight / sum(weights)) for i, weight in enumerate(weights))
             self.furthest = max(self.furthest, *off)
-        for run in reply(engine, found, count, flags=2 if count < found.want else 0):
+        for run in reply(engine, found, count, 2 if count < found.want else 0, self._now):
             self._after(self._job, partial(self._ended, engine, run))
         self._after(0.0, partial(self._pump_all, engine))
         self.pool.pump(engine)
@@ -235,19 +235,107 @@ CALL_S = 0.001
     weights=st.lists(st.integers(1, 20), min_size=2, max_size=6),
     job=st.sampled_from([0.000_01, 0.000_5, 0.002, 0.02, 0.2]),
 )
-def test_shares_hold_within_the_lead_and_no_queue_starves(slots: int, weights: list[int], job: float) -> None:
+def test_shares_hold_within_a_round_and_no_queue_starves(slots: int, weights: list[int], job: float) -> None:
     simulation = Simulation(slots, weights, job=job, call=CALL_S)
     jobs = 1_500
     shares = simulation.run(jobs)
     rate = jobs / simulation._now
-    # What the worker completes in the lead, and twice what one call fetches: that may go beyond it.
-    bound = 2 * LEAD_S * rate + 2 * simulation.engines[0].max_want + sum(weights) / min(weights) + 2
+    # What the worker completes in a round, and two calls per queue: those may go beyond a turn.
+    total, two_calls = sum(weights), 2 * simulation.engines[0].max_want
+    in_round = TURN_S * min(TURNS, len(weights)) * rate
+    bound = 2 * in_round + two_calls * len(weights) + total / min(weights) + 2
     assert simulation.furthest <= bound
-    # The time in which the others get the jobs that this queue is ahead, and their share of one of its jobs.
+    # The time in which the others get their share of what this queue had in its turn, and two calls of each.
     for at, weight in enumerate(weights):
-        behind = (bound + sum(weights) / weight) / rate
+        behind = (in_round + two_calls * total / weight + two_calls * len(weights)) / rate
         assert simulation.longest_wait[at] <= 2 * (behind + 2 * CALL_S + 2 * job)
     assert sum(shares) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("call", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("job", [0.000_01, 0.005])
+def test_calls_stay_large_with_many_queues_and_slow_calls(job: float, call: float) -> None:
+    several = Simulation(50, [1] * 8, job=job, call=call)
+    single = Simulation(50, [1], job=job, call=call)
+    for each in (several, single):
+        each.run(20_000)
+    assert several.calls <= 2.1 * single.calls
+    assert several._now <= 1.2 * single._now
+
+
+def in_turns(slots: int, queues: int) -> tuple[SlotPool, list[PooledEngine]]:
+    """Return engines whose worker completes short jobs, so that they take turns."""
+    pool, made = engines(slots, [1] * queues, weighted=True)
+    pool.jobs_ended(0, -1.0)
+    pool.jobs_ended(100 * slots, 0.0)
+    return pool, made
+
+
+def test_queue_whose_turn_it_is_gets_all_slots() -> None:
+    _, (first, *others) = in_turns(50, 8)
+    for each in (first, *others):
+        reply(each, call(each), 0)
+    wanted = [call(first).want, call(first).want]
+    assert wanted == [25, 25]
+    assert all(each.next_call(0.0) is None for each in others)
+
+
+def test_next_turn_begins_after_as_many_jobs_as_the_worker_completes_in_a_turn() -> None:
+    pool, made = in_turns(10, 3)
+    for each in made:
+        reply(each, call(each), 0)
+    pool.jobs_ended(3_900, 1.0)
+    order: list[int] = []
+    while len(order) < 60:
+        at, asked = next((at, found) for at, engine in enumerate(made) if (found := engine.next_call(1.0)) is not None)
+        assert isinstance(asked, Exchange)
+        order.append(at)
+        for run in reply(made[at], asked, asked.want, now=1.0):
+            made[at].free_slot(run)
+    # 3,900 jobs per second are 49 jobs per turn, 5 per call.
+    assert order == ([0] * 10 + [1] * 10 + [2] * 10) * 2
+
+
+def test_queue_that_was_empty_gets_its_share_during_the_turn_of_another() -> None:
+    pool, (busy, idle) = in_turns(10, 2)
+    reply(idle, call(idle), 0, flags=2)
+    reply(busy, call(busy), 0)
+    idle.wake()
+    assert call(busy).want == 5  # the rest is kept for the other
+    assert call(idle).want == 5
+    assert pool.free == 0
+
+
+def test_report_of_many_results_fetches_for_its_own_queue() -> None:
+    _, (first, second) = in_turns(50, 2)
+    for each in (first, second):
+        reply(each, call(each), 0)
+    old = reply(first, call(first), 25)
+    call(first)
+    assert first.next_call(0.0) is None
+    second.running.update(old)
+    first.running.clear()
+    for run in old:
+        second.job_ended(cast("Any", FakeResult(run)))
+    asked = call(second)
+    assert (len(asked.batch), asked.want) == (25, 25)
+
+
+@pytest.mark.parametrize("short_jobs", [True, False])
+def test_slots_are_not_kept_for_a_queue_whose_reply_is_late(short_jobs: bool) -> None:
+    pool, (hung, other) = in_turns(4, 2) if short_jobs else engines(4, [1, 1], weighted=True)
+    for each in (hung, other):
+        reply(each, call(each), 0)
+    pool.charge(other, 2)  # so the next slot is for the first queue
+    pool.free = 1
+    assert call(hung).want == 1
+    pool.free = 1
+    assert (other.next_call(0.0), pool.kept_free) == (None, False)
+    pool.pump()
+    assert pool.kept_free
+    found = other.next_call(pool.late_s + 0.001)
+    assert isinstance(found, Exchange)
+    assert found.want == 1
 
 
 @settings(deadline=None, max_examples=40)
