@@ -57,7 +57,7 @@ _OF_A_JOB = re.compile(r"(?:job|log|deps|depvals|parents|jstream|signals):(?P<id
 _KEY = re.compile(r"(?P<base>[^{]*\{[^}]*\}):(?P<rest>.+)", re.DOTALL)
 
 
-_QUEUE_LIST = re.compile(r":queues:\d+$|:gateway:queues$|:audit$")
+_QUEUE_LIST = re.compile(r":queues:\d+$|:gateway:queues$|:audit$|:bulk$|:bulk:[0-9a-f]{16}(:lock)?$")
 
 
 class KeyLeaks:

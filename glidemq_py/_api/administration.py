@@ -6,7 +6,7 @@ interrupted operation is continued by calling it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 from glidemq_py._core.calls import administration
@@ -152,13 +152,18 @@ async def drain(self: ConnectedQueue, *, delayed: bool = False) -> int:
         The number of deleted jobs.
     """
     check_bool("delayed", delayed)
-    link = await self._connected()
-    deleted, cursor = 0, ""
+    return sum([number async for number, _ in drain_in_pieces(await self._connected(), delayed)])
+
+
+async def drain_in_pieces(link: QueueLink, delayed: bool, position: str = "") -> AsyncGenerator[tuple[int, str]]:
+    """Delete the jobs that are ready to run, a hundred per call. Yield their number, and where to continue."""
+    deleted, cursor = 0, position
     while True:
         piece = await link.transport.call(administration.drain(link.keys.meta, delayed, cursor, _PIECE, deleted))
         deleted, cursor = deleted + piece.deleted, piece.cursor
+        yield piece.deleted, cursor
         if not cursor:
-            return deleted
+            return
 
 
 async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, state: str = "completed") -> list[str]:
@@ -214,13 +219,21 @@ async def promote_jobs(self: ConnectedQueue, count: int = 0, *, name: str | None
     want = check_int("count", count, 0, 2**53)
     only = "" if name is None else validate_job_name(name)
     link = await self._connected()
-    promoted, cursor = 0, ""
+    return sum([number async for number, _ in promote_in_pieces(link, only, want=want)])
+
+
+async def promote_in_pieces(
+    link: QueueLink, name: str, position: str = "", *, want: int = 0
+) -> AsyncGenerator[tuple[int, str]]:
+    """Promote delayed jobs, a hundred per call. Yield their number, and where to continue ('' = end)."""
+    promoted, cursor = 0, position
     while True:
-        call = administration.promote_jobs(link.keys.meta, _PIECE, want and want - promoted, cursor, only)
+        call = administration.promote_jobs(link.keys.meta, _PIECE, want and want - promoted, cursor, name)
         piece = await link.transport.call(call)
         promoted, cursor = promoted + piece.promoted, piece.cursor
+        yield piece.promoted, cursor
         if not cursor:
-            return promoted
+            return
 
 
 async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:

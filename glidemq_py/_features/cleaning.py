@@ -5,7 +5,7 @@ The server's side is in lua/features/retention; completed and failed jobs have a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from glidemq_py._core.calls import administration
@@ -50,9 +50,7 @@ async def clean_unfinished(link: QueueLink, state: JobState, grace: int, limit: 
     return deleted
 
 
-async def delete_jobs(
-    link: QueueLink, ids: Sequence[str], state: str | None, progress: Callable[[int], None]
-) -> list[str]:
+async def delete_jobs(link: QueueLink, ids: Sequence[str], state: str | None) -> list[str]:
     """Delete these jobs if they are in a state (None: in any), a hundred per call; return the ids of those deleted."""
     seconds, microseconds = await link.transport.command("TIME")
     before = int(seconds) * 1000 + int(microseconds) // 1000
@@ -63,5 +61,4 @@ async def delete_jobs(
         deleted += await link.transport.call(
             administration.clean_jobs(link.keys.meta, piece, allowed, before, len(deleted), is_last)
         )
-        progress(len(deleted))
     return deleted

@@ -7,7 +7,7 @@ The server's side is in lua/features/revoke.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from glidemq_py._client.transport import JobTransport
@@ -39,16 +39,13 @@ async def revoke_job(
     return outcome
 
 
-async def revoke_jobs(
-    link: QueueLink, ids: Sequence[str], states: str | Iterable[str] | None, progress: Callable[[int], None]
-) -> list[str]:
+async def revoke_jobs(link: QueueLink, ids: Sequence[str], states: str | Iterable[str] | None = None) -> list[str]:
     """Cancel these jobs if they are in one of the states, a hundred per call.
 
     Args:
         link: the queue.
         ids: ids of the jobs.
         states: as in `revoke_job`.
-        progress: called with the number of jobs processed so far.
 
     Returns:
         For each id "revoked", "flagged", "not_found", the state of the job if it is none of ``states``, or "error" if
@@ -58,7 +55,6 @@ async def revoke_jobs(
     while len(outcomes) < len(ids):
         piece = ids[len(outcomes) : len(outcomes) + _PIECE]
         outcomes += await link.transport.call(administration.revoke_jobs(link.keys.meta, piece, allowed))
-        progress(len(outcomes))
     return outcomes
 
 

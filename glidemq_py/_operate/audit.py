@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from glidemq_py._core import json_text as json
-from glidemq_py._operate.actions import Action, ActionResult, Progress, perform
+from glidemq_py._operate.action import Action, ActionResult, Progress, perform
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import as_json
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["AuditEntry", "audit_key", "perform_audited", "read_audit"]
+__all__ = ["AuditEntry", "audit_key", "perform_audited", "read_audit", "write_audit"]
 
 _KEPT: Final = 10_000
 _TEXT: Final = 1_000
@@ -72,21 +72,24 @@ async def perform_audited(
     names = [each.name for each in fields(action) if each.name != "queue"]
     given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
     detail = json.dumps(hide(given))[:_TEXT]
-    begun = await _write(operator, action, user, detail, "begun")
+    begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
     try:
         result = await perform(operator, action, progress)
     except (GlideMQError, ValueError, TypeError) as error:
-        await _write(operator, action, user, detail, f"rejected: {error}", begun)
+        await write_audit(operator, action.kind, action.queue, user, detail, f"rejected: {error}", begun)
         raise
-    await _write(operator, action, user, detail, f"done {result.done}", begun)
+    await write_audit(operator, action.kind, action.queue, user, detail, f"done {result.done}", begun)
     return result
 
 
-async def _write(operator: Operator, action: Action, user: str, detail: str, result: str, begun: str = "") -> str:
+async def write_audit(
+    operator: Operator, kind: str, queue: str, user: str, detail: str, result: str, begun: str = ""
+) -> str:
+    """Add an entry and return its id; ``begun``: id of the entry that began the change."""
     transport = await operator.transport()
     entry = await transport.command(
-        "XADD", audit_key(operator.prefix), "MAXLEN", "~", str(_KEPT), "*", "user", user, "action", action.kind,
-        "queue", action.queue, "detail", detail, "result", result[:_TEXT], "of", begun,
+        "XADD", audit_key(operator.prefix), "MAXLEN", "~", str(_KEPT), "*", "user", user, "action", kind,
+        "queue", queue, "detail", detail, "result", result[:_TEXT], "of", begun,
     )  # fmt: skip
     return _text(entry)
 

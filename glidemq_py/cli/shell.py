@@ -255,15 +255,36 @@ class Shell:
         sys.stdout.flush()
 
     @contextmanager
-    def working(self, text: str) -> Generator[Callable[[int], None]]:
-        """Show on a terminal that something takes long; yields a function that shows the number of jobs done."""
-        if self.json or not sys.stderr.isatty():
+    def working(self, text: str, total: int | None = None) -> Generator[Callable[[int], None]]:
+        """Show on a terminal that something takes long; yields a function that shows the number of jobs done.
+
+        With a ``total``, it is a bar with the time that is left.
+        """
+        if not self.shows_progress:
             yield lambda done: None
             return
         from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
 
-        with Console(stderr=True).status(escape_control(text)) as status:
-            yield lambda done: status.update(f"{escape_control(text)} {done:,}")
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) if total else (MofNCompleteColumn(),)
+        column = Column(no_wrap=True, overflow="ellipsis", max_width=48)
+        label = TextColumn("{task.description}", markup=False, table_column=column)
+        with Progress(SpinnerColumn(), label, *columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(escape_control(text), total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+    @property
+    def shows_progress(self) -> bool:
+        """True if `working` shows anything: messages go to a terminal."""
+        return not self.json and sys.stderr.isatty()
 
     # -- ends ---------------------------------------------------------------------------------------------
 
@@ -296,16 +317,29 @@ class Shell:
             yes: do not ask.
             dry_run: only report the number of changes.
         """
-        if dry_run or (action.destroys and not yes):
+        is_many, number, changed = isinstance(action, operate.actions.ManyAction), None, 0
+        if dry_run or (action.destroys and not yes) or (is_many and self.shows_progress):
             number = await operate.actions.count(self.operator, action)
+        if dry_run or (action.destroys and not yes):
             filled = what.replace("{}", jobs_text(number, of))
             if dry_run:
                 self.print_json({"dry_run": True, "count": number})
                 self.say(f"would {filled}")
                 return
             self._confirm(filled)
-        with self.working(what.replace("{}", "jobs")) as progress:
-            result = await operate.actions.perform(self.operator, action, progress)
+        with self.working(what.replace("{}", "jobs"), number) as show:
+
+            def progress(done: int) -> None:
+                nonlocal changed
+                changed = done
+                show(done)
+
+            try:
+                result = await operate.actions.perform(self.operator, action, progress)
+            except asyncio.CancelledError:
+                if is_many:
+                    self.note(f"stopped: {done.replace('{}', jobs_text(changed, of))}; the same command continues")
+                raise
         self.print_json(result)
         for problem in result.problems:
             shown = repr(problem.id)

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -28,11 +28,12 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._operate.access import Access, AccessDeniedError
-from glidemq_py._operate.actions import count
+from glidemq_py._operate.action import ManyAction, count
 from glidemq_py._operate.audit import perform_audited
+from glidemq_py._operate.bulk import BulkChange, cancel_bulk, create_bulk, perform_bulk, read_bulk
 from glidemq_py._operate.operating import Operator
 from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
-from glidemq_py.dashboard.changes import CHANGES, Form
+from glidemq_py.dashboard.changes import CHANGES, Change, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, MissingError, Page, Visit, link
 from glidemq_py.dashboard.reading import Reader
@@ -47,6 +48,8 @@ _MAX_BODY: Final = 16 << 20
 _BODY_S: Final = 30.0
 _MAX_NOTES: Final = 1_000
 _MAX_STREAMS: Final = 1_000
+_BULK_S: Final = 1.0
+"""Time that the response to a bulk change waits for its end, before it shows the page with the progress."""
 _STREAM_S: Final = 600.0
 """Time until the browser must ask for a stream again, so that it shows nothing to users who have lost their access."""
 
@@ -93,6 +96,7 @@ class Dashboard:
         self._reader = Reader(self._operator, self._options.refresh_interval)
         self._notes: OrderedDict[str, str] = OrderedDict()
         self._streams = 0
+        self._bulks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
@@ -111,6 +115,7 @@ class Dashboard:
                 *pages,
                 Route("/live", self._live, methods=["GET"]),
                 Route("/change", self._change, methods=["POST"]),
+                Route("/bulk", self._steer_bulk, methods=["POST"]),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/health", self._health, methods=["GET"]),
                 Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -155,8 +160,11 @@ class Dashboard:
         self._closing.set()
 
     async def close(self) -> None:
-        """End the streams of open pages and close the connections."""
+        """End the streams of open pages, interrupt bulk changes, and close the connections."""
         self.begin_closing()
+        for task in self._bulks:
+            task.cancel()
+        await asyncio.gather(*self._bulks, return_exceptions=True)
         await self._operator.__aexit__(None, None, None)
 
     @contextlib.asynccontextmanager
@@ -291,19 +299,60 @@ class Dashboard:
                 fields = [(name, value) for name, values in form.fields.items() for value in values]
                 shown = {"change": change, "count": number, "fields": fields, "back": back, "q": visit.queue}
                 return HTMLResponse(self._render(request, "confirm.html", visit.access, shown))
+            root = request.scope.get("root_path", "")
             hide = functools.partial(redacted, names=self._options.redact)
-            result = await perform_audited(visit.operator, action, visit.access.user or "anonymous", hide=hide)
+            user = visit.access.user or "anonymous"
+            if isinstance(action, ManyAction) and (is_many or not form.all("id")):
+                total = form.whole("count")
+                bulk_id = await create_bulk(visit.operator, action, user, form.text("change"), total, hide=hide)
+                bulk = await self._begin_bulk(visit, bulk_id)
+                if bulk is None or bulk.state != "finished":
+                    return RedirectResponse(f"{root}/{link('bulk', q=visit.queue, id=bulk_id)}", 303)
+                text = _report(change, bulk.done, bulk.problems, bulk.examples)
+            else:
+                result = await perform_audited(visit.operator, action, user, hide=hide)
+                named = [f"{each.id}: {each.error}" for each in result.problems]
+                text = _report(change, result.done, len(result.problems), named)
+                if result.ids and change.kind == "add_job":
+                    text = f"job {result.ids[0]} {result.detail}"
         except Exception as error:
             return self._refuse(request, error)
         self._reader.forget(visit.queue)
-        text = change.report(result.done)
-        if result.ids and change.kind == "add_job":
-            text = f"job {result.ids[0]} {result.detail}"
-        if result.problems:
-            named = "; ".join(f"{each.id}: {each.error}" for each in result.problems[:3])
-            text += f"; {len(result.problems):,} could not be changed: {named}"
-        root = request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/{_with_note(back, self._note(text))}", 303)
+
+    async def _begin_bulk(self, visit: Visit, bulk_id: str) -> BulkChange | None:
+        """Perform a bulk change in the background; return its state after a moment, in which a small one ends."""
+        task = asyncio.ensure_future(perform_bulk(visit.operator, bulk_id))
+        self._bulks.add(task)
+        task.add_done_callback(self._bulk_ended)
+        await asyncio.wait([task], timeout=_BULK_S)
+        self._reader.forget(visit.queue)
+        return await read_bulk(visit.operator, bulk_id)
+
+    def _bulk_ended(self, task: asyncio.Task[None]) -> None:
+        self._bulks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("dashboard: a bulk change was interrupted", exc_info=task.exception())
+
+    async def _steer_bulk(self, request: Request) -> Response:
+        """Stop or continue a bulk change."""
+        try:
+            form = await _form(request)
+            visit, bulk_id = await self._visit(request, {"q": form.text("q")}), form.text("id")
+            bulk = await read_bulk(visit.operator, bulk_id)
+            if bulk is None or bulk.queue != visit.queue:
+                raise MissingError("the change does not exist, or is older than a week")
+            visit.access.check_action(bulk.kind, bulk.queue)
+            if form.text("do") == "cancel":
+                await cancel_bulk(visit.operator, bulk_id)
+            elif form.text("do") == "continue":
+                await self._begin_bulk(visit, bulk_id)
+            else:
+                raise GlideMQValidationError("do", form.text("do"), "must be cancel or continue")
+        except Exception as error:
+            return self._refuse(request, error)
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}/{link('bulk', q=bulk.queue, id=bulk_id)}", 303)
 
     def _note(self, text: str) -> str:
         key = secrets.token_urlsafe(9)
@@ -332,6 +381,12 @@ class Dashboard:
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return response
+
+
+def _report(change: Change, done: int, problems: int, examples: Sequence[str]) -> str:
+    """Return the text of the result of a change."""
+    text = change.report(done)
+    return f"{text}; {problems:,} could not be changed: {'; '.join(examples[:3])}" if problems else text
 
 
 def _check_sender(request: Request) -> None:

@@ -91,6 +91,7 @@ class Change:
         done: Text of the result; ``{n}`` is the number of changed jobs, ``{s}`` the ending of the plural.
         create: Makes the action from the form.
         asks: True if a page asks for confirmation first.
+        doing: Heading of the page that shows the progress of a change of many jobs.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Change:
     done: str
     create: Callable[[Form], Action]
     asks: bool = False
+    doing: str = "Changing jobs"
 
     def report(self, number: int) -> str:
         """Return the text of the result."""
@@ -156,29 +158,40 @@ CHANGES: Final[dict[str, Change]] = {
     "pause": Change("pause_queue", "Pause the queue?", "queue paused", _of_queue(PauseQueue)),
     "resume": Change("resume_queue", "Resume the queue?", "queue resumed", _of_queue(ResumeQueue)),
     "drain": Change(
-        "drain_queue", "Delete all jobs that are ready to run?", "{n} job{s} deleted", _of_queue(DrainQueue), True
+        "drain_queue", "Delete all jobs that are ready to run?", "{n} job{s} deleted", _of_queue(DrainQueue), True,
+        "Deleting ready jobs",
     ),
     "clean": Change(
         "clean_queue", "Delete all these jobs?", "{n} job{s} deleted",
-        lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True,
+        lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True, "Deleting jobs",
     ),
     "limits": Change("limit_queue", "Set these limits?", "limits set", _limits),
     "add": Change("add_job", "Add this job?", "job added", _add),
-    "retry": Change("retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs)),
+    "retry": Change(
+        "retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs), doing="Retrying jobs"
+    ),
     "retry-edited": Change(
         "retry_jobs", "Retry the job with this data?", "job to be retried with the new data",
         lambda form: RetryEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
     ),
-    "promote": Change("promote_jobs", "Run these delayed jobs now?", "{n} job{s} made ready", _jobs(PromoteJobs)),
-    "cancel": Change(
-        "cancel_jobs", "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs(CancelJobs), True
+    "promote": Change(
+        "promote_jobs", "Run these delayed jobs now?", "{n} job{s} made ready", _jobs(PromoteJobs),
+        doing="Making delayed jobs ready",
     ),
-    "remove": Change("remove_jobs", "Delete these jobs?", "{n} job{s} deleted", _jobs(RemoveJobs), True),
+    "cancel": Change(
+        "cancel_jobs", "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs(CancelJobs), True,
+        "Cancelling jobs",
+    ),
+    "remove": Change(
+        "remove_jobs", "Delete these jobs?", "{n} job{s} deleted", _jobs(RemoveJobs), True, "Deleting jobs"
+    ),
     "retry-failures": Change(
-        "retry_failures", "Retry all these failed jobs?", "{n} job{s} to be retried", _failures(RetryFailures), True
+        "retry_failures", "Retry all these failed jobs?", "{n} job{s} to be retried", _failures(RetryFailures), True,
+        "Retrying failed jobs",
     ),
     "purge-failures": Change(
-        "purge_failures", "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures(PurgeFailures), True
+        "purge_failures", "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures(PurgeFailures), True,
+        "Deleting failed jobs",
     ),
     "replay": Change(
         "replay_dead_letters", "Add these jobs to their queue again?", "{n} job{s} added again",

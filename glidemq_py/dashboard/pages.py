@@ -16,8 +16,10 @@ from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
+from glidemq_py._operate.bulk import list_bulks, read_bulk
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
+from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.filters import parse_filter, suggestions
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
@@ -335,7 +337,16 @@ async def flow(visit: Visit) -> dict[str, Any]:
 async def audit(visit: Visit) -> dict[str, Any]:
     """Latest changes made on these pages."""
     found, more = await read_audit(visit.operator, before=visit.arguments.get("before", ""))
-    return {"entries": found, "more": more}
+    bulks = [] if visit.arguments.get("before") else await list_bulks(visit.operator)
+    return {"entries": found, "more": more, "bulks": [each for each in bulks if not each.is_over], "kinds": CHANGES}
+
+
+async def bulk(visit: Visit) -> dict[str, Any]:
+    """Progress of a bulk change."""
+    common, found = await _of_queue(visit, "jobs"), await read_bulk(visit.operator, visit.arguments.get("id", ""))
+    if found is None or found.queue != visit.queue:
+        raise MissingError("the change does not exist, or is older than a week")
+    return {**common, "bulk": found, "kind": CHANGES.get(found.label), "may_change": visit.may(found.kind)}
 
 
 async def _first(found: AsyncIterator[_T], count: int) -> list[_T]:
@@ -369,6 +380,7 @@ PAGES: Final[dict[str, Page]] = {
     "metrics": Page(metrics, "metrics.html"),
     "subscriptions": Page(subscriptions, "subscriptions.html"),
     "flow": Page(flow, "flow.html"),
+    "bulk": Page(bulk, "bulk.html"),
     "audit": Page(audit, "audit.html", is_live=False),
 }
 """Pages by the last part of their address."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,52 @@ def test_a_terminal_gets_colors_and_is_asked(url: str, queue_name: str, tmp_path
     assert code == 0
     assert f"Delete 3 jobs that have not started from queue '{queue_name}'? [y/N]" in shown
     assert f"deleted 3 jobs that have not started from queue '{queue_name}'" in shown
+
+
+def test_a_terminal_shows_the_progress_of_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
+    async def add() -> None:
+        async with Queue(queue_name, url) as queue:
+            await queue.add_bulk([("hello", n, {"delay": 3_600_000}) for n in range(2_500)])
+
+    asyncio.run(add())
+    code, shown = at_a_terminal(["job", "cancel", queue_name, "--name", "hello", "--yes"], b"", url, tmp_path)
+    assert code == 0
+    assert "cancel jobs of queue 'test_a_terminal" in shown
+    assert "2500/2500" in shown
+    assert f"cancelled 2,500 jobs of queue '{queue_name}'" in shown
+    done = bash(f"glidemq failures purge {queue_name} --yes", url, tmp_path)
+    assert (done.stdout, done.stderr) == (f"deleted 2,500 failed jobs from queue '{queue_name}'\n", "")
+
+
+def test_ctrl_c_stops_a_change_of_many_jobs(url: str, queue_name: str, tmp_path: Path) -> None:
+    async def add() -> None:
+        async with Queue(queue_name, url) as queue:
+            await queue.add_bulk([("hello", n) for n in range(20_000)])
+
+    asyncio.run(add())
+    process = subprocess.Popen(
+        [*GLIDEMQ.split(), "job", "rm", queue_name, "--name", "hello", "--yes"], env=environment(url), cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+
+        async def stop() -> int:
+            async with Queue(queue_name, url) as queue:
+                while (await queue.get_job_counts()).waiting == 20_000:
+                    assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+                output, errors = await asyncio.to_thread(process.communicate, timeout=100)
+                assert (process.returncode, output) == (130, "")
+                said = rf"stopped: deleted [\d,]+ jobs from queue '{queue_name}'; the same command continues"
+                assert re.search(said, errors)
+                return (await queue.get_job_counts()).waiting
+
+        assert 0 < asyncio.run(stop()) < 20_000
+        done = bash(f"glidemq job rm {queue_name} --name hello --yes && glidemq job ls {queue_name}", url, tmp_path)
+        assert done.stderr == f"queue '{queue_name}' is empty\n"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_events_are_followed_until_ctrl_c(url: str, queue_name: str, tmp_path: Path) -> None:

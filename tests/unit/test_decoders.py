@@ -392,6 +392,7 @@ def sealed(text: str) -> str:
 
 
 ELSEWHERE: dict[str, set[str]] = {
+    "written by the dashboard itself, under a random id": {"_operate.job_actions:_Place.parse"},
     "arguments of the application, not data from outside": {
         "_api.bulk:BulkAdd._read",
         "_core.checked_options:parse_nested",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from glidemq_py._core.checks import check_choice, check_int
 from glidemq_py._core.names import parse_job_id, validate_job_name
@@ -19,12 +19,13 @@ from glidemq_py._features.failures.attempts import (
     reason_named,
 )
 from glidemq_py._features.failures.calls import FailureRow, Filter
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
     "Failure",
     "FailureStats",
+    "change_failures_in_pieces",
     "get_failure_stats",
     "get_failures",
     "get_job_attempts",
@@ -286,15 +287,30 @@ async def retry_failures(
 
 
 async def _change(queue: ConnectedQueue, action: str, wanted: Filter) -> int:
-    link, cursor, changed = await queue._connected(), "", 0
+    return sum([number async for number, _ in _pieces(await queue._connected(), action, wanted)])
+
+
+async def change_failures_in_pieces(
+    link: QueueLink, action: Literal["retry", "purge"], *, reason: Iterable[FailureReason | str] | None = None,
+    name: str | None = None, since: int | None = None, until: int | None = None, position: str = "",
+) -> AsyncGenerator[tuple[int, str]]:  # fmt: skip
+    """Requeue or delete failed jobs, a hundred per call. Yield their number, and where to continue ('' = end)."""
+    async for piece in _pieces(link, action, _filter(reason, name, since, until), position):
+        yield piece
+
+
+async def _pieces(link: QueueLink, action: str, wanted: Filter, position: str = "") -> AsyncGenerator[tuple[int, str]]:
+    changed, high, cursor = 0, wanted[3], ""
+    if position:  # the first call has limited the change to the jobs that had failed by then
+        high_text, _, cursor = position.partition(" ")
+        high = int(high_text)
     while True:
-        call = calls.failures_change(link.keys.meta, action, wanted, cursor, _PAGE, changed)
+        call = calls.failures_change(link.keys.meta, action, (*wanted[:3], high), cursor, _PAGE, changed)
         reply = await link.transport.call(call)
-        changed += reply.changed
-        cursor = reply.cursor
+        changed, cursor, high = changed + reply.changed, reply.cursor, reply.high
+        yield reply.changed, f"{high} {cursor}" if cursor else ""
         if not cursor:
-            return changed
-        wanted = (*wanted[:3], reply.high)
+            return
 
 
 async def get_job_attempts(self: ConnectedQueue, job_id: str) -> list[FailedAttempt]:

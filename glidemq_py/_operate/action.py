@@ -1,0 +1,131 @@
+"""Changes as values: each names its subject, can be counted first, and returns a report.
+
+`perform` runs one through an `Operator`, whose `Access` must allow its `kind`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._operate.operating import Operator
+
+__all__ = ["MAX_LISTED", "Action", "ActionResult", "ManyAction", "Problem", "Progress", "Step", "count", "perform"]
+
+Progress = Callable[[int], None]
+"""Called with the number of jobs done so far."""
+
+MAX_LISTED: Final = 1_000
+"""Ids and problems in a result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A job of an action that could not be changed.
+
+    Attributes:
+        id: Id of the job or entry.
+        error: Why.
+        missing: True if it does not exist.
+    """
+
+    id: str
+    error: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResult:
+    """Result of an action.
+
+    Attributes:
+        done: Number of jobs (or queues, schedules, groups) changed.
+        ids: Ids of the jobs added or changed, at most 1,000; empty for actions on whole queues.
+        problems: The jobs that could not be changed, at most 1,000.
+        detail: What else is to be reported, such as the outcome of an add; '' = nothing.
+    """
+
+    done: int
+    ids: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action(ABC):
+    """A change of one queue."""
+
+    kind: ClassVar[str]
+    """Name of the change, as in `Access.actions`."""
+    destroys: ClassVar[bool] = False
+    """True if it deletes or cancels what cannot be brought back."""
+
+    queue: str
+
+    async def count(self, operator: Operator) -> int | None:
+        """Return how many jobs it would change now; None if it does not change jobs."""
+        return None
+
+    @abstractmethod
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """Make the change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a part of a change of many jobs has done.
+
+    Attributes:
+        done: Number of jobs changed by this part.
+        position: Where the change continues after this part; "" = it has ended.
+        ids: Ids of the jobs changed, if they are known.
+        problems: The jobs that could not be changed.
+    """
+
+    done: int
+    position: str
+    ids: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyAction(Action):
+    """A change of any number of jobs, in steps of a few short calls.
+
+    It can end after each step, and another process can continue at the position of the last one: jobs that it has
+    changed do not match any more. Jobs that are added meanwhile are not changed.
+    """
+
+    @abstractmethod
+    def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """Make the change step by step; ``position``: that of the last step of an interrupted change."""
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        done, ids, problems = 0, list[str](), list[Problem]()
+        async for step in self.steps(operator, queue):
+            done += step.done
+            ids = [*ids, *step.ids][:MAX_LISTED]
+            problems = [*problems, *step.problems][:MAX_LISTED]
+            progress(done)
+        return ActionResult(done=done, ids=tuple(ids), problems=tuple(problems))
+
+
+async def perform(operator: Operator, action: Action, progress: Progress | None = None) -> ActionResult:
+    """Make a change.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow it.
+        GlideMQError: The queue rejects it, or the server cannot be reached.
+    """
+    operator.access.check_action(action.kind, action.queue)
+    return await action.run(operator, await operator.queue(action.queue), progress or (lambda done: None))
+
+
+async def count(operator: Operator, action: Action) -> int | None:
+    """Return how many jobs a change would affect now; None if it does not affect jobs."""
+    operator.access.check_read(action.queue)
+    return await action.count(operator)

@@ -1,0 +1,274 @@
+"""Bulk changes: actions on many jobs that a page starts, shows with their progress, cancels and continues.
+
+A bulk change is stored: what it does, how far it is, and the position at which it continues. So any process shows it, a
+page may be closed meanwhile, and one whose process has died is continued by another process at the same place. Each
+step is a few short calls.
+
+Keys: ``<prefix>:bulk`` lists the changes by time, ``<prefix>:bulk:<id>`` holds one for a week, and
+``<prefix>:bulk:<id>:lock`` exists while a process performs it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, cast
+
+from glidemq_py._core import json_text as json
+from glidemq_py._operate.action import ManyAction
+from glidemq_py._operate.actions import MANY_ACTIONS
+from glidemq_py._operate.audit import write_audit
+from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.snapshots import as_json
+from glidemq_py.errors import GlideMQError
+
+__all__ = ["BulkChange", "cancel_bulk", "create_bulk", "list_bulks", "perform_bulk", "read_bulk"]
+
+_KEPT_S: Final = 7 * 86_400
+_LISTED: Final = 100
+_LOCK_MS: Final = 30_000
+_EXAMPLES: Final = 5
+_WRITTEN_EVERY_S: Final = 0.2
+"""Time between two writes of the progress; a step of a hundred jobs takes a few ms."""
+_TEXT: Final = 1_000
+
+BulkState = Literal["running", "interrupted", "finished", "cancelled", "rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """A bulk change.
+
+    Attributes:
+        id: Its id.
+        user: Who started it.
+        kind: Kind of the change (`Action.kind`).
+        queue: Name of the queue.
+        label: Name of the change on its page.
+        total: Number of jobs that matched when it was started; None = unknown.
+        done: Number of jobs changed so far.
+        problems: Number of jobs that could not be changed.
+        examples: Some of these problems.
+        state: "running"; "interrupted": its process has ended; "finished"; "cancelled"; "rejected": an error ended it.
+        error: That error; "" = none.
+        began_at: When it was started, epoch ms of the server's clock.
+        updated_at: When its state was last written.
+        now: The time at which this was read.
+    """
+
+    id: str
+    user: str
+    kind: str
+    queue: str
+    label: str
+    total: int | None
+    done: int
+    problems: int
+    examples: tuple[str, ...]
+    state: BulkState
+    error: str
+    began_at: int
+    updated_at: int
+    now: int
+
+    @property
+    def is_over(self) -> bool:
+        """True if it ended by itself or was cancelled; others are running, or can be continued."""
+        return self.state in ("finished", "cancelled")
+
+    @property
+    def left_ms(self) -> int | None:
+        """About how long it still runs, ms; None = unknown."""
+        spent = self.updated_at - self.began_at
+        if self.state != "running" or not self.total or not self.done or spent < 1_000:
+            return None
+        return round(spent * max(0, self.total - self.done - self.problems) / (self.done + self.problems))
+
+
+def _key(prefix: str, bulk_id: str = "") -> str:
+    return f"{prefix}:bulk:{bulk_id}" if bulk_id else f"{prefix}:bulk"
+
+
+async def create_bulk(
+    operator: Operator, action: ManyAction, user: str, label: str, total: int | None,
+    *, hide: Callable[[Any], Any] = lambda given: given,
+) -> str:  # fmt: skip
+    """Store a bulk change and return its id; `perform_bulk` performs it.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow it; nothing is stored.
+    """
+    operator.access.check_action(action.kind, action.queue)
+    transport, bulk_id = await operator.transport(), secrets.token_hex(8)
+    names = [each.name for each in fields(action) if each.name != "queue"]
+    given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}
+    detail = json.dumps(hide(given))[:_TEXT]
+    begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
+    now, key = await _now(operator), _key(operator.prefix, bulk_id)
+    await transport.command(
+        "HSET", key, "user", user, "kind", action.kind, "class", type(action).__name__, "queue", action.queue,
+        "arguments", json.dumps(given), "detail", detail, "label", label, "total", "" if total is None else str(total),
+        "state", "running", "began", str(now), "updated", str(now), "audit", begun,
+    )  # fmt: skip
+    await transport.command("EXPIRE", key, str(_KEPT_S))
+    await transport.command("ZADD", _key(operator.prefix), str(now), bulk_id)
+    await transport.command("ZREMRANGEBYRANK", _key(operator.prefix), "0", str(-_LISTED - 1))
+    return bulk_id
+
+
+async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
+    """Return a bulk change; None if it does not exist, or is of a queue that may not be read."""
+    found = await _read(operator, bulk_id)
+    if not found or not operator.access.may_see(found["queue"]):
+        return None
+    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    state = found.get("state", "running")
+    if state == "running" and not await transport.command("EXISTS", f"{key}:lock"):
+        # It may have ended between the two calls, or not have begun yet.
+        found = await _read(operator, bulk_id) or found
+        state = found.get("state", "running")
+        if state == "running" and await _now(operator) - _int(found, "updated") > 1_000:
+            state = "interrupted"
+    return BulkChange(
+        id=bulk_id, user=found.get("user", ""), kind=found.get("kind", ""), queue=found["queue"],
+        label=found.get("label", ""), total=_int(found, "total") if found.get("total") else None,
+        done=_int(found, "done"), problems=_int(found, "problems"),
+        examples=tuple(json.loads(found.get("examples", "[]"))), state=cast("BulkState", state),
+        error=found.get("error", ""), began_at=_int(found, "began"), updated_at=_int(found, "updated"),
+        now=await _now(operator),
+    )  # fmt: skip
+
+
+async def list_bulks(operator: Operator, count: int = 10) -> list[BulkChange]:
+    """Return the last bulk changes of the queues that may be read, newest first."""
+    transport = await operator.transport()
+    ids: Any = await transport.command("ZREVRANGE", _key(operator.prefix), "0", str(_LISTED - 1))
+    found: list[BulkChange] = []
+    for each in ids or ():
+        bulk = await read_bulk(operator, _text(each))
+        if bulk is not None:
+            found.append(bulk)
+        if len(found) == count:
+            break
+    return found
+
+
+async def cancel_bulk(operator: Operator, bulk_id: str) -> bool:
+    """Let a bulk change end after its current step. Return False if it does not exist or has ended.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow changes of its kind.
+    """
+    found = await _read(operator, bulk_id)
+    if not found or found.get("state") not in ("running", "rejected"):
+        return False
+    operator.access.check_action(found.get("kind", ""), found["queue"])
+    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    await transport.command("HSET", key, "cancelled", "1")
+    if not await transport.command("EXISTS", f"{key}:lock"):  # nobody performs it
+        await _end(operator, bulk_id, found, "cancelled")
+    return True
+
+
+async def perform_bulk(operator: Operator, bulk_id: str) -> None:
+    """Perform a bulk change from where it stopped, until its end or `cancel_bulk`.
+
+    No effect while another process performs it.
+
+    If this coroutine is cancelled, the change is interrupted and can be continued.
+
+    Raises:
+        AccessDeniedError: The operator's access does not allow it; nothing is changed.
+    """
+    found = await _read(operator, bulk_id)
+    if not found or found.get("state") not in ("running", "rejected"):
+        return
+    action = _action_of(found)
+    operator.access.check_action(action.kind, action.queue)
+    transport, key, token = await operator.transport(), _key(operator.prefix, bulk_id), secrets.token_hex(8)
+    if not await transport.command("SET", f"{key}:lock", token, "NX", "PX", str(_LOCK_MS)):
+        return
+    try:
+        await transport.command("HSET", key, "state", "running", "error", "")
+        state, error = "finished", ""
+        try:
+            if not await _run(operator, bulk_id, found, action, token):
+                state = "cancelled"
+        except GlideMQError as problem:
+            state, error = "rejected", str(problem)
+        await _end(operator, bulk_id, found, state, error)
+    finally:
+        if _text(await transport.command("GET", f"{key}:lock") or b"") == token:
+            await transport.command("DEL", f"{key}:lock")
+
+
+async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], action: ManyAction, token: str) -> bool:
+    """Perform the steps; return False if the change was cancelled."""
+    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    done, problems = _int(found, "done"), _int(found, "problems")
+    examples: list[str] = json.loads(found.get("examples", "[]"))
+    queue = await operator.queue(action.queue)
+    written = time.monotonic()
+    async with aclosing(action.steps(operator, queue, found.get("position", ""))) as steps:
+        async for step in steps:
+            done, problems = done + step.done, problems + len(step.problems)
+            examples = (examples + [f"{each.id}: {each.error}" for each in step.problems[:_EXAMPLES]])[:_EXAMPLES]
+            if step.position and time.monotonic() - written < _WRITTEN_EVERY_S:
+                continue
+            await transport.command(
+                "HSET", key, "done", str(done), "problems", str(problems), "examples", json.dumps(examples),
+                "position", step.position, "updated", str(await _now(operator)),
+            )  # fmt: skip
+            written = time.monotonic()
+            if _text(await transport.command("GET", f"{key}:lock") or b"") != token:
+                raise GlideMQError("another process continues the change, or it was deleted")
+            await transport.command("PEXPIRE", f"{key}:lock", str(_LOCK_MS))
+            if step.position and await transport.command("HGET", key, "cancelled"):
+                return False
+    return True
+
+
+async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state: str, error: str = "") -> None:
+    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    await transport.command("HSET", key, "state", state, "error", error, "updated", str(await _now(operator)))
+    done = _int(await _read(operator, bulk_id), "done")
+    texts = {"finished": f"done {done}", "cancelled": f"cancelled after {done}", "rejected": f"rejected: {error}"}
+    await write_audit(
+        operator, begun.get("kind", ""), begun["queue"], begun.get("user", ""), begun.get("detail", ""), texts[state],
+        begun.get("audit", ""),
+    )  # fmt: skip
+
+
+def _action_of(found: Mapping[str, str]) -> ManyAction:
+    kind = MANY_ACTIONS[found["class"]]
+    given: dict[str, Any] = json.loads(found["arguments"])
+    for name in ("ids", "reason"):
+        if name in given:
+            given[name] = tuple(given[name])
+    if "wanted" in given:
+        criteria: dict[str, Any] = given["wanted"]
+        criteria["tags"] = tuple(criteria["tags"])
+        given["wanted"] = JobFilter(**criteria)
+    return kind(queue=found["queue"], **given)
+
+
+async def _read(operator: Operator, bulk_id: str) -> dict[str, str]:
+    transport = await operator.transport()
+    found: dict[Any, Any] = await transport.command("HGETALL", _key(operator.prefix, bulk_id))
+    return {_text(name): _text(value) for name, value in found.items()}
+
+
+async def _now(operator: Operator) -> int:
+    seconds, microseconds = await (await operator.transport()).command("TIME")
+    return int(seconds) * 1_000 + int(microseconds) // 1_000
+
+
+def _int(found: Mapping[str, str], name: str) -> int:
+    return int(found.get(name) or 0)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

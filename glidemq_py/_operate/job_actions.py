@@ -1,0 +1,431 @@
+"""Actions on jobs: those of a page or a filter, failed ones, and dead-letter entries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+
+from glidemq_py._api.administration import promote_in_pieces
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core import json_text as json
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.cleaning import delete_jobs
+from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
+from glidemq_py._features.revoke import revoke_jobs
+from glidemq_py._job.job import Job
+from glidemq_py._job.reading import listed_states
+from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
+from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.snapshots import QueueSnapshot
+from glidemq_py.errors import JobNotFoundError, JobStateError
+
+__all__ = [
+    "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "RemoveJobs",
+    "ReplayDeadLetters", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
+]  # fmt: skip
+
+_PIECE: Final = 100
+"""Jobs changed at the same time: by one call, or by calls that are in flight together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddJob(Action):
+    """Add a job; ``options`` are those of `Queue.add`."""
+
+    kind: ClassVar[str] = "add_job"
+
+    name: str
+    data: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        job = await queue.add(self.name, self.data, **self.options)
+        return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsAction(ManyAction):
+    """A change of the jobs with these ids; without ids, of those that match ``wanted``."""
+
+    ids: tuple[str, ...] = ()
+    wanted: JobFilter | None = None
+
+    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+        """Change one job, given by its id. Raises JobNotFoundError or JobStateError."""
+        raise NotImplementedError
+
+    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+        """Change these jobs; return for each why it could not be changed, or None."""
+        found: list[Problem | None] = []
+        for first in range(0, len(ids), _PIECE):
+            found += await asyncio.gather(*(self._outcome(queue, job_id) for job_id in ids[first : first + _PIECE]))
+        return found
+
+    def states(self) -> tuple[JobState, ...]:
+        """Return the states of the jobs that it changes if the filter has none.
+
+        A change must not move a job to a later one of these.
+        """
+        return listed_states()
+
+    def _criteria(self) -> list[JobFilter]:
+        """Return the filter for each state of its jobs."""
+        wanted = self.wanted or JobFilter()
+        return [wanted] if wanted.state is not None else [replace(wanted, state=state) for state in self.states()]
+
+    async def count(self, operator: Operator) -> int | None:
+        """See `Action`."""
+        if self.ids or self.wanted is None:
+            return len(self.ids)
+        if replace(self.wanted, state=None).is_plain:
+            found = await operator.get_queue(self.queue)
+            return sum(in_state(found, str(each.state)) for each in self._criteria())
+        return sum([1 for each in self._criteria() async for _ in operator.iter_jobs(self.queue, each)])
+
+    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """See `ManyAction`."""
+        if self.ids or self.wanted is None:
+            for first in range(int(position or 0), len(self.ids), _PIECE):
+                piece = self.ids[first : first + _PIECE]
+                found = await self.change_all(operator, queue, piece)
+                yield _step(piece, found, str(first + _PIECE) if first + _PIECE < len(self.ids) else "")
+            return
+        criteria = self._criteria()
+        place = _Place.parse(position) or _Place(0, "", "", await _now(operator))
+        # Only an active job may be on two pages: another one leaves its state, or keeps its place there.
+        seen: set[str] = set()
+        while place.at < len(criteria):
+            wanted = criteria[place.at]
+            until = place.until if wanted.until is None else min(place.until, wanted.until)
+            page = await operator.get_jobs(
+                self.queue, replace(wanted, until=until), cursor=place.cursor, count=MAX_LISTED
+            )
+            ids = list(dict.fromkeys([*[place.kept] * bool(place.kept), *(job.id for job in page.jobs)]))
+            ids = [job_id for job_id in ids if job_id not in seen]
+            # The cursor names the last job: it is changed after the next page, so that the position is found again.
+            kept = ids.pop() if page.cursor and ids else ""
+            if wanted.state == JobState.ACTIVE:
+                seen.update(ids)
+            found = await self.change_all(operator, queue, ids) if ids else []
+            place = _Place(place.at + (not page.cursor), page.cursor, kept, place.until)
+            yield _step(ids, found, place.text() if place.at < len(criteria) else "")
+
+    async def _outcome(self, queue: Queue[Any, Any], job_id: str) -> Problem | None:
+        try:
+            await self.change(queue, job_id)
+        except JobNotFoundError:
+            return Problem(id=job_id, error="does not exist", missing=True)
+        except JobStateError as error:
+            return Problem(id=job_id, error=str(error))
+        return None
+
+
+class _Place(NamedTuple):
+    """Where a change of the jobs that match a filter continues.
+
+    Attributes:
+        at: Number of the filter: there is one per state.
+        cursor: Cursor of the next page of jobs.
+        kept: Id of the last job of the page before, which is not changed yet; "" = none.
+        until: Only jobs that were added before this time are changed, epoch ms.
+    """
+
+    at: int
+    cursor: str
+    kept: str
+    until: int
+
+    def text(self) -> str:
+        return json.dumps(list(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        return cls(*json.loads(text)) if text else None
+
+
+async def _now(operator: Operator) -> int:
+    seconds, microseconds = await (await operator.transport()).command("TIME")
+    return int(seconds) * 1_000 + int(microseconds) // 1_000
+
+
+def _step(ids: Sequence[str], found: Sequence[Problem | None], position: str) -> Step:
+    changed = tuple(job_id for job_id, problem in zip(ids, found, strict=True) if problem is None)
+    problems = tuple(problem for problem in found if problem is not None)
+    return Step(done=len(changed), position=position, ids=changed, problems=problems)
+
+
+def in_state(found: QueueSnapshot, state: str) -> int:
+    """Return the number of jobs in a state."""
+    return int(getattr(found, state.replace("-", "_")))
+
+
+_CANCELLED: Final = ("revoked", "flagged")
+_UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished)
+_FAILED_FIRST: Final = (JobState.FAILED, JobState.COMPLETED)
+
+
+async def _job(queue: Queue[Any, Any], job: Job[Any, Any] | str) -> Job[Any, Any]:
+    found = await queue.get_job(job, exclude_data=True) if isinstance(job, str) else job
+    if found is None:
+        raise JobNotFoundError(str(job))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryJobs(JobsAction):
+    """Requeue failed jobs (with ``completed``, completed ones too) with all their attempts."""
+
+    kind: ClassVar[str] = "retry_jobs"
+
+    completed: bool = False
+
+    def states(self) -> tuple[JobState, ...]:
+        """See `JobsAction`."""
+        return _FAILED_FIRST if self.completed else _FAILED_FIRST[:1]
+
+    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """See `ManyAction`. All failed jobs, or those with a name, are requeued a hundred per call."""
+        wanted = self.wanted
+        if self.ids or self.completed or wanted is None or not _is_of_state(wanted, JobState.FAILED):
+            async for step in JobsAction.steps(self, operator, queue, position):
+                yield step
+            return
+        by_name = RetryFailures(queue=self.queue, name=wanted.name)
+        async for step in by_name.steps(operator, queue, position):
+            yield step
+
+    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+        """See `JobsAction`."""
+        found = await _job(queue, job)
+        await (found.requeue() if self.completed else found.retry())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryEdited(Action):
+    """Replace the data of a failed job, and requeue it with all its attempts."""
+
+    kind: ClassVar[str] = "retry_jobs"
+
+    id: str
+    data: Any = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`. Raises JobNotFoundError or JobStateError; then nothing has changed."""
+        found = await _job(queue, self.id)
+        if found.state is not JobState.FAILED:
+            raise JobStateError(found.id, str(found.state), "retry")
+        await found.update_data(self.data)
+        await found.retry()
+        return ActionResult(done=1, ids=(found.id,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteJobs(JobsAction):
+    """Make delayed jobs ready to run now."""
+
+    kind: ClassVar[str] = "promote_jobs"
+
+    def states(self) -> tuple[JobState, ...]:
+        """See `JobsAction`."""
+        return (JobState.DELAYED,)
+
+    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """See `ManyAction`. All delayed jobs, or those with a name, are promoted a hundred per call."""
+        wanted = self.wanted
+        if self.ids or wanted is None or not _is_of_state(wanted, JobState.DELAYED):
+            async for step in JobsAction.steps(self, operator, queue, position):
+                yield step
+            return
+        async for number, cursor in promote_in_pieces(await operator.link(self.queue), wanted.name or "", position):
+            yield Step(done=number, position=cursor)
+
+    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+        """See `JobsAction`."""
+        await queue.promote(job if isinstance(job, str) else job.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJobs(JobsAction):
+    """Cancel unfinished jobs: they do not start, or stop running, and fail."""
+
+    kind: ClassVar[str] = "cancel_jobs"
+    destroys: ClassVar[bool] = True
+
+    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+        """See `JobsAction`."""
+        job_id = job if isinstance(job, str) else job.id
+        try:
+            outcome = await queue.revoke(job_id, states=_UNFINISHED)
+        except JobStateError as error:
+            raise JobStateError(job_id, error.state, "cancel") from None
+        if outcome == "not_found":
+            raise JobNotFoundError(job_id)
+
+    def states(self) -> tuple[JobState, ...]:
+        """See `JobsAction`."""
+        return tuple(state for state in listed_states() if not state.is_finished)
+
+    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+        """See `JobsAction`. A hundred jobs are cancelled per call."""
+        outcomes = await revoke_jobs(await operator.link(self.queue), ids, _UNFINISHED)
+        return [
+            None if outcome in _CANCELLED else _not_cancelled(job_id, outcome)
+            for job_id, outcome in zip(ids, outcomes, strict=True)
+        ]
+
+
+def _not_cancelled(job_id: str, outcome: str) -> Problem:
+    """Return why `revoke_jobs` did not cancel a job."""
+    if outcome == "not_found":
+        return Problem(id=job_id, error="does not exist", missing=True)
+    if outcome == "error":
+        return Problem(id=job_id, error="its keys are damaged: glidemq queue check")
+    return Problem(id=job_id, error=str(JobStateError(job_id, outcome, "cancel")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveJobs(JobsAction):
+    """Delete jobs in any state."""
+
+    kind: ClassVar[str] = "remove_jobs"
+    destroys: ClassVar[bool] = True
+
+    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+        """See `JobsAction`. Of a filter, a hundred jobs are deleted per call, with one event for all of the step."""
+        if self.ids or self.wanted is None:
+            return await JobsAction.change_all(self, operator, queue, ids)
+        deleted = set(await delete_jobs(await operator.link(self.queue), ids, self.wanted.state))
+        return [None if job_id in deleted else _left(job_id) for job_id in ids]
+
+    async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
+        """See `JobsAction`."""
+        job_id = job if isinstance(job, str) else job.id
+        if not await queue.remove(job_id):
+            raise JobNotFoundError(job_id)
+
+
+def _left(job_id: str) -> Problem:
+    return Problem(id=job_id, error="has left its state meanwhile", missing=True)
+
+
+def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
+    """Return True if the filter selects the jobs in a state, and none of its other criteria but the name is used."""
+    return wanted == JobFilter(state=wanted.state, name=wanted.name) and wanted.state in (None, state)
+
+
+# -- failures ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FailuresAction(ManyAction):
+    """A change of failed jobs; the criteria are those of `Queue.iter_failures`."""
+
+    how: ClassVar[Literal["retry", "purge"]]
+
+    reason: tuple[str, ...] = ()
+    name: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the criteria as arguments of `Queue.iter_failures`."""
+        return {"reason": self.reason or None, "name": self.name, "since": self.since, "until": self.until}
+
+    async def count(self, operator: Operator) -> int | None:
+        """See `Action`."""
+        if not any(value is not None for value in self.criteria().values()):
+            return (await operator.get_queue(self.queue)).failed
+        return sum([1 async for _ in self.matching(operator)])
+
+    async def matching(self, operator: Operator) -> AsyncIterator[Failure]:
+        """Yield the failures that match."""
+        async for failure in operator.iter_failures(self.queue, **self.criteria()):
+            yield failure
+
+    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """See `ManyAction`."""
+        link = await operator.link(self.queue)
+        pieces = change_failures_in_pieces(link, self.how, **self.criteria(), position=position)
+        async for number, following in pieces:
+            yield Step(done=number, position=following)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryFailures(_FailuresAction):
+    """Requeue failed jobs with all their attempts."""
+
+    kind: ClassVar[str] = "retry_failures"
+    how: ClassVar[Literal["retry", "purge"]] = "retry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeFailures(_FailuresAction):
+    """Delete failed jobs."""
+
+    kind: ClassVar[str] = "purge_failures"
+    how: ClassVar[Literal["retry", "purge"]] = "purge"
+    destroys: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeadLettersAction(ManyAction):
+    """A change of dead-letter entries; ``ids`` empty = all."""
+
+    ids: tuple[str, ...] = ()
+
+    async def targets(self, operator: Operator) -> list[str]:
+        """Return the ids of the entries."""
+        return list(self.ids) or [entry.id async for entry in operator.iter_dead_letters(self.queue)]
+
+    async def count(self, operator: Operator) -> int | None:
+        """See `Action`."""
+        return len(await self.targets(operator))
+
+    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+        """Change one entry; return the id of the changed job or entry, None if the entry does not exist."""
+        raise NotImplementedError
+
+    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+        """See `ManyAction`. An interrupted change begins again: the entries that it has changed are gone."""
+        targets = await self.targets(operator)
+        for first in range(0, max(len(targets), 1), _PIECE):
+            changed, problems = list[str](), list[Problem]()
+            for entry_id in targets[first : first + _PIECE]:
+                try:
+                    found = await self.change(queue, entry_id)
+                except (JobStateError, ValueError) as error:
+                    problems.append(Problem(id=entry_id, error=str(error)))
+                    continue
+                if found is None:
+                    problems.append(Problem(id=entry_id, error="does not exist", missing=True))
+                else:
+                    changed.append(found)
+            more = "again" if first + _PIECE < len(targets) else ""
+            yield Step(done=len(changed), position=more, ids=tuple(changed), problems=tuple(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayDeadLetters(_DeadLettersAction):
+    """Add the jobs of dead-letter entries to their queue again, and delete the entries."""
+
+    kind: ClassVar[str] = "replay_dead_letters"
+
+    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+        """See `_DeadLettersAction`."""
+        job = await queue.replay_dead_letter_job(entry_id)
+        return None if job is None else job.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeDeadLetters(_DeadLettersAction):
+    """Delete dead-letter entries."""
+
+    kind: ClassVar[str] = "purge_dead_letters"
+    destroys: ClassVar[bool] = True
+
+    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+        """See `_DeadLettersAction`."""
+        return entry_id if await queue.remove_dead_letter_job(entry_id) else None
