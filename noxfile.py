@@ -186,7 +186,7 @@ def django(session: "nox.Session") -> None:
     session.run(
         str(python), "-m", "pip", "install", "-q", "-e", ".[embedded,test]", "django>=6", external=True, silent=True
     )
-    tests = [f"tests/server/integrations/test_django{part}.py" for part in ("", "_tasks")]
+    tests = [f"tests/server/integrations/test_django{part}.py" for part in ("", "_admin", "_tasks")]
     session.run(str(python), "-m", "pytest", "-q", *tests, *session.posargs, external=True)
 
 
