@@ -43,7 +43,8 @@ __all__ = [
     "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule", "Problem",
     "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs", "RemoveSchedule",
     "ReplayDeadLetters", "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule", "ResumeWorker",
-    "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetGroupLimits", "SetMetricsByName",
+    "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
+    "SetFairKeyLimits", "SetGroupLimits", "SetMetricsByName",
     "SetQueueLimits", "check_queue", "count", "perform",
 ]  # fmt: skip
 
@@ -184,6 +185,27 @@ class SetGroupLimits(Action):
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
         await queue.set_group_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
+        return ActionResult(done=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFairKeyLimits(Action):
+    """Set the weight and the limits of a fair key. None = unchanged, False = no limit."""
+
+    kind: ClassVar[str] = "limit_fair_key"
+
+    key: str
+    weight: int | None = None
+    concurrency: int | Literal[False] | None = None
+    rate_limit: RateLimit | Literal[False] | None = None
+    max_backlog: int | Literal[False] | None = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        await queue.set_fair_key_limits(
+            self.key, weight=self.weight, concurrency=self.concurrency, rate_limit=self.rate_limit,
+            max_backlog=self.max_backlog,
+        )  # fmt: skip
         return ActionResult(done=1)
 
 

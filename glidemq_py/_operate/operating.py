@@ -496,6 +496,10 @@ class Operator:
         async for job in batch.iter_jobs(state):
             yield job
 
+    async def get_fair_key(self, queue: str, key: str) -> FairKeyInfo:
+        """Return a fair key of a queue; zeros if it is not known."""
+        return await (await self.queue(queue)).get_fair_key(key)
+
     async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
         """Iterate over the fair keys of a queue that have ready jobs."""
         async for info in (await self.queue(queue)).iter_fair_keys():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._features.limits.options import RateLimit
@@ -33,6 +33,8 @@ from glidemq_py._operate.actions import (
     RetryFailures,
     RetryJobs,
     RunSchedule,
+    SetFairKeyLimits,
+    SetGroupLimits,
     SetQueueLimits,
 )
 from glidemq_py.dashboard.filters import parse_filter
@@ -137,13 +139,29 @@ def _of_queue(kind: type[PauseQueue | ResumeQueue | DrainQueue]) -> Callable[[Fo
     return lambda form: kind(queue=form.text("q"))
 
 
-def _limits(form: Form) -> Action:
-    number, most, window = form.whole("concurrency"), form.whole("max"), form.whole("duration")
+def _rate(form: Form) -> RateLimit | Literal[False]:
+    most, window = form.whole("max"), form.whole("duration")
     if (most is None) != (window is None):
         raise GlideMQValidationError("rate limit", most or window, "needs both a number of jobs and a window in ms")
-    if most is None or window is None:
-        return SetQueueLimits(queue=form.text("q"), concurrency=number or False, rate_limit=False)
-    return SetQueueLimits(queue=form.text("q"), concurrency=number or False, rate_limit=RateLimit(most, window))
+    return False if most is None or window is None else RateLimit(most, window)
+
+
+def _limits(form: Form) -> Action:
+    number = form.whole("concurrency") or False
+    return SetQueueLimits(queue=form.text("q"), concurrency=number, rate_limit=_rate(form))
+
+
+def _group_limits(form: Form) -> Action:
+    number = form.whole("concurrency") or False
+    return SetGroupLimits(queue=form.text("q"), group=form.text("key"), concurrency=number, rate_limit=_rate(form))
+
+
+def _fair_key_limits(form: Form) -> Action:
+    return SetFairKeyLimits(
+        queue=form.text("q"), key=form.text("key"), weight=form.whole("weight") or 1,
+        concurrency=form.whole("concurrency") or False, rate_limit=_rate(form),
+        max_backlog=form.whole("max_backlog") or False,
+    )  # fmt: skip
 
 
 def _add(form: Form) -> Action:
@@ -166,6 +184,10 @@ CHANGES: Final[dict[str, Change]] = {
         lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True, "Deleting jobs",
     ),
     "limits": Change("limit_queue", "Set these limits?", "limits set", _limits),
+    "group-limits": Change("limit_group", "Set the limits of the group?", "limits of the group set", _group_limits),
+    "fair-key-limits": Change(
+        "limit_fair_key", "Set the limits of the fair key?", "limits of the fair key set", _fair_key_limits
+    ),
     "add": Change("add_job", "Add this job?", "job added", _add),
     "retry": Change(
         "retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs), doing="Retrying jobs"

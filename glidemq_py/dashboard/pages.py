@@ -182,9 +182,12 @@ async def queue(visit: Visit) -> dict[str, Any]:
     name = visit.queue
     groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
     fair = await visit.shared("fair keys", read=lambda: _first(visit.operator.iter_fair_keys(name), 20))
-    reader = visit.reader
+    reader, group_key, fair_key = visit.reader, visit.arguments.get("group", ""), visit.arguments.get("key", "")
+    group = await visit.operator.get_group(name, group_key) if group_key else None
     return {
-        **common, "rates": await reader.rates(name), "stats": await reader.failure_stats(name), "fair": fair,
+        **common, "group": group, "group_key": group_key, "fair_key": fair_key,
+        "fair_info": await visit.operator.get_fair_key(name, fair_key) if fair_key else None,
+        "rates": await reader.rates(name), "stats": await reader.failure_stats(name), "fair": fair,
         "groups": groups.groups[:20], "names": await reader.by_name(name, _HOUR_MS),
         "limits": await reader.limits(name), "dead_letter_queue": await reader.dead_letter_queue(name),
     }  # fmt: skip

@@ -557,6 +557,13 @@ def test_groups_are_listed_and_limited(shell: Shell, url: str, queue_name: str) 
     assert limited["limits"]["concurrency"] == 5
     assert limited["limits"]["rate_limit"] == {"max": 10, "duration": 1_000}
     assert "10 per 1s" in shell("group", "limit", queue_name, "acme").out
+    shell("group", "fair", queue_name, "tenant", "--weight", "3", "--rate", "10/s", "--max-backlog", "100")
+    fair = shell("group", "fair", queue_name, "tenant", "--concurrency", "2", "--json").json()
+    assert (fair["weight"], fair["concurrency"], fair["max_backlog"], fair["backlog"]) == (3, 2, 100, 1)
+    assert fair["rate_limit"] == {"max": 10, "duration": 1_000}
+    free = shell("group", "fair", queue_name, "tenant", "--rate", "off", "--concurrency", "0").out
+    assert re.findall(r"no limit", free) == ["no limit"] * 2
+    assert shell("group", "fair", "none-such", "tenant").code == 4
 
 
 def test_events_are_printed(shell: Shell, url: str, queue_name: str) -> None:

@@ -274,6 +274,45 @@ async def group_limit(
     ])  # fmt: skip
 
 
+@command(group_app, "fair")
+async def group_fair(
+    shell: Shell,
+    queue: Queue,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Fair key.", show_default=False)],
+    weight: Annotated[
+        int | None, typer.Option("--weight", metavar="N", min=1, help="Jobs served per job of a key with weight 1.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Active jobs; 0 = no limit.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="JOBS/TIME", help="Jobs per window, such as 100/1m; off = no limit.")
+    ] = None,
+    max_backlog: Annotated[
+        int | None,
+        typer.Option("--max-backlog", metavar="N", min=0, help="Ready jobs above which adds fail; 0 = no limit."),
+    ] = None,
+) -> None:
+    """Show the weight and the limits of a fair key, or set them."""
+    await check_exists(shell, queue)
+    if any(given is not None for given in (weight, concurrency, rate, max_backlog)):
+        action = operate.actions.SetFairKeyLimits(
+            queue=queue, key=key, weight=weight, concurrency=concurrency_of(concurrency),
+            rate_limit=None if rate is None else limit_of(rate), max_backlog=concurrency_of(max_backlog),
+        )  # fmt: skip
+        await operate.actions.perform(shell.operator, action)
+    found = await shell.operator.get_fair_key(queue, key)
+    shell.print_json(found)
+    window = found.rate_limit
+    shell.facts([
+        ("fair key", found.key), ("active", found.active), ("ready", found.backlog), ("weight", found.weight),
+        ("concurrency", found.concurrency or "no limit"),
+        ("rate limit", "no limit" if window is None else f"{window.max:,} per {span(window.duration)}"),
+        ("maximum backlog", found.max_backlog or "no limit"), ("paused", "yes" if found.paused else ""),
+        ("rate limited until", clock(found.limited_until)),
+    ])  # fmt: skip
+
+
 # -- events -----------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._operate.operating import Operator
 from glidemq_py.dashboard import Access, app, pages
@@ -83,6 +83,41 @@ async def test_fair_key_is_paused_and_resumed(url: str, queue_name: str) -> None
             found = await queue.get_fair_key("tenant")
             assert found is not None
             assert found.paused is paused
+
+
+async def test_limits_of_a_fair_key_are_set(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a", fair_key="te&nant")
+        text = await page(client, "queue", q=queue_name)
+        assert "key=te%26nant#fair-key-limits" in text
+        fields = {"change": "fair-key-limits", "q": queue_name, "key": "te&nant"}
+        limits = {"weight": "4", "concurrency": "2", "max": "10", "duration": "1000", "max_backlog": "50"}
+        assert (await posted(client, **fields, **limits)).status_code == 303
+        found = await queue.get_fair_key("te&nant")
+        assert (found.weight, found.concurrency, found.max_backlog) == (4, 2, 50)
+        assert found.rate_limit == RateLimit(10, 1_000)
+        text = await page(client, "queue", q=queue_name, key="te&nant")
+        assert '<details class="card" id="fair-key-limits" open>' in text
+        assert all(f'name="{name}"' in text and f'value="{value}"' in text for name, value in limits.items())
+        assert "0 active of 2, 10 per 1 s, backlog up to 50, weight 4" in text
+        assert (await posted(client, **fields)).status_code == 303
+        found = await queue.get_fair_key("te&nant")
+        assert (found.weight, found.concurrency, found.max_backlog, found.rate_limit) == (1, None, None, None)
+        assert (await posted(client, **fields, max="5")).status_code == 400
+        assert (await posted(client, **{**fields, "key": ""})).status_code == 400
+
+
+async def test_limits_of_a_group_are_set(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a", ordering={"key": "customer"})
+        fields = {"change": "group-limits", "q": queue_name, "key": "customer"}
+        assert (await posted(client, **fields, concurrency="3", max="7", duration="60000")).status_code == 303
+        group = await queue.get_group("customer")
+        assert group is not None
+        assert (group.limits.concurrency, group.limits.rate_limit) == (3, RateLimit(7, 60_000))
+        text = await page(client, "queue", q=queue_name, group="customer")
+        assert '<details class="card" id="group-limits" open>' in text
+        assert 'value="60000"' in text
 
 
 async def test_schedule_is_paused_and_resumed(url: str, queue_name: str) -> None:
