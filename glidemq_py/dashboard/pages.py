@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
 from glidemq_py._core.job_states import JobState
@@ -42,6 +42,8 @@ _T = TypeVar("_T")
 _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
 _FAILURES: Final = 100
+_CHILDREN: Final = 20
+"""Jobs of a flow that the page of a job reads."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
@@ -227,12 +229,20 @@ async def job(visit: Visit) -> dict[str, Any]:
     data, result, options = (
         redacted(value, visit.options.redact) for value in (details.data, details.result, details.options)
     )
-    flow = await visit.flow(details.job.id, 2)
+    flow = await visit.flow(details.job.id, _CHILDREN)
     return {
         **common, "job": details.job, "details": details, "history": _history(details), "data": data, "result": result,
         "options": options, "is_editable": data == details.data and is_complete(data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
+        "children": () if flow is None else flow.children, "more_children": flow is not None and flow.is_cut,
+        "percent": _percent(details.job.progress),
     }  # fmt: skip
+
+
+def _percent(progress: Any) -> float | None:
+    """Return a progress of 0 to 100, given as a number or as the item ``percent`` of a mapping; otherwise None."""
+    value: Any = cast("dict[str, Any]", progress).get("percent") if isinstance(progress, dict) else progress
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100 else None
 
 
 def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, FailedAttempt | None]]:

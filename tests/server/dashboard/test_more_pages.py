@@ -71,6 +71,38 @@ async def test_worker_that_does_not_answer_is_reported(
     assert 'role="alert"' in shown
 
 
+async def test_job_page_shows_children_and_progress(url: str, queue_name: str) -> None:
+    reported, released = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        await job.update_progress(40)
+        reported.set()
+        await released.wait()
+
+    async with Queue(queue_name, url) as queue, FlowProducer(url) as flows, browsing(url) as client:
+        children = [FlowJob(queue=queue_name, name=f"part{n}", data=n) for n in range(25)]
+        root = await flows.add(FlowJob(queue=queue_name, name="whole", data={}, children=children))
+        text = await page(client, "job", q=queue_name, id=root.job.id)
+        assert text.count("<div><a href=") >= 15
+        assert ">part0 " in text
+        assert "All in the flow" in text
+        async with Worker(queue_name, handle, url, concurrency=1), asyncio.timeout(100):
+            await reported.wait()
+            (active,) = [job async for job in queue.iter_jobs("active")]
+            text = await page(client, "job", q=queue_name, id=active.id)
+            assert '<progress max="100" value="40"' in text
+            assert "Waits for" not in text
+            released.set()
+
+
+@pytest.mark.parametrize(
+    ("progress", "percent"),
+    [(40, 40), ({"percent": 12.5}, 12.5), ({"done": 5}, None), ("half", None), (True, None), (400, None), (None, None)],
+)
+def test_progress_of_a_job_in_percent(progress: object, percent: float | None) -> None:
+    assert pages._percent(progress) == percent
+
+
 # -- fair keys ---------------------------------------------------------------------------------------------
 
 
