@@ -2,12 +2,14 @@
 
 Both run on one server, in turns, so partitions cannot gain anything: the ratios are what they cost. Adds of 100
 concurrent tasks, then a drain by three workers of one process with 50 slots each; jobs without keys. Prints jobs per
-second, microseconds of server CPU per job, and the jobs of the fullest partition compared with the mean.
+second, microseconds of server CPU per job, and the jobs of the fullest partition compared with the mean. Then drains of
+jobs that take a random time, of which the plain queue's are bounded by the same slots and the same cores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from dataclasses import dataclass
@@ -42,12 +44,16 @@ def cpu_us(resp: RespClient) -> float:
     return (float(fields["used_cpu_user"]) + float(fields["used_cpu_sys"])) * 1_000_000
 
 
-async def measure(server: ServerProcess, partitions: int | None, jobs: int, tasks: int = 100) -> Figures:
-    """Add and drain so many jobs."""
-    left, done = jobs, asyncio.Event()
+async def measure(
+    server: ServerProcess, partitions: int | None, jobs: int, tasks: int = 100, *, job_ms: float = 0.0
+) -> Figures:
+    """Add and drain so many jobs, which take 0.5 to 1.5 times ``job_ms``."""
+    left, done, chance = jobs, asyncio.Event(), random.Random(1)
 
     async def handle(_: Job) -> None:
         nonlocal left
+        if job_ms:
+            await asyncio.sleep(job_ms * chance.uniform(0.5, 1.5) / 1000)
         left -= 1
         if not left:
             done.set()
@@ -75,6 +81,21 @@ async def measure(server: ServerProcess, partitions: int | None, jobs: int, task
     return Figures(jobs / add_time, add_cpu / jobs, jobs / drain_time, drain_cpu / jobs, balance)
 
 
+async def durations(server: ServerProcess, rounds: int) -> None:
+    """Compare the drains of jobs that take some time; print the median ratios."""
+    for job_ms in (5.0, 20.0, 50.0):
+        drains, cpus, jobs = list[float](), list[float](), int(20_000 / job_ms**0.5) // 100 * 100
+        for _ in range(rounds):
+            plain = await measure(server, None, jobs, job_ms=job_ms)
+            parted = await measure(server, PARTITIONS, jobs, job_ms=job_ms)
+            drains.append(parted.drained / plain.drained)
+            cpus.append(parted.drain_cpu / plain.drain_cpu)
+        print(
+            f"jobs of {job_ms:.0f} ms: drain {statistics.median(drains):.2f}, its server CPU "
+            f"{statistics.median(cpus):.2f}", flush=True,
+        )  # fmt: skip
+
+
 async def main(jobs: int = 20_000, rounds: int = 3) -> dict[str, float]:
     """Compare the two in turns; return the median ratios."""
     adds, cpus, drains, balances = list[float](), list[float](), list[float](), list[float]()
@@ -88,6 +109,7 @@ async def main(jobs: int = 20_000, rounds: int = 3) -> dict[str, float]:
             cpus.append((parted.add_cpu + parted.drain_cpu) / (plain.add_cpu + plain.drain_cpu))
             drains.append(parted.drained / plain.drained)
             balances.append(parted.balance)
+        await durations(server, rounds)
     found = {
         "server CPU of adds": statistics.median(adds), "server CPU": statistics.median(cpus),
         "drain": statistics.median(drains), "balance": statistics.median(balances),
