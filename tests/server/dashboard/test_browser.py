@@ -12,6 +12,9 @@ from urllib.parse import urlencode
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._operate.actions import RemoveJobs
+from glidemq_py._operate.bulk import create_bulk
+from glidemq_py._operate.operating import JobFilter, Operator
 from tests.bench.install import PeerMissingError, npm_modules
 from tests.server.dashboard.support import served
 
@@ -51,7 +54,9 @@ def axe() -> str:
         pytest.skip(f"axe-core: {error}")
 
 
-async def _fill(url: str, name: str) -> None:
+async def _fill(url: str, name: str) -> str:
+    """Fill a queue; return the id of a bulk change that nobody performs."""
+
     async def handler(job: Job) -> object:
         if job.name == "bad":
             raise ConnectionError("mail server refused")
@@ -71,14 +76,18 @@ async def _fill(url: str, name: str) -> None:
         await queue.add("later", {"password": "hunter2"}, delay=3_600_000, fair_key="tenant")
         await queue.add("now", ordering={"key": "customer"})
         await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "digest"})
+    async with Operator(url) as operator:
+        change = RemoveJobs(queue=name, wanted=JobFilter(name="now"))
+        return await create_bulk(operator, change, "alice", "remove", 1)
 
 
 @pytest.fixture
 def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the address of a dashboard and its pages by name."""
-    asyncio.run(_fill(url, queue_name))
-    paths = {"": {"find": queue_name}, "job": {"id": "6"}, "flow": {"id": "1"}, "audit": {}}
-    for name in ("queue", "jobs", "failures", "dead-letters", "schedules", "workers", "metrics", "subscriptions"):
+    bulk = asyncio.run(_fill(url, queue_name))
+    paths = {"": {"find": queue_name}, "job": {"id": "6"}, "flow": {"id": "1"}, "audit": {}, "bulk": {"id": bulk}}
+    paths["queue"] = {"key": "tenant", "group": "customer"}
+    for name in ("jobs", "failures", "dead-letters", "schedules", "workers", "metrics", "subscriptions"):
         paths[name] = {}
     with served(url, "--allow-changes", "--refresh-interval", "250ms") as address:
         found = {name: f"{address}/{name}?{urlencode({'q': queue_name, **given})}" for name, given in paths.items()}
