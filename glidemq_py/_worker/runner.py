@@ -65,6 +65,10 @@ class ResultSink(Protocol):
         """Take ``slots`` out of use; a negative number returns them."""
         ...
 
+    def pause(self) -> None:
+        """Stop fetching."""
+        ...
+
     async def caught_up(self, patient: bool) -> None:
         """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
         ...
@@ -114,6 +118,7 @@ class AttemptRunner:
             self._sink.free_slot(run)
             return
         if isinstance(error, (asyncio.CancelledError, EventLoopError)) and self._until_loop_ends.cancelling():
+            self._sink.pause()  # or the call that releases the job would fetch it again
             self._release(run)  # interrupted, not failed; if the release is not delivered, the job stalls
             return
         if run.attempt.calls is not None:
