@@ -115,7 +115,9 @@ async def create_bulk(
     )  # fmt: skip
     await transport.command("EXPIRE", key, str(_KEPT_S))
     await transport.command("ZADD", _key(operator.prefix), str(now), bulk_id)
-    await transport.command("ZREMRANGEBYRANK", _key(operator.prefix), "0", str(-_LISTED - 1))
+    older: Any = await transport.command("ZRANGE", _key(operator.prefix), "0", str(-_LISTED - 1))
+    if older:
+        await transport.command("ZREM", _key(operator.prefix), *(_text(each) for each in older))
     return bulk_id
 
 
@@ -145,7 +147,7 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
 async def list_bulks(operator: Operator, count: int = 10) -> list[BulkChange]:
     """Return the last bulk changes of the queues that may be read, newest first."""
     transport = await operator.transport()
-    ids: Any = await transport.command("ZREVRANGE", _key(operator.prefix), "0", str(_LISTED - 1))
+    ids: Any = await transport.command("ZRANGE", _key(operator.prefix), "0", str(_LISTED - 1), "REV")
     found: list[BulkChange] = []
     for each in ids or ():
         bulk = await read_bulk(operator, _text(each))
@@ -202,7 +204,7 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
         await _end(operator, bulk_id, found, state, error)
     finally:
         if _text(await transport.command("GET", f"{key}:lock") or b"") == token:
-            await transport.command("DEL", f"{key}:lock")
+            await transport.command("UNLINK", f"{key}:lock")
 
 
 async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], action: ManyAction, token: str) -> bool:

@@ -29,7 +29,7 @@ class WriteReport:
         finished_at: when all its jobs were added.
         jobs: number of jobs added.
         skipped: number of rows that added no job: their `jobId` exists, or they cost too much for their ordering group.
-        rows: number of rows of the DataFrame.
+        rows: number of rows of the DataFrame; 0 for a repetition, as are the next two.
         null_rows: number of rows whose data was null; their jobs have the data null.
         bytes: size of the packed rows.
         repeated: True if the write was saved before, so that this save added nothing.

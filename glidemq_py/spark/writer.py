@@ -62,7 +62,7 @@ class Written(WriterCommitMessage):
     """Result of a task.
 
     Attributes:
-        rows: number of rows read.
+        rows: number of rows read. This, `nulls` and `bytes` are 0 if the write was already decided.
         counts: number of jobs added immediately, and of rows that added none, per queue.
         nulls: number of rows whose data is null.
         bytes: size of the packed rows.
@@ -120,7 +120,8 @@ def _run_task(
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
         error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['decided' if decided else options.guarantee]}")
         raise
-    message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
+    if not message.over:  # how many rows were encoded before that reply arrived varies
+        message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
     message.counts, message.pieces = sink.counts, sink.pieces
     return message
 
