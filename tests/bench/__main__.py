@@ -51,8 +51,8 @@ def run(peers: dict[str, Peer], cases: list[Case], rounds: int, *, quick: bool, 
     with running_server() as server:
         bench = Bench(server=server, peers=peers)
         if quick:
-            bench.drain_seconds, bench.add_seconds = 0.6, 0.4
-            bench.idle_jobs, bench.delayed_jobs, bench.memory_jobs = 110, 35, 4_000
+            bench.drain_seconds, bench.add_seconds = 0.4, 0.3
+            bench.idle_jobs, bench.delayed_jobs, bench.memory_jobs = 80, 35, 2_000
         if tiny:
             bench.drain_seconds, bench.add_seconds, bench.memory_jobs = 0.03, 0.1, 1_000
         return run_cases(bench, cases, rounds, _say), server.version()

@@ -16,7 +16,7 @@ from tests.bench.measure import OURS, Runs
 from tests.bench.report import Verdict, markdown, readme_with_summary, verdicts
 
 MARGIN = 3.0
-JUDGED = "drain,add-single-free,add-together,add-bulk,idle,memory"
+JUDGED = "drain-100,drain-1,add-single-free,add-bulk,idle,memory"
 """Cases that are compared; in the others only our own driver runs."""
 REPETITIONS = 3
 """How often a measure that misses its margin is repeated."""

@@ -20,11 +20,20 @@ _WORK_S: Final = 0.004
 
 
 class Control:
-    """Starts the process, and reads its measurements in a thread."""
+    """Starts the process, and reads its measurements in a thread.
 
-    def __init__(self) -> None:
+    Args:
+        measures: False starts no process, and `slowdown` is 1: for runs whose times are not judged.
+    """
+
+    def __init__(self, *, measures: bool = True) -> None:
         self._pulses: list[tuple[float, float, float]] = []
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        if measures:
+            self._start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -33,6 +42,7 @@ class Control:
         self._thread.start()
 
     def _read(self) -> None:
+        assert self._process is not None
         for line in self._process.stdout or ():
             begin, end, cpu = map(float, line.split())
             with self._lock:
@@ -46,6 +56,8 @@ class Control:
         return max(1.0, sum(late - early for early, late, _ in found) / needed) if needed else 1.0
 
     def close(self) -> None:
+        if self._process is None:
+            return
         self._process.kill()
         self._process.wait()
         self._thread.join()

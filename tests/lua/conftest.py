@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_py._client.memory import MemoryServer
 from glidemq_py.testing import RespClient
 from tests.conftest import CORE_SERVERS
 from tests.lua.own_support import OwnQueue
@@ -14,11 +15,18 @@ from tests.memory_client import MemoryClient
 PLACES = (*CORE_SERVERS, pytest.param("memory", marks=pytest.mark.slow))
 
 
+@pytest.fixture(scope="session")
+def in_memory() -> MemoryServer:
+    """Return the in-memory server of all tests: to load the library costs more than most of them."""
+    return MemoryServer()
+
+
 @pytest.fixture(params=PLACES)
-def core_resp(request: pytest.FixtureRequest, servers_by_version: Any) -> Iterator[RespClient]:
+def core_resp(request: pytest.FixtureRequest, servers_by_version: Any, in_memory: MemoryServer) -> Iterator[RespClient]:
     """A raw client of each supported server, and of the in-memory one, which must not be another."""
     if request.param == "memory":
-        yield MemoryClient()
+        in_memory.flush()
+        yield MemoryClient(in_memory)
         return
     server = servers_by_version.get(request.param)
     with RespClient(server.host, server.port) as client:

@@ -8,7 +8,7 @@ from typing import Any
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._core.calls import Call, administration, declared_keys, working
 from glidemq_py._core.calls.adding import Row, add, row
-from glidemq_py.testing import RespClient
+from glidemq_py.testing import RespClient, RespError
 
 START = 1_800_000_000_000
 """Start time of the clock of every test queue, epoch ms."""
@@ -26,8 +26,10 @@ def library() -> Library:
 
 
 def load(resp: RespClient) -> None:
-    """Load the library on every primary that does not have it."""
-    if library().function("version") not in str(resp.execute("FUNCTION", "LIST", "LIBRARYNAME", library().name)):
+    """Load the library, whose functions have its hash in their names, on every primary, unless it is there."""
+    try:
+        resp.execute("FCALL", library().function("version"), 0)
+    except RespError:
         resp.execute_everywhere("FUNCTION", "LOAD", "REPLACE", library().code)
 
 

@@ -462,8 +462,8 @@ async def test_jobs_that_live_throughout_are_in_the_backup_once(
     lasting = [
         job.id
         for job in await queue.add_bulk(
-            [("keep", n, {"delay": 1 + n % 7, "attempts": 1_000_000, "backoff": 5}) for n in range(1_500)]
-            + [("keep", n, {"ordering": {"key": f"k{n % 20}", "concurrency": 2}}) for n in range(500)]
+            [("keep", n, {"delay": 1 + n % 7, "attempts": 1_000_000, "backoff": 5}) for n in range(500)]
+            + [("keep", n, {"ordering": {"key": f"k{n % 20}", "concurrency": 2}}) for n in range(200)]
         )
     ]
     stop = asyncio.Event()

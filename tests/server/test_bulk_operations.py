@@ -25,7 +25,7 @@ from glidemq_py.testing import RespClient, ServerProcess
 from tests.key_leaks import KeyLeaks
 from tests.server.worker_support import EventRecorder, Gate, Raw, with_timeout
 
-MANY = 10_000
+MANY = 4_000
 PIECE = 100
 """Jobs that one call of an operator handles at most."""
 COMMANDS_PER_JOB = 30

@@ -147,12 +147,6 @@ def roles(private_server: Callable[..., ServerProcess], caplog: pytest.LogCaptur
 
 
 @pytest.mark.slow
-async def test_each_method_works_as_its_least_role(roles: Server) -> None:
-    calls = [(name, next(role for role in ROLES if role in allowed)) for name, allowed in ALLOWED.items()]
-    assert {key: error for key, error in (await roles.call_all(calls)).items() if error is not None} == {}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_may_call_what_the_table_says_and_no_more(roles: Server, role: str) -> None:
     errors = await roles.call_all([(name, role) for name in ALLOWED])

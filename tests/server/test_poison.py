@@ -47,8 +47,8 @@ APPLICATION = """
 
     # A lock must outlast the pauses of a busy machine: a living job that loses its lock while it runs alone is charged.
     QUICK = {"lock_duration": 4_000, "stalled_interval": 1_000}
-    poisoned = Worker(os.environ["QUEUE"], run, concurrency=50, **QUICK)
-    deployed = Worker(os.environ["QUEUE"], long, concurrency=201, **QUICK)
+    poisoned = Worker(os.environ["QUEUE"], run, concurrency=20, **QUICK)
+    deployed = Worker(os.environ["QUEUE"], long, concurrency=101, **QUICK)
 """
 
 
@@ -71,10 +71,10 @@ def start(tmp_path: Path, core_url: str, queue_name: str) -> Start:
 async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: RespClient, queue_name: str) -> None:
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
-        jobs = await queue.add_bulk([("poison" if n == 120 else "good", n) for n in range(401)])
-        poison = jobs[120]
+        jobs = await queue.add_bulk([("poison" if n == 40 else "good", n) for n in range(161)])
+        poison = jobs[40]
         with start("application:poisoned", "--processes", "3") as command:
-            await until(lambda: raw.run("ZCARD", "completed") == 400 and raw.run("ZCARD", "failed") == 1)
+            await until(lambda: raw.run("ZCARD", "completed") == 160 and raw.run("ZCARD", "failed") == 1)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
         assert await poison.is_failed()
@@ -82,7 +82,7 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
         assert failed is not None
         assert failed.failed_reason == "job stalled more than maxStalledCount"
         deaths = len(re.findall(r"^poison", command.text, re.MULTILINE))
-        assert 1 < deaths <= bound(50)
+        assert 1 < deaths <= bound(20)
     assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []
     assert raw.run("ZCARD", "suspects") == 0
 
@@ -91,28 +91,28 @@ async def test_a_poison_job_fails_alone(start: Start, core_url: str, core_resp: 
 async def test_a_deploy_that_kills_every_process_charges_no_job(
     start: Start, tmp_path: Path, core_url: str, core_resp: RespClient, queue_name: str
 ) -> None:
-    """All 401 jobs are suspects at once, one of them is poison. Half run again at the same time; the 400 complete."""
+    """All 201 jobs are suspects at once, one of them is poison. Half run again at the same time; the 200 complete."""
     raw = Raw(core_resp, queue_name)
     async with Queue(queue_name, core_url) as queue:
-        jobs = await queue.add_bulk([("poison" if n == 120 else "long", n) for n in range(401)])
+        jobs = await queue.add_bulk([("poison" if n == 120 else "long", n) for n in range(201)])
         poison = jobs[120]
         with start("application:deployed", "--processes", "2") as command:
-            began = await command.printed(r"began (\d+) in (\d+)", times=401)
+            began = await command.printed(r"began (\d+) in (\d+)", times=201)
             before = {int(match[2]) for match in began}
             assert len(before) == 2
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
-            again = (await command.printed(r"began (\d+) in (\d+)", times=601))[401:]
-            assert len({match[1] for match in again[:200]}) == 200
+            again = (await command.printed(r"began (\d+) in (\d+)", times=301))[201:]
+            assert len({match[1] for match in again[:100]}) == 100
             assert raw.run("ZCARD", "completed") == raw.run("ZCARD", "failed") == 0
             (tmp_path / "gate").touch()
-            await until(lambda: raw.run("ZCARD", "completed") == 400 and raw.run("ZCARD", "failed") == 1)
+            await until(lambda: raw.run("ZCARD", "completed") == 200 and raw.run("ZCARD", "failed") == 1)
             command.signal(signal.SIGTERM)
             assert await command.ends() == 0
         failed = await queue.get_job(poison.id)
         assert failed is not None
         assert failed.failed_reason == "job stalled more than maxStalledCount"
         deaths = len(re.findall(r"^poison", command.text, re.MULTILINE)) + 1  # the deploy is the first
-        assert 1 < deaths <= bound(201)
+        assert 1 < deaths <= bound(101)
     assert [job.id for job in jobs if job is not poison and raw.job(job.id).get("stalledCount")] == []
     assert raw.run("ZCARD", "suspects") == 0

@@ -114,9 +114,13 @@ async def finish(queue: Queue) -> int:
     return await UnfinishedFlowsTask(link=await queue._connected(), age=0).run_once()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at_work", [False, True], ids=["workers later", "workers at once"])
-@pytest.mark.parametrize("shape", ["small", "wide", "nested"])
+@pytest.mark.parametrize(
+    ("shape", "at_work", "after"),
+    [
+        *(("small", at_work, after) for at_work in (False, True) for after in (False, True)),
+        *(("wide", False, True), ("wide", True, False), ("nested", False, False), ("nested", True, True)),
+    ],
+)
 async def test_producer_dies_between_two_calls(
     url: str, queue_name: str, shape: str, at_work: bool, after: bool
 ) -> None:

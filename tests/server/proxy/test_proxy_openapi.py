@@ -23,7 +23,7 @@ from tests.server.proxy.support import running_proxy
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 10
+EXAMPLES = 5
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 SEEN = {route.path for route in create_proxy_app("valkey://127.0.0.1:1").routes}  # type: ignore[attr-defined]
 PATHS = sorted(path for path in SEEN if not path.endswith(("/events", "/stream", "/openapi.json")))
