@@ -20,7 +20,7 @@ SPARK = {file: group for group, files in SPARK_GROUPS.items() for file in files}
 
 The start of a session is costly, but all tests of Spark in one process take longer than the tests of all others.
 """
-TOGETHER = {"test_packaging", "test_resharding"}
+TOGETHER = {"test_browser", "test_packaging", "test_resharding", "test_screenshots"}
 """Files whose tests share something else that is costly to make."""
 
 

@@ -20,20 +20,17 @@ _WORK_S: Final = 0.004
 
 
 class Control:
-    """Starts the process, and reads its measurements in a thread.
+    """Starts the process, and reads its measurements in a thread. Without `start`, `slowdown` is 1."""
 
-    Args:
-        measures: False starts no process, and `slowdown` is 1: for runs whose times are not judged.
-    """
-
-    def __init__(self, *, measures: bool = True) -> None:
+    def __init__(self) -> None:
         self._pulses: list[tuple[float, float, float]] = []
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        if measures:
-            self._start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start to measure, which costs a twentieth of a core."""
+        if self._process is not None:
+            return
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},

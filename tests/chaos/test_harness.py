@@ -66,6 +66,8 @@ def test_a_slow_machine_stretches_a_limit() -> None:
 
 def test_the_control_measures_the_machine() -> None:
     with closing(Control()) as control:
+        assert control.slowdown(0, time.monotonic()) == 1.0
+        control.start()
         begin = time.monotonic()
         _until(lambda: control.slowdown(begin, time.monotonic()) > 1.0)
         assert control.slowdown(begin + 3_600, begin + 3_601) == 1.0, "no measurement: no allowance"

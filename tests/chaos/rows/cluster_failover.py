@@ -25,6 +25,7 @@ DURABLE = {"disk": False, "replicas": 1, "timeout": 1_500}
 def play(run: ChaosRun, variant: str = "") -> None:
     cluster = run.closing(ReplicatedCluster(server_binary("valkey-9.1")))
     cluster.start()
+    run.control.start()
     run.use(cluster.url, cluster.bystander(QUEUE))
     run.expects_findings = True
     if variant:
