@@ -160,7 +160,7 @@ class PartitionedQueue:
         return await own(*args, **options)
 
     async def iterate(self, method: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        """Iterate over what the method of this name yields for each partition."""
+        """Iterate over the items that the method of this name yields for each partition."""
         if method == "stream":
             job_id, more, named = _first(args, options)
             queue, own = await self._locate(job_id)
@@ -176,7 +176,7 @@ class PartitionedQueue:
                     yield self._shown(number, method, each)
 
     def _shown(self, number: int, method: str, record: Any) -> Any:
-        """Return what a method has returned for a partition, as that of the whole queue."""
+        """Return a partition's result of a method as that of the whole queue."""
         if method == "iter_dead_letter_jobs":
             return dead_letters.shown_entry(self, number, record)
         if method != "iter_failures":
@@ -365,7 +365,7 @@ class PartitionedQueue:
                 )  # fmt: skip
         return sorted(found.values(), key=lambda worker: worker.started_at)
 
-    # -- what other modules implement -----------------------------------------------------------------------
+    # -- implemented by other modules -----------------------------------------------------------------------
 
     get_rank_counts = figures.get_rank_counts
     get_metrics = figures.get_metrics

@@ -48,7 +48,7 @@ async def _fetch_once(self: Partitions, count: int, **options: Any) -> list[Leas
             if len(found) >= count:
                 break
     except BaseException:
-        for lease in found:  # nobody will get them
+        for lease in found:  # the call has failed: its caller does not get them
             with contextlib.suppress(GlideMQError):
                 await lease.release()
         raise

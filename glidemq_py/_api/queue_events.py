@@ -161,7 +161,7 @@ class QueueEvents(AsyncOnly):
         return reader
 
     def _check_partitioned(self, names: Sequence[str]) -> None:
-        """Reject what a queue with partitions does not support."""
+        """Reject options that a queue with partitions does not support."""
         if self._runtime is BLOCKING_RUNTIME:
             raise PartitionedQueueError(self.name, len(names), "QueueEvents of the blocking API")
         if self._start is not None:

@@ -164,7 +164,7 @@ class OptionValue(CheckedOptions):
         super().__init__(**given)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the value as in the stored JSON, without what is None."""
+        """Return the value as in the stored JSON, without fields that are None."""
         wire: dict[str, Any] = {}
         for name, key, encode in self._stored:
             value = getattr(self, name)
@@ -176,7 +176,7 @@ class OptionValue(CheckedOptions):
 
     @classmethod
     def from_wire(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of stored JSON, not checked, without what is missing or empty."""
+        """Return the fields of stored JSON, not checked, without missing and empty ones."""
         return {name: stored[key] for name, key, _ in cls._stored if stored.get(key)}
 
 

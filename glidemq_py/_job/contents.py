@@ -100,7 +100,7 @@ class JobContents(Generic[DataT, ResultT, ContextT]):
         return job
 
     def _changed_elsewhere(self, data_text: str | None, progress_text: str | None, usage: JobUsage | None) -> None:
-        """Take over what the handler has changed in another process."""
+        """Take over the changes that the handler has made in another process."""
         if data_text != self._data_text:
             self._forget_data()
             self._data_text = data_text

@@ -76,7 +76,7 @@ class Action(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a part of a change of many jobs has done.
+    """The result of a part of a change of many jobs.
 
     Attributes:
         done: Number of jobs changed by this part.

@@ -1,6 +1,6 @@
 """Bulk changes: actions on many jobs that a page starts, shows with their progress, cancels and continues.
 
-A bulk change is stored: what it does, how far it is, and the position at which it continues. So any process shows it, a
+A bulk change is stored: its action, its progress, and the position at which it continues. So any process shows it, a
 page may be closed meanwhile, and one whose process has died is continued by another process at the same place. Each
 step is a few short calls.
 
@@ -170,7 +170,7 @@ async def cancel_bulk(operator: Operator, bulk_id: str) -> bool:
     operator.access.check_action(found.get("kind", ""), found["queue"])
     transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
     await transport.command("HSET", key, "cancelled", "1")
-    if not await transport.command("EXISTS", f"{key}:lock"):  # nobody performs it
+    if not await transport.command("EXISTS", f"{key}:lock"):  # no process performs it
         await _end(operator, bulk_id, found, "cancelled")
     return True
 

@@ -243,7 +243,7 @@ class WorkerOptions(CheckedOptions):
 
     @property
     def stalled_policy(self) -> str:
-        """What was given of ``max_stalled_count`` and ``stalled_grace``, as in a registration; "" if nothing."""
+        """The given ``max_stalled_count`` and ``stalled_grace``, as in a registration; "" if none."""
         given = self.__dict__
         if "max_stalled_count" not in given and "stalled_grace" not in given:
             return ""

@@ -215,7 +215,7 @@ def _introduce(url: str, pages: str | None) -> None:
 
 
 async def _show(queues: list[Queue], started: float) -> None:
-    """Print what the queues have done, every few seconds."""
+    """Print the progress of the queues every few seconds."""
     pause = 1.0
     while True:
         await asyncio.sleep(pause)

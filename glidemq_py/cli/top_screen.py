@@ -78,7 +78,7 @@ class _Question(ModalScreen[bool]):
 
 
 class Top(App[None]):
-    """Shows queues and what they do, until `q` is pressed.
+    """Shows queues and their jobs, until `q` is pressed.
 
     Args:
         operator: Reads and changes.

@@ -140,7 +140,7 @@ class DashboardOptions:
         )
 
     def user_with(self, session: str) -> str | None:
-        """Return whose session this is; None if nobody's."""
+        """Return the user of this session; None if it has none."""
         # All are compared, so that the time does not reveal which one matches.
         given = session.encode("utf-8", "replace")
         found = [name for name, each in self.sessions.items() if hmac.compare_digest(given, each.encode())]

@@ -151,7 +151,7 @@ class Reader:
         return await self._once(("workers", name), lambda: self._operator.get_workers(name))
 
     async def day(self, name: str) -> Day:
-        """Return what a queue has done in the last 24 hours; up to 10 s old."""
+        """Return the counts of a queue in the last 24 hours; up to 10 s old."""
 
         async def read() -> Day:
             queue = await self._operator.queue(name)

@@ -41,7 +41,7 @@ class DurabilityError(AmbiguousResultError):
     The job was added, and exists unless the server lost it. Adding it again is safe if ``job_id`` is set.
 
     Attributes:
-        reason: what is missing.
+        reason: The missing part.
         job_id: id of the job.
     """
 

@@ -93,7 +93,7 @@ class EventStream:
         self._news.wake()
 
     def close(self) -> None:
-        """Release what the stream uses."""
+        """Release the resources of the stream."""
         for name in self._readers:
             self._state.unfollow(name, self._news)
         self._readers.clear()

@@ -209,7 +209,7 @@ class Hub:
     # -- calls -----------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Send what has arrived in this turn of the event loop at its end."""
+        """Send the calls of this turn of the event loop at its end."""
         if not self._is_scheduled and len(self._in_flight) < MOST_CALLS:
             self._is_scheduled = True
             self._loop.call_soon(self._send)

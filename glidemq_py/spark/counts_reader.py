@@ -1,4 +1,4 @@
-"""Read the number of jobs per state, which the server keeps: one call, whatever the size of the queue."""
+"""Read the number of jobs per state, which the server keeps: one call for a queue of any size."""
 
 from __future__ import annotations
 

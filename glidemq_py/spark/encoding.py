@@ -124,7 +124,7 @@ _QUEUES_MAX: Final = 1_000
 """Queues of one write besides that of the option; S.QUEUES_MAX of the server."""
 _CACHE_SIZE: Final = 4_096
 _PART_ROWS: Final = 1_000
-_OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, whatever its size
+_OPTIONS_ROWS: Final = 4_000  # the options of a part are packed in several steps, for any size
 _FANNED_ROWS: Final = 10_000  # many queues, or shapes of options: each should get several rows of a part
 _MANY_SHAPES: Final = 16
 _PART_BYTES: Final = 2 * 1024 * 1024

@@ -63,7 +63,7 @@ class JsonColumns:
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _parts(self, array: Any) -> list[Part]:
-        """Return what the texts of an array consist of."""
+        """Return the elements that the texts of an array have."""
         convert = self._converter(array.type)
         parts = convert(array)
         if not array.null_count:

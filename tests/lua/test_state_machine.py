@@ -690,7 +690,7 @@ def test_queue_state_machine(resp: RespClient) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=CHAOS or 100,
+            max_examples=CHAOS or 60,
             stateful_step_count=120 if CHAOS else 40,
             derandomize=not CHAOS,
             deadline=None,

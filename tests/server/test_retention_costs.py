@@ -18,7 +18,7 @@ from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder
 
 JOBS: Final = 2_000
-ROUNDS: Final = 15
+ROUNDS: Final = 9
 DRAIN_S: Final = 60.0
 """Longest time in which the jobs of one round must end."""
 KEPT: Final = 100

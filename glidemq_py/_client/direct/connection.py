@@ -211,7 +211,7 @@ class DirectConnection(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What a server says of itself when a connection is opened."""
+    """The role of a server, read when a connection is opened."""
 
     is_primary: bool
     is_cluster: bool

@@ -116,7 +116,7 @@ class DirectNodes:
         task.add_done_callback(lambda _: self._opening.pop(node, None))
 
     async def _connect(self, node: Address | None) -> None:
-        # A failure is no error: GLIDE serves the calls, and reports what is wrong.
+        # A failure is no error: GLIDE serves the calls, and reports the cause.
         try:
             if self._context is None and self._options.tls:
                 self._context = await asyncio.to_thread(tls_context, self._options)

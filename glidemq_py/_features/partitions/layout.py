@@ -47,7 +47,7 @@ def partition_names(name: str, partitions: int) -> tuple[str, ...]:
     """Return the queue names of all partitions; the first is the name itself.
 
     The result depends on the arguments only. It searches up to some 100,000 names, so it belongs to the creation of
-    a queue; whoever opens the queue reads the stored names.
+    a queue; each program that opens the queue reads the stored names.
 
     Raises:
         GlideMQValidationError: the name is invalid, reserved or too long, or `partitions` is not 1 to 256.

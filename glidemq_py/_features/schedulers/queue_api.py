@@ -206,7 +206,7 @@ class _Change(NamedTuple):
 async def _changed(
     link: QueueLink, name: str, change: Callable[[StoredRow | None, int], _Change | None]
 ) -> tuple[bool, JobScheduler | None]:
-    """Change an entry if nobody else changes it meanwhile. Return whether it existed, and the scheduler afterwards.
+    """Change an entry, unless another client changes it. Return whether it existed, and the scheduler afterwards.
 
     ``change`` gets the entry and the server's time, and returns None to leave it unchanged.
     """

@@ -1,4 +1,4 @@
-"""The messages of webhooks: what is posted about an event of a queue."""
+"""The messages that webhooks post about the events of a queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_BYTES: Final = 450_000
 
 
 class Message(NamedTuple):
-    """What is posted about an event.
+    """The message about an event.
 
     Attributes:
         event: Its name for clients.
@@ -43,7 +43,7 @@ class Message(NamedTuple):
     body: str
 
     def id_for(self, webhook_id: str, queue: str) -> str:
-        """Return the id of its delivery to a webhook: the same for whoever reads the event again."""
+        """Return the id of its delivery to a webhook: the same each time the event is read."""
         return f"msg_{_digest(webhook_id, queue, self.entry)}"
 
     def order_for(self, webhook_id: str, queue: str) -> str:
