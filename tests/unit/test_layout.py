@@ -1,0 +1,72 @@
+"""Layout of the package: names of modules, their least size, and the folders of features in both languages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "glidemq_py"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LEAST_LINES = 40
+
+SMALL = {
+    "_api/partitions_protocol.py": "the type of the partitions, apart from both modules that use each other",
+    "_features/job_batches/batch_ref.py": "jobs return it, so it imports no jobs",
+    "_features/job_batches/job_api.py": "methods of `Job` are in `job_api.py` of their feature",
+    "gateway/commands/events.py": "a module per group of commands",
+    "gateway/rate.py": "two modules limit frames",
+    "integrations/django_admin/apps.py": "Django requires this module",
+    "integrations/django_admin/models.py": "Django requires this module",
+}
+"""Modules below `LEAST_LINES` and their reasons. `__init__.py` and `__main__.py` need none."""
+
+ONLY_LUA = {
+    "gateway": "glidemq_py/gateway is a public package",
+    "lifo": "an option of a plain job: glidemq_py/_core/job_options.py",
+    "maintenance": "its Python side is glidemq_py/_maintenance",
+    "requeue": "methods of failed jobs and dead letters: glidemq_py/_features/failures and dead_letters",
+}
+ONLY_PYTHON = {
+    "cleaning": "the server's side of the index by age is in lua/features/retention",
+    "fallbacks": "an option that the server only stores",
+    "iteration": "its position is the progress of a job",
+    "middleware": "runs in producers and workers",
+    "search": "the server's side is the paging of lua/core",
+    "signals": "the server's side is in the features whose results they report",
+    "tags": "the server's side is the paging of lua/core",
+    "typed_tasks": "runs in producers and workers",
+}
+
+
+def lines(module: Path) -> int:
+    return len(module.read_text(encoding="utf-8").splitlines())
+
+
+def test_small_modules_have_a_reason() -> None:
+    small = {
+        module.relative_to(PACKAGE).as_posix()
+        for module in MODULES
+        if module.name not in ("__init__.py", "__main__.py") and lines(module) < LEAST_LINES
+    }
+    assert small == SMALL.keys()
+
+
+def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
+    names = {part for module in MODULES for part in module.relative_to(PACKAGE).with_suffix("").parts}
+    assert names & sys.stdlib_module_names == set()
+
+
+def test_features_have_the_same_name_in_lua_and_python() -> None:
+    lua = {each.name for each in (ROOT / "lua" / "features").iterdir() if each.is_dir()}
+    python = {each.stem for each in (PACKAGE / "_features").iterdir() if not each.name.startswith("__")}
+    assert lua - python == ONLY_LUA.keys()
+    assert python - lua == ONLY_PYTHON.keys()
+
+
+@pytest.mark.parametrize("folder", ["glidemq_py", "lua"])
+def test_no_folder_collects_what_has_no_place(folder: str) -> None:
+    parts = {part for file in (ROOT / folder).rglob("*") for part in file.relative_to(ROOT).with_suffix("").parts}
+    assert parts & {"utils", "util", "helpers", "common", "manager", "misc"} == set()
