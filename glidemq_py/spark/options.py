@@ -162,7 +162,7 @@ _INSTEAD: Final = {
     "assign": 'use .option("queue", "name")',
     "endingOffsets": "use .trigger(availableNow=True), which stops at the end of what exists now",
     "endingTimestamp": "use .trigger(availableNow=True) and a filter on the time",
-    "includeHeaders": "jobs have no headers; their options are the column 'opts'",
+    "includeHeaders": "headers of a job are in the column 'opts': get_json_object(opts, '$.headers')",
     "minPartitions": 'use .option("numPartitions", n), the largest number of partitions',
     "kafka.bootstrap.servers": 'use .option("url", ...) or .option("addresses", ...)',
 }

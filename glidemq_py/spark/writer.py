@@ -53,6 +53,7 @@ _AFTER_AN_ERROR: Final = {
     "task": "if the save fails, a part of its rows may be jobs; another save with this writeId adds the others",
     "append": "if the save fails, a part of its rows may be jobs; another save adds these twice",
 }
+_NOT_ABORTED: Final = "not aborted; unless it is already decided, its rows expire without becoming jobs"
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _MANY_PIECES = 20
 
@@ -190,7 +191,7 @@ def _end(
     except GlideMQError as error:
         raise StagedWriteError(write.id, write.home.name, "decided", _cause(error)) from error
     if not decided_here:
-        _report_repetition(options, write, messages)
+        _report_repetition(options, write)
     return published if decided_here else Published(0, 0)
 
 
@@ -218,10 +219,10 @@ def _publish(options: WriteOptions, write: WriteId, pieces: int) -> Published:
     return staging.total(counts)
 
 
-def _report_repetition(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
+def _report_repetition(options: WriteOptions, write: WriteId) -> None:
     """Report that another save of the same id, or an earlier try of the same micro-batch, decided the write."""
     error = StagedWriteError(write.id, write.home.name, "repeated")
-    _report_now(options, write, {}, facts_of(messages), repeated=True)
+    _report_now(options, write, {}, facts_of(()), repeated=True)
     if write.query:
         _log.info("%s", error)  # the batch of a restarted query
         return
@@ -252,16 +253,21 @@ def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Writ
     published = Published(sum(jobs for jobs, _ in counts.values()), sum(others for _, others in counts.values()))
     _log_published(options, published)
     if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
-        _report_repetition(options, write, messages)
+        _report_repetition(options, write)
     else:
         _report_now(options, write, counts, facts_of(messages))
 
 
 def _abort(options: WriteOptions, write: WriteId) -> None:
     """Abort a write; if it is already decided, try to publish it."""
-    transport = transport_of(options.place)
-    if run_blocking(transport, undo_write(write)):
-        return
+    try:
+        transport = transport_of(options.place)
+        if run_blocking(transport, undo_write(write)):
+            return
+    except GlideMQError as error:
+        if not isinstance(error, StagedWriteError):
+            error.add_note(f"write {write.id!r}: {_NOT_ABORTED}")
+        raise
     try:
         run_blocking(transport, publish_write(write))
     except GlideMQError as error:
@@ -302,13 +308,21 @@ class FrameWriter(DataSourceArrowWriter):
             keep=options.remember,
             driver=secrets.token_hex(8),
         )
-        transport = transport_of(options.place, check=True)
-        _finish_others(options)
-        if options.guarantee == "atomic":
-            state = self._open(transport)
-            if state in ENDED and options.on_repeat == "fail":
-                _report_now(options, self._write, {}, facts_of(()), repeated=True)
-                raise StagedWriteError(self._write.id, options.keys.name, "repeated")
+        try:
+            state = self._begin()
+        except GlideMQError as error:
+            if not isinstance(error, StagedWriteError):
+                error.add_note(f"write {self._write.id!r}: this save did not start, and added nothing")
+            raise
+        if state in ENDED and options.on_repeat == "fail":
+            _report_now(options, self._write, {}, facts_of(()), repeated=True)
+            raise StagedWriteError(self._write.id, options.keys.name, "repeated")
+
+    def _begin(self) -> str:
+        """Return the state of the write; '' unless it is staged."""
+        transport = transport_of(self._options.place, check=True)
+        _finish_others(self._options)
+        return self._open(transport) if self._options.guarantee == "atomic" else ""
 
     def _open(self, transport: BlockingTransport) -> str:
         write = self._write
@@ -319,7 +333,6 @@ class FrameWriter(DataSourceArrowWriter):
             state = {"committed": "decided", "done": "repeated"}.get(_state_of(self._options, write), "")
             if state:
                 raise StagedWriteError(write.id, write.home.name, state, _cause(error)) from error
-            error.add_note(f"write {write.id!r}: this save did not start, and added nothing")
             raise
 
     def write(self, iterator: Iterator[Any]) -> Written:

@@ -1,5 +1,6 @@
 """A staged write that was decided and left by its writer is published by a worker, wherever its home is."""
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -16,7 +17,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import Steps, WriteId, commit_write, finish_writes, run_blocking
 from glidemq_py._maintenance import outbox as outbox_task
-from glidemq_py.errors import ServerOutOfMemoryError, StagedWriteError
+from glidemq_py.errors import GlideMQConnectionError, ServerOutOfMemoryError, StagedWriteError
 from glidemq_py.testing import RespClient, ServerProcess
 from tests.server.worker_support import EventRecorder
 
@@ -168,6 +169,28 @@ def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess,
     assert error.value.__notes__ == ["write 'monday': this save did not start, and added nothing"]
 
 
+@pytest.mark.parametrize("guarantee", ["atomic", "append", "task"])
+def test_errors_of_an_unreachable_server_name_the_write(
+    full_server: ServerProcess, queue_name: str, guarantee: str
+) -> None:
+    """Before the first task, in a task, and in the abort; also a random id."""
+    writer = frame_writer(f"{full_server.url}?request_timeout=500", queue_name, guarantee=guarantee, publishTimeout="0")
+    full_server.kill()
+    with pytest.raises(GlideMQConnectionError) as planning:
+        frame_writer(f"{full_server.url}?request_timeout=501", queue_name, guarantee=guarantee)
+    (note,) = planning.value.__notes__
+    assert re.fullmatch(r"write '\w{32}': this save did not start, and added nothing", note)
+    with pytest.raises(GlideMQConnectionError) as task:
+        write_rows(writer, 100)
+    (note,) = task.value.__notes__
+    assert re.match(r"write '\w{32}': (not committed|if the save fails)", note)
+    if guarantee == "atomic":
+        with pytest.raises(GlideMQConnectionError) as abort:
+            writer.abort([None])
+        (note,) = abort.value.__notes__
+        assert re.match(r"write '\w{32}': not aborted; unless it is already decided", note)
+
+
 def test_repeated_save_on_a_full_server_tells_the_truth(full_server: ServerProcess, queue_name: str) -> None:
     """The write is decided: no message may state that nothing was added, whatever fails first."""
     writer = frame_writer(full_server.url, queue_name, writeId="monday", publishTimeout="0")
@@ -281,6 +304,7 @@ def test_report_of_a_micro_batch(
     for repetitions in (1, 2, 3):
         again = run()
         assert (again.jobs, again.skipped, again.repeated, again.repetitions) == (0, 0, True, repetitions)
+        assert (again.rows, again.null_rows, again.bytes) == (0, 0, 0)
     rows = [row for row in view_of_writes(full_server.url, queue_name) if row["writeId"] == "query.7"]
     assert [(row["state"], row["jobs"], row["repetitions"]) for row in rows] == [
         *(("repeated", 0, count) for count in (3, 2, 1)), ("done", 5, 0),

@@ -260,7 +260,7 @@ def test_invalid_options_are_rejected(driver: Driver, options: dict[str, str], p
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("endingOffsets", "trigger"), ("includeHeaders", "column 'opts'"), ("minPartitions", "numPartitions"),
+        ("endingOffsets", "trigger"), ("includeHeaders", r"get_json_object\(opts"), ("minPartitions", "numPartitions"),
         ("topic", '"queue"'), ("subscribe", '"queue"'), ("kafka.bootstrap.servers", '"url"'),
         ("kafka.group.id", "remove it"),
     ],
