@@ -116,8 +116,9 @@ def _run_task(
                 message.over = True
                 for _ in batches:  # Spark requires the rows to be consumed
                     pass
-    except GlideMQError as error:
-        forget(options.place)
+    except Exception as error:  # also of what evaluates the rows
+        if isinstance(error, GlideMQError):
+            forget(options.place)
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
         error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['decided' if decided else options.guarantee]}")
         raise

@@ -1,6 +1,7 @@
 """Tests of reading jobs: states, partitions, columns, filters, and concurrent changes."""
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -9,24 +10,24 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, GlideMQValidationError, Job, Queue, UnrecoverableError, Worker
+from glidemq_py.testing.pytest_plugin import GlideMQServer
 from tests.server.worker_support import EventRecorder
 
 DONE, FAILED = 700, 30
 
 
-@pytest.fixture
-async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
-    """700 completed, 30 failed, 20 waiting, 15 delayed, 10 prioritized jobs, and one parked behind its group."""
+async def fill(name: str, url: str) -> None:
+    """Add and work on 700 completed, 30 failed, 20 waiting, 15 delayed and 10 prioritized jobs."""
 
     async def handle(job: Job) -> Any:
         if job.name == "fails":
             raise UnrecoverableError("on purpose")
         return {"twice": job.data * 2}
 
-    async with Queue(queue_name, url) as queue:
+    async with Queue(name, url) as queue:
         await queue.add_bulk([("n", i) for i in range(DONE)])
         await queue.add_bulk([("fails", i, {"attempts": 3}) for i in range(FAILED)])
-        worker = Worker(queue_name, handle, url, concurrency=50)
+        worker = Worker(name, handle, url, concurrency=50)
         recorded = EventRecorder(worker)
         async with worker:
             await recorded.wait("completed", DONE)
@@ -34,13 +35,37 @@ async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
         await queue.add_bulk([("w", i) for i in range(20)])
         await queue.add_bulk([("d", i, {"delay": 3_600_000}) for i in range(15)])
         await queue.add_bulk([("p", i, {"priority": 3}) for i in range(10)])
+
+
+@pytest.fixture(scope="module")
+def filled(server: GlideMQServer) -> str:
+    """Return the name of a queue with jobs in five states, which the tests of this module only read."""
+    name = f"spark-{uuid.uuid4().hex[:12]}"
+    asyncio.run(fill(name, server.url))
+    return name
+
+
+@pytest.fixture
+def queue_name(request: pytest.FixtureRequest) -> str:
+    """Return the name of the filled queue if the test reads it, else a unique one."""
+    if "filled" in request.fixturenames:
+        name: str = request.getfixturevalue("filled")
+        return name
+    return f"spark-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue[Any, Any]]:
+    """A queue with the same jobs, which the test may change."""
+    await fill(queue_name, url)
+    async with Queue(queue_name, url) as queue:
         yield queue
 
 
 COUNTS = {"completed": DONE, "failed": FAILED, "waiting": 20, "delayed": 15, "prioritized": 10}
 
 
-def test_every_state_is_read(queue: Queue[Any, Any], source: Callable[..., Any]):
+def test_every_state_is_read(filled: str, source: Callable[..., Any]):
     frame = source(fetchSize=50, numPartitions=5).load()
     rows = frame.collect()
     assert Counter(row.state for row in rows) == COUNTS
@@ -50,13 +75,22 @@ def test_every_state_is_read(queue: Queue[Any, Any], source: Callable[..., Any])
 
 @pytest.mark.parametrize("partitions", [1, 3, 64])
 @pytest.mark.parametrize("fetch", [7, 500])
-def test_partitions_read_each_job_once(queue: Queue[Any, Any], source: Callable[..., Any], partitions: int, fetch: int):
-    frame = source(state="completed,delayed", fetchSize=fetch, numPartitions=partitions).schema("id string").load()
-    ids = [row.id for row in frame.collect()]
+def test_partitions_read_each_job_once(filled: str, url: str, partitions: int, fetch: int):
+    """By the reader, as Spark calls it: on the driver, and in one task per partition."""
+    for module in ("pyarrow", "pyspark"):
+        pytest.importorskip(module)
+    from glidemq_py.spark.read_options import ReadOptions
+    from glidemq_py.spark.reader import JobsReader
+
+    given = {"url": url, "queue": filled, "state": "completed,delayed", "fetchsize": str(fetch)}
+    options = ReadOptions.parse(given | {"numpartitions": str(partitions)}, streaming=False)
+    reader = JobsReader(options, (("id", "string"),))
+    parts = reader.partitions()
+    ids = [job_id for part in parts for batch in reader.read(part) for job_id in batch.column(0).to_pylist()]
     assert len(ids) == len(set(ids)) == DONE + 15
 
 
-def test_columns(queue: Queue[Any, Any], source: Callable[..., Any]):
+def test_columns(filled: str, source: Callable[..., Any]):
     done = source(state="completed").load().where("data = '21'").collect()[0]
     assert (done.name, done.state, done.returnvalue, done.attemptsMade) == ("n", "completed", '{"twice":42}', 0)
     assert done.timestamp <= done.processedOn <= done.finishedOn
@@ -204,7 +238,7 @@ def test_other_filters_stay_with_spark():
     assert accept(ds.EqualTo(("id",), "7"), columns) is not None
 
 
-def test_pushed_filters_give_the_same_rows(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any]):
+def test_pushed_filters_give_the_same_rows(filled: str, spark: Any, source: Callable[..., Any]):
     """With and without pushdown: the same rows, and Spark filters only what the read does not."""
     rows = source(state="completed", columns="id,finishedOn").load().orderBy("finishedOn").collect()
     filters = {
@@ -228,9 +262,7 @@ def test_pushed_filters_give_the_same_rows(queue: Queue[Any, Any], spark: Any, s
         assert ("Filter" in plan) == stays, plan
 
 
-def test_pushed_filters_reduce_what_the_server_reads(
-    queue: Queue[Any, Any], spark: Any, source: Callable[..., Any], resp: Any
-):
+def test_pushed_filters_reduce_what_the_server_reads(filled: str, spark: Any, source: Callable[..., Any], resp: Any):
     ids = [row.id for row in source(state="completed", columns="id").load().collect()]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -265,7 +297,7 @@ def calls(resp: Any) -> int:
     return int(found[0].split("calls=")[1].split(",")[0])
 
 
-def test_session_time_zone_does_not_affect_filters(queue: Queue[Any, Any], spark: Any, source: Callable[..., Any]):
+def test_session_time_zone_does_not_affect_filters(filled: str, spark: Any, source: Callable[..., Any]):
     rows = source(state="completed").load().selectExpr("unix_millis(finishedOn) as ms").collect()
     middle = sorted(row.ms for row in rows)[DONE // 2]
     expected = sum(row.ms >= middle for row in rows)
@@ -339,11 +371,19 @@ async def test_waiting_parents_are_read(source: Callable[..., Any], url: str, qu
     assert (parent.name, parent.data) == ("whole", "1")
 
 
+async def test_headers_are_read_from_opts(source: Callable[..., Any], url: str, queue_name: str):
+    """As the error for Kafka's option `includeHeaders` says."""
+    async with Queue(queue_name, url) as queue:
+        await queue.add("n", 1, headers={"tenant": "acme"})
+    (row,) = source().load().selectExpr("get_json_object(opts, '$.headers.tenant') as tenant").collect()
+    assert row.tenant == "acme"
+
+
 def test_empty_queue_is_read(source: Callable[..., Any]):
     assert source().load().count() == 0
 
 
-def test_option_columns_reads_only_these(queue: Queue[Any, Any], source: Callable[..., Any], spark: Any, resp: Any):
+def test_option_columns_reads_only_these(filled: str, source: Callable[..., Any], spark: Any, resp: Any):
     frame = source(state="completed", columns="finishedOn, ID").load()
     assert frame.schema.simpleString() == "struct<finishedOn:timestamp,id:string>"
     assert frame.where("finishedOn is not null").count() == DONE
@@ -371,7 +411,7 @@ def test_invalid_columns_are_rejected(source: Callable[..., Any], schema: str | 
         reader.load().collect()
 
 
-def test_counts_take_one_call(queue: Queue[Any, Any], source: Callable[..., Any], resp: Any, queue_name: str):
+def test_counts_take_one_call(filled: str, source: Callable[..., Any], resp: Any, queue_name: str):
     from glidemq_py.spark.read_options import ReadOptions
 
     before = calls(resp)

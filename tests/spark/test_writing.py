@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import GlideMQError, Job, Queue, Worker
+from glidemq_py.errors import ColumnError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder
 from tests.spark.conftest import ROOT, Written
@@ -48,7 +49,7 @@ def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, qu
         ("other-" + queue_name, "a", '{"x":1}', *no[3:]),
         (None, "b", "[1]", "mine", 60_000, *no[5:]),
         (None, "c", "1", None, None, 7, 3, 60_000, *no[8:]),
-        (None, "d", "2", *no[3:8], "group", None, None, None, '{"removeOnFail": 5, "timeout": 9}'),
+        (None, "d", "2", *no[3:8], "group", None, None, None, '{"removeOnFail": 5, "headers": {"tenant": "acme"}}'),
         (None, "e", "3", *no[3:9], True, None, None, '{"backoff": {"type": "fixed", "delay": 5}, "attempts": 9}'),
         (None, "f", "4", *no[3:10], -5, None, None),
         (None, "g", "5", *no[3:11], "acme", None),
@@ -64,7 +65,7 @@ def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, qu
         "n": base,
         "b": base | {"jobId": "mine", "delay": 60_000},
         "c": base | {"attempts": 3, "priority": 7, "ttl": 60_000},
-        "d": base | {"ordering": {"key": "group"}, "removeOnFail": 5, "timeout": 9},
+        "d": base | {"ordering": {"key": "group"}, "removeOnFail": 5, "headers": {"tenant": "acme"}},
         "e": base | {"attempts": 9, "lifo": True, "backoff": {"type": "fixed", "delay": 5}},
         "f": base | {"rank": -5},
         "g": base | {"fairKey": "acme"},
@@ -80,6 +81,12 @@ def test_every_column(spark: Any, sink: Callable[..., Any], written: Written, qu
     assert (jobs["n"]["data"], jobs["c"]["expireAt"] > jobs["c"]["timestamp"]) == ("null", True)
     assert written.run("XLEN", "events") == 7
     assert written.run("ZRANGE", "fairq:acme", 0, -1) == ["6"]
+
+
+def as_spark_passes(url: str, queue: str, options: dict[str, Any]) -> dict[str, str]:
+    """Return options of a save as Spark passes them: strings, names in lower case."""
+    chosen = {"url": url, "queue": queue, "jobName": "n"} | options
+    return {name.lower(): str(value) for name, value in chosen.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -142,17 +149,36 @@ def test_data(
         (["1 as data"], {"dataFormat": "json"}, "'dataFormat' = 'json': requires a string column"),
     ],
 )
-def test_invalid_options_fail_on_the_driver(
-    spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
+def test_invalid_options_are_rejected(
+    spark: Any, written: Written, url: str, select: list[str], options: dict[str, Any], problem: str
 ):
-    from pyspark.errors import AnalysisException
+    """By the writer, which Spark creates in a process of its own before it starts a task."""
+    from glidemq_py.spark.source import make_writer
 
     spark.conf.set("spark.sql.caseSensitive", "true" if "ID" in str(select) else "false")
     try:
-        with pytest.raises(AnalysisException, match=f"(?s){problem}"):
-            sink(spark.range(1).selectExpr(*select), **options).save()
+        with pytest.raises(GlideMQError, match=problem):
+            make_writer(as_spark_passes(url, written.queue, options), spark.range(1).selectExpr(*select).schema, False)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+    written.check([])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"atempts": 5}, "'atempts'.*did you mean 'attempts'"),
+        ({"dataColumn": "body"}, "'dataColumn' = 'body': column does not exist; columns: 'id'"),
+        ({"url": "valkey://127.0.0.1:1"}, r"cannot connect to 127.0.0.1:1.*write '\w{32}': this save did not start"),
+    ],
+)
+def test_invalid_options_fail_on_the_driver(
+    spark: Any, sink: Callable[..., Any], written: Written, options: dict[str, Any], problem: str
+):
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=f"(?s){problem}"):
+        sink(spark.range(1), **options).save()
     written.check([])
 
 
@@ -172,13 +198,32 @@ def test_invalid_options_fail_on_the_driver(
         (["if(id = 7, repeat('x', 2000000), 'x') as data"], {"dataFormat": "text"}, "'data', row 8 .*exceed the limit"),
     ],
 )
-def test_invalid_value_fails_the_write(
-    spark: Any, sink: Callable[..., Any], written: Written, select: list[str], options: dict[str, Any], problem: str
-):
+def test_invalid_value_fails_its_task(
+    spark: Any, written: Written, url: str, monkeypatch: pytest.MonkeyPatch, select: list[str],
+    options: dict[str, Any], problem: str,
+):  # fmt: skip
+    """By the writer, as Spark calls it in a task."""
+    from glidemq_py.spark import writer
+    from glidemq_py.spark.api import TaskFacts
+    from glidemq_py.spark.source import make_writer
+
+    monkeypatch.setattr(writer, "task_context", lambda: TaskFacts(0, 0, "", -1))
+    rows = spark.range(0, 300, numPartitions=1).selectExpr(*select)
+    saved = make_writer(as_spark_passes(url, written.queue, options), rows.schema, False)
+    with pytest.raises(ColumnError, match=f"column {problem}") as error:
+        saved.write(iter(rows.toArrow().to_batches(max_chunksize=100)))
+    assert "not committed; if the save fails, none of its rows becomes a job" in "".join(error.value.__notes__)
+    saved.abort([None])
+    written.check([], {"aborted"})
+
+
+def test_invalid_value_fails_the_write(spark: Any, sink: Callable[..., Any], written: Written):
+    """The error names column, row and write, though its id is random."""
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match=f"(?s)column {problem}"):
-        sink(spark.range(0, 300, numPartitions=1).selectExpr(*select), **options).save()
+    rows = spark.range(0, 300, numPartitions=1).selectExpr("cast(id as string) as data", "if(id = 7, -1, 1) as delay")
+    with pytest.raises(PySparkException, match=r"(?s)column 'delay', row 8 .* = -1: .*write '\w{32}': not committed"):
+        sink(rows).save()
     written.check([], {"aborted"})
 
 
