@@ -26,6 +26,7 @@ from glidemq_py.gateway.data_folder import kept_server
 from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
+_log: Final = logging.getLogger(_MODULE)
 _MOST_PROCESSES: Final = 1_000
 
 
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         _print(str(error))
         return 2
     set_up_logs(level, log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are those of the gateway
     if url is not None or os.environ.get(URL_VARIABLE):
         data_path = None
     try:
@@ -59,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
                 )  # fmt: skip
                 return supervise(arguments, given, _MODULE)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(_serve(gateway, descriptor, log_format))
+                runner.run(_serve(gateway, descriptor))
     except (GlideMQError, OSError) as error:
         _print(str(error), log_format, logging.CRITICAL)
         return 1
@@ -80,7 +82,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
         return None
 
 
-async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat | None) -> None:
+async def _serve(gateway: Gateway, descriptor: int | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,8 +91,9 @@ async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
     if descriptor is None:
         async with gateway:
-            _print(_address(gateway), log_format)
+            _log.info("gateway: listening on %s", _address(gateway))
             await ended.wait()
+            _log.info("gateway: stopping")
         return
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
@@ -106,14 +109,15 @@ async def _serve(gateway: Gateway, descriptor: int | None, log_format: LogFormat
     if not ended.is_set():
         async with gateway:
             line.send("started")
-            _print(_address(gateway), log_format)
+            _log.info("gateway: listening on %s", _address(gateway))
             await ended.wait()
+            _log.info("gateway: stopping")
     line.send("ended")
     listening.cancel()
 
 
 def _address(gateway: Gateway) -> str:
-    text = f"listening on {gateway.options.host}:{gateway.port}"
+    text = f"{gateway.options.host}:{gateway.port}"
     return text if gateway.http_port is None else f"{text}, HTTP on port {gateway.http_port}"
 
 

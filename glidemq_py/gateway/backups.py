@@ -14,7 +14,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.queue_list import find_queues
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.options import GatewayOptions
@@ -44,7 +44,12 @@ class Backups:
     def __init__(self, options: GatewayOptions, open_queue: Callable[[str], Awaitable[Queue[Any, Any]]]) -> None:
         assert options.backup is not None, "there is a destination"
         self._options, self._open_queue, self._destination = options, open_queue, options.backup
-        BackupStore(self._destination, options.backup_storage, ASYNC_RUNTIME, writes=True)
+        try:
+            BackupStore(self._destination, options.backup_storage, ASYNC_RUNTIME, writes=True)
+        except GlideMQValidationError as error:
+            if error.option != "destination":
+                raise
+            raise GlideMQValidationError("backup", options.backup, error.problem) from None
 
     async def run(self, transport: Transport) -> None:
         """Back up.

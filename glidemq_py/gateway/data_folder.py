@@ -32,15 +32,18 @@ def kept_server(path: str) -> Generator[EmbeddedServer]:
         path: The directory; it is created if it does not exist.
 
     Raises:
-        GlideMQValidationError: If the path is a file, or another gateway uses it.
+        GlideMQValidationError: If the path is a file or cannot be used, or another gateway uses it.
         EmbeddedServerError: If the server does not start.
-        OSError: If the directory cannot be used.
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise GlideMQValidationError("data_path", path, "must be a directory, not a file")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "gateway.lock").open("a") as held:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "gateway.lock").open("a")
+    except OSError as error:
+        raise GlideMQValidationError("data_path", path, f"cannot be used: {error.strerror}") from None
+    with lock as held:
         _hold(held, path)
         server = start_embedded(folder, start_timeout=_START_MS)
         os.environ[URL_VARIABLE] = server.url

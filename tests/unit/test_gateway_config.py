@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.__main__ import main
 from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.options import GatewayOptions
@@ -134,6 +135,11 @@ def test_backup_of_the_variables_of_bunqueue() -> None:
     assert "secret" not in repr(options)
     with pytest.raises(GlideMQValidationError, match="backup_storage"):
         GatewayOptions(backup_storage={"region": 5})  # type: ignore[dict-item]
+
+
+def test_destination_of_the_backup_is_named() -> None:
+    with pytest.raises(GlideMQValidationError, match="option 'backup' = 'nope://x'"):
+        Gateway("valkey://127.0.0.1:1", backup="nope://x")
 
 
 def test_folder_of_the_data_and_logs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -64,6 +65,7 @@ async def test_jobs_are_kept_in_the_folder(tmp_path: Path) -> None:
     file = tmp_path / "bunq.db"
     file.write_text("SQLite")
     assert "must be a directory, not a file" in await failed(SQLITE_PATH=str(file))
+    assert "option 'data_path' = '/dev/null/x': cannot be used" in await failed(SQLITE_PATH="/dev/null/x")
 
 
 async def test_log_lines_are_json(url: str) -> None:
@@ -81,7 +83,23 @@ async def test_log_lines_are_json(url: str) -> None:
             assert await another.is_closed()
         assert json.loads(await stderr.readline())["message"] == "gateway: rejected a connection: 1 are open"
         command.process.terminate()
-        await command.process.communicate()
+        _, rest = await command.process.communicate()
+        assert [json.loads(line)["message"] for line in rest.splitlines()] == ["gateway: stopping"]
+
+
+async def test_log_lines_have_a_time(url: str) -> None:
+    command = Command("--url", url, "--http-port", "0")
+    await command.start()
+    stderr = command.process.stderr
+    assert stderr is not None
+    async with asyncio.timeout(120):
+        while b"listening on" not in (line := await stderr.readline()):
+            assert line
+        command.process.terminate()
+        _, rest = await command.process.communicate()
+    form = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO +\[\d+\] glidemq_py\.gateway: gateway: "
+    for each in (line, *rest.splitlines()):
+        assert re.match(form, each), each
 
 
 async def test_queues_are_backed_up(url: str, queue_name: str, tmp_path: Path) -> None:
