@@ -112,7 +112,7 @@ class Fleet:
         self._ledger = ledger
         self._folder = folder
         self.base = base
-        self._numbers = {"producer": 0, "worker": 0, "holder": 0}
+        self._numbers = {"producer": 0, "worker": 0, "holder": 0, "gateway": 0}
         self.producers: list[Party] = []
         self.workers: list[Party] = []
         self.parties: list[Party] = []
@@ -149,6 +149,23 @@ class Fleet:
         settings = self._settings("holder", changes)
         party = Party(settings, ["tests.chaos.lease_holder"], self._folder, self._ledger)
         self.workers.append(party)
+        self.parties.append(party)
+        return party
+
+    def gateway(self, port: int) -> Party:
+        """Start a gateway on a port."""
+        arguments = ["glidemq_py.gateway", "--url", self.base.url, "--port", str(port), "--log-level", "warn"]
+        party = Party(self._settings("gateway", {}), arguments, self._folder, self._ledger)
+        self.parties.append(party)
+        return party
+
+    def gateway_client(self, what: str, ports: list[int], **changes: Any) -> Party:
+        """Start a client of gateways that adds jobs (`produce`) or runs them (`work`)."""
+        role = "producer" if what == "produce" else "worker"
+        ports_changes = {"environment_changes": {"GATEWAY_PORTS": ",".join(map(str, ports))}}
+        settings = self._settings(role, {**ports_changes, **changes})
+        party = Party(settings, ["tests.chaos.gateway_client", what], self._folder, self._ledger)
+        (self.producers if role == "producer" else self.workers).append(party)
         self.parties.append(party)
         return party
 

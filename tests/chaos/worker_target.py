@@ -34,6 +34,8 @@ class ExpectedError(Exception):
 
 
 async def handle(job: Job) -> str:
+    if job.name == "generated":  # its producer does not know its id if the answer was lost
+        SCRIBE.write("attempted", job.id, job.name)
     SCRIBE.write("started", job.id, job.attempts_made)
     try:
         if job.name == "leaking":
