@@ -1,7 +1,7 @@
-// The methods of the npm client that reach the wire, for test_transcript.py: `bun npm_methods.mjs PORT QUEUE` prints a JSON line per call.
+// The methods of the npm client that reach the wire, for test_transcript.py: `bun npm_methods.mjs PORT QUEUE CONNECTIONS` prints a JSON line per call.
 const { Queue, QueueEvents, Worker, FlowProducer } = await import(process.env.BUNQUEUE_CLIENT);
-const [port, name] = process.argv.slice(2);
-const connection = { host: "127.0.0.1", port: Number(port), poolSize: 1 };
+const [port, name, poolSize] = process.argv.slice(2);
+const connection = { host: "127.0.0.1", port: Number(port), poolSize: Number(poolSize) };
 const ids = new Map();
 const tidy = (v) => JSON.parse(JSON.stringify(v ?? null, (k, x) => {
   if (typeof x === "string") { let s = x.replaceAll(name, "Q"); for (const [i, n] of ids) s = s.replaceAll(i, n); s = s.replace(/[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}/g, "UUID"); return s; }

@@ -1,4 +1,4 @@
-"""One script of the npm client against bunqueue and against two gateways: the answers differ only as documented."""
+"""One script of the npm client against bunqueue and gateways: the answers differ only as documented."""
 
 import asyncio
 import json
@@ -7,9 +7,12 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from glidemq_py.gateway import Gateway
 from tests.bench.bunqueue import BunqueuePackages
 from tests.server.gateway.peer import bunqueue
+from tests.server.gateway.spread import balanced
 
 METHODS = Path(__file__).with_name("npm_methods.mjs")
 
@@ -26,11 +29,15 @@ OPTIONAL_EVENTS = {"active", "stalled"}
 """Some jobs are fetched with an event of the queue, others without one."""
 
 
-async def answers(packages: BunqueuePackages, port: int) -> list[tuple[str, Any]]:
+Answers = list[tuple[str, Any]]
+
+
+async def answers(packages: BunqueuePackages, port: int, connections: int) -> Answers:
     """Run the script; return the answer of each call."""
     process = await asyncio.create_subprocess_exec(
-        packages.bun, METHODS, str(port), f"transcript-{secrets.token_hex(6)}", stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, "BUNQUEUE_CLIENT": str(packages.client)},
+        packages.bun, METHODS, str(port), f"transcript-{secrets.token_hex(6)}", str(connections),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "BUNQUEUE_CLIENT": str(packages.client)},
     )  # fmt: skip
     try:
         async with asyncio.timeout(200):
@@ -42,13 +49,20 @@ async def answers(packages: BunqueuePackages, port: int) -> list[tuple[str, Any]
     return [tuple(json.loads(line)) for line in out.decode().splitlines()]
 
 
-async def test_methods_of_the_client(
-    packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], tmp_path: Path
-) -> None:
-    async with bunqueue(packages, tmp_path) as (port, _):
-        expected = await answers(packages, port)
-    found = await answers(packages, gateways[0].port)
-    assert len(expected) > 90
+@pytest.fixture(scope="module")
+def expected(packages: BunqueuePackages, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """The answers of bunqueue."""
+
+    async def run() -> Answers:
+        async with bunqueue(packages, tmp_path_factory.mktemp("bunqueue")) as (port, _):
+            return await answers(packages, port, 1)
+
+    found = asyncio.run(run())
+    assert len(found) > 90
+    return found
+
+
+def compare(found: Answers, expected: Answers) -> None:
     assert [label for label, _ in found] == [label for label, _ in expected]
     different: dict[str, tuple[Any, Any]] = {}
     for (label, theirs), (_, ours) in zip(expected, found, strict=True):
@@ -57,3 +71,27 @@ async def test_methods_of_the_client(
         if theirs != ours:
             different[label] = (theirs, ours)
     assert different == DIFFERENCES
+
+
+async def test_methods_of_the_client(
+    packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], expected: Answers
+) -> None:
+    compare(await answers(packages, gateways[0].port, 1), expected)
+
+
+async def test_connections_spread_over_two_gateways(
+    packages: BunqueuePackages, gateways: tuple[Gateway, Gateway], expected: Answers
+) -> None:
+    taken: list[int] = []
+    async with balanced(gateways, taken) as port:
+        compare(await answers(packages, port, 4), expected)
+    assert min(taken.count(0), taken.count(1)) > 1
+
+
+async def test_cluster(packages: BunqueuePackages, cluster_url: str, expected: Answers) -> None:
+    async with (
+        Gateway(cluster_url, port=0) as first,
+        Gateway(cluster_url, port=0) as second,
+        balanced((first, second)) as port,
+    ):
+        compare(await answers(packages, port, 4), expected)
