@@ -1,0 +1,12 @@
+"""The short form of the fuzzer; docs/operate/gateway-speed.md has the figures of a million frames."""
+
+from tests.server.gateway.fuzz import fuzz
+
+FRAMES = 4_000
+
+
+async def test_every_fuzzed_frame_is_answered(url: str) -> None:
+    found = await fuzz(url, FRAMES, seed=20_26)
+    assert found.wrong == []
+    assert found.frames == FRAMES
+    assert len(found.errors) > 50
