@@ -25,6 +25,7 @@ from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import QueueKeys, validate_prefix
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.partitions.listing import whole_queues
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
@@ -166,7 +167,8 @@ async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PR
     """Return the names of the queues of a prefix, sorted.
 
     A queue is listed from its first use by this package on: an add, a worker, or a `Queue` opened on a queue that
-    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too.
+    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too. A
+    partitioned queue is one name.
 
     Args:
         connection: As for `Queue`; a connection made here is closed again.
@@ -182,13 +184,13 @@ async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PR
     check_bool("scan", scan)
     transport = await open_transport(connection)
     try:
-        return await find_queues(transport, prefix, scan=scan)
+        return sorted(await whole_queues(transport, prefix, await find_queues(transport, prefix, scan=scan)))
     finally:
         await transport.close()
 
 
 async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) -> list[str]:
-    """Return the names of the queues; see `list_queues`."""
+    """Return the names of the queues, and of all partitions; see `list_queues`."""
     names: set[str] = set()
     for key in shard_keys(prefix):
         async for page in _members(transport, key):

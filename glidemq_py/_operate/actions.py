@@ -36,6 +36,7 @@ from glidemq_py._operate.job_actions import (
     in_state,
 )
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.partitions import in_turn
 from glidemq_py.errors import JobBatchNotFoundError
 
 __all__ = [
@@ -99,8 +100,10 @@ class DrainQueue(ManyAction):
 
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
-        async for number, cursor in drain_in_pieces(await operator.link(self.queue), self.delayed, position):
-            yield Step(done=number, position=cursor)
+        links = await operator.links(self.queue)
+        pieces = in_turn(links, position, lambda link, at: drain_in_pieces(link, self.delayed, at))
+        async for number, following in pieces:
+            yield Step(done=number, position=following)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

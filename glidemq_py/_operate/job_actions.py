@@ -18,6 +18,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
 from glidemq_py._operate.operating import JobFilter, Operator
+from glidemq_py._operate.partitions import by_partition, in_turn
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
@@ -239,8 +240,9 @@ class PromoteJobs(JobsAction):
             async for step in JobsAction.steps(self, operator, queue, position):
                 yield step
             return
-        async for number, cursor in promote_in_pieces(await operator.link(self.queue), wanted.name or "", position):
-            yield Step(done=number, position=cursor)
+        links, name = await operator.links(self.queue), wanted.name or ""
+        async for number, following in in_turn(links, position, lambda link, at: promote_in_pieces(link, name, at)):
+            yield Step(done=number, position=following)
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""
@@ -270,11 +272,14 @@ class CancelJobs(JobsAction):
 
     async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
         """See `JobsAction`. A hundred jobs are cancelled per call."""
-        outcomes = await revoke_jobs(await operator.link(self.queue), ids, _UNFINISHED)
-        return [
-            None if outcome in _CANCELLED else _not_cancelled(job_id, outcome)
-            for job_id, outcome in zip(ids, outcomes, strict=True)
-        ]
+        links = await operator.links(self.queue)
+        if self.ids and len(links) > 1:  # ids without a partition are allowed
+            return await JobsAction.change_all(self, operator, queue, ids)
+        found = dict[str, str]()
+        for number, mine in by_partition(ids, len(links)).items():
+            outcomes = await revoke_jobs(links[number], [own for own, _ in mine], _UNFINISHED)
+            found |= {job_id: outcome for (_, job_id), outcome in zip(mine, outcomes, strict=True)}
+        return [None if found[job_id] in _CANCELLED else _not_cancelled(job_id, found[job_id]) for job_id in ids]
 
 
 def _not_cancelled(job_id: str, outcome: str) -> Problem:
@@ -297,7 +302,10 @@ class RemoveJobs(JobsAction):
         """See `JobsAction`. Of a filter, a hundred jobs are deleted per call, with one event for all of the step."""
         if self.ids or self.wanted is None:
             return await JobsAction.change_all(self, operator, queue, ids)
-        deleted = set(await delete_jobs(await operator.link(self.queue), ids, self.wanted.state))
+        links, deleted = await operator.links(self.queue), set[str]()
+        for number, mine in by_partition(ids, len(links)).items():
+            shown = dict(mine)
+            deleted.update(shown[own] for own in await delete_jobs(links[number], list(shown), self.wanted.state))
         return [None if job_id in deleted else _left(job_id) for job_id in ids]
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
@@ -347,8 +355,10 @@ class _FailuresAction(ManyAction):
 
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
-        link = await operator.link(self.queue)
-        pieces = change_failures_in_pieces(link, self.how, **self.criteria(), position=position)
+        links, criteria = await operator.links(self.queue), self.criteria()
+        pieces = in_turn(
+            links, position, lambda link, at: change_failures_in_pieces(link, self.how, **criteria, position=at)
+        )
         async for number, following in pieces:
             yield Step(done=number, position=following)
 

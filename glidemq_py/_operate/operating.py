@@ -20,11 +20,10 @@ from glidemq_py._client.counting import complete_counts
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading as calls
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.job_states import JobState, WorkerInfo
+from glidemq_py._core.job_states import WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
@@ -33,14 +32,15 @@ from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.ordering_groups import GroupInfo
 from glidemq_py._features.outbox import dead_letter_queue
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control.queue_api import WorkerActivity
-from glidemq_py._features.schedulers.entry import JobScheduler
-from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
+from glidemq_py._operate.conversion import data_of, dead_letter_of, schedule_of, summary_of
+from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
     BatchSnapshot,
     DeadLetter,
@@ -53,20 +53,17 @@ from glidemq_py._operate.snapshots import (
     JobSummary,
     QueueDetails,
     QueueSnapshot,
-    ScheduleRun,
     ScheduleSnapshot,
 )
-from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError, JobDataError, SerializationError
+from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError, SerializationError
 
-__all__ = ["JobFilter", "Operator", "duration_text"]
+__all__ = ["JobFilter", "Operator"]
 
 _SCANNED: Final = 5_000
 """Jobs examined per page of a filter: about 50 ms of server time, in calls of at most 2 ms."""
 _LOG_LINES: Final = 20
-_UPCOMING: Final = 5
 _QUEUES_KEPT: Final = 1_000
 _QUEUES_AT_ONCE: Final = 50
-_DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +153,7 @@ class Operator:
         self.prefix = prefix
         self.access = access
         self._queues: dict[str, Queue[Any, Any]] = {}
+        self._layouts = Layouts(prefix)
         self._transport: Transport | None = None
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -193,9 +191,18 @@ class Operator:
         self._queues[name] = found
         return found
 
+    async def links(self, name: str) -> list[QueueLink]:
+        """Return the connected links of the partitions of a queue, or its own.
+
+        Raises the errors of `queue`, and GlideMQConnectionError.
+        """
+        queue = await self.queue(name)
+        await queue._plain_link()
+        return [await part._connected() for part in queue._parts]
+
     async def link(self, name: str) -> QueueLink:
-        """Return the connected link of a queue; raises the errors of `queue`, and GlideMQConnectionError."""
-        return await (await self.queue(name))._connected()
+        """Return the link of a queue; of a partitioned one, that of its first partition. See `links`."""
+        return (await self.links(name))[0]
 
     async def transport(self) -> Transport:
         """Return the operator's connection, which belongs to no queue. Raises GlideMQConnectionError."""
@@ -218,28 +225,24 @@ class Operator:
         return bool(await (await self.transport()).command("EXISTS", *used))
 
     async def list_queues(self, pattern: str | None = None, *, scan: bool = False) -> list[str]:
-        """Return the names of the queues that may be read, sorted.
+        """Return the names of the queues that may be read, sorted. A partitioned queue is one name.
 
         Args:
             pattern: Glob pattern of the names; None = all.
             scan: Also search all keys of the server, in short steps, for queues that only Node peers have used.
         """
-        names = await find_queues(await self.transport(), self.prefix, scan=scan)
+        transport = await self.transport()
+        names = await self._layouts.whole(transport, await find_queues(transport, self.prefix, scan=scan))
         return [name for name in names if self.access.may_see(name) and (not pattern or fnmatchcase(name, pattern))]
 
     async def get_queue(self, name: str) -> QueueSnapshot:
         """Return a queue at this moment; its counts are 0 if it does not exist."""
         self.access.check_read(name)
         # Not through a `Queue`: a page of a thousand queues would open each of them.
-        transport, meta = await self.transport(), QueueKeys(self.prefix, name).meta
-        found = await transport.call(calls.gauges(meta))
-        numbers = await complete_counts(transport, meta, found.counts)
-        waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
-        return QueueSnapshot(
-            name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
-            prioritized=prioritized, group_waiting=parked, active=active, delayed=delayed, suspended=suspended,
-            waiting_children=waiting_children, completed=completed, failed=failed, outbox=found.outbox,
-        )  # fmt: skip
+        transport = await self.transport()
+        names = await self._layouts.names(transport, name)
+        found = await asyncio.gather(*(_gauges(transport, QueueKeys(self.prefix, each).meta, name) for each in names))
+        return found[0] if len(found) == 1 else sum_of(found)
 
     async def get_queues(self, names: Iterable[str]) -> list[QueueSnapshot]:
         """Return these queues at this moment, some at a time; those that may not be read are omitted."""
@@ -251,8 +254,8 @@ class Operator:
 
     async def get_queue_details(self, name: str) -> QueueDetails:
         """Return a queue with its settings and figures."""
-        queue, link = await self.queue(name), await self.link(name)
-        seconds, _ = await link.transport.command("TIME")
+        queue = await self.queue(name)
+        seconds, _ = await (await self.transport()).command("TIME")
         hour_ago = int(seconds) * 1_000 - 3_600_000
         completed = (await queue.get_metrics("completed")).data
         failed = (await queue.get_metrics("failed")).data
@@ -337,26 +340,26 @@ class Operator:
         """
         check_int("count", count, 1, 1_000)
         chosen = JobFilter() if wanted is None else wanted
-        link = await self.link(queue)
+        links = await self.links(queue)
         states = listed_states() if chosen.state is None else (listable(chosen.state),)
-        at, position = _position_of(cursor, len(states))
+        lists = [(link, state) for state in states for link in links]
+        at, position = _position_of(cursor, len(lists))
         size = min(count if chosen.is_plain else max(count, 50), ROWS_A_CALL)
         found: dict[str, JobSummary] = {}
         examined = 0
-        while at < len(states) and len(found) < count and examined < _SCANNED:
+        while at < len(lists) and len(found) < count and examined < _SCANNED:
             # The server examines `asked` jobs, regardless of the number of matches.
             asked = min(size, count - len(found)) if chosen.is_plain else size
             jobs, position = await read_page(
-                link, states[at], position, asked, bare=not chosen.data, name=chosen.name or "",
-                where=chosen.conditions(),
-            )  # fmt: skip
+                *lists[at], position, asked, bare=not chosen.data, name=chosen.name or "", where=chosen.conditions()
+            )
             examined += asked
             for job in jobs:
                 if chosen.matches(job):
                     found.setdefault(job.id, summary_of(job))
             if not position:
                 at += 1
-        return JobPage(jobs=tuple(found.values()), cursor="" if at == len(states) else f"{at}:{position}")
+        return JobPage(jobs=tuple(found.values()), cursor="" if at == len(lists) else f"{at}:{position}")
 
     async def iter_jobs(self, queue: str, wanted: JobFilter | None = None) -> AsyncIterator[JobSummary]:
         """Iterate over the jobs of a queue that match a filter, page by page."""
@@ -392,6 +395,10 @@ class Operator:
 
     async def get_flow(self, queue: str, job_id: str, *, max_jobs: int = 1_000) -> FlowNode | None:
         """Return a job with the jobs it waits for, at most ``max_jobs``; None if it does not exist."""
+        number, _ = split_partition_id(job_id)
+        if number and len(await self.links(queue)) > 1:  # its jobs have no children
+            job = await (await self.queue(queue)).get_job(job_id, exclude_data=True)
+            return None if job is None else self._flow(JobNode(job, state=job.state), set())
         self.access.check_read(queue)
         async with FlowProducer(self.connection, prefix=self.prefix) as producer:
             root = await producer.get_flow(queue, job_id, max_jobs=max_jobs)
@@ -420,12 +427,12 @@ class Operator:
     async def iter_dead_letters(self, queue: str) -> AsyncIterator[DeadLetter]:
         """Iterate over the dead-letter entries of a queue, oldest first."""
         async for entry in (await self.queue(queue)).iter_dead_letter_jobs():
-            yield _dead_letter(entry, queue)
+            yield dead_letter_of(entry, queue)
 
     async def get_dead_letter(self, queue: str, entry_id: str) -> DeadLetter | None:
         """Return a dead-letter entry of a queue, or None."""
         entry = await (await self.queue(queue)).get_dead_letter_job(entry_id)
-        return None if entry is None else _dead_letter(entry, queue)
+        return None if entry is None else dead_letter_of(entry, queue)
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -441,32 +448,37 @@ class Operator:
         """Return the schedules of a queue, sorted by name."""
         found = await (await self.queue(queue)).get_job_schedulers()
         states = await self._states(queue, [job_id for each in found for _, job_id in each.last_runs])
-        return [_schedule(each, queue, states) for each in found]
+        return [schedule_of(each, queue, states) for each in found]
 
     async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
         """Return the schedule with this name, or None."""
         found = await (await self.queue(queue)).get_job_scheduler(name)
         if found is None:
             return None
-        return _schedule(found, queue, await self._states(queue, [job_id for _, job_id in found.last_runs]))
+        return schedule_of(found, queue, await self._states(queue, [job_id for _, job_id in found.last_runs]))
 
     async def _states(self, queue: str, ids: Sequence[str]) -> dict[str, str]:
         """Return the states of the existing jobs among these ids."""
-        link, found = await self.link(queue), dict[str, str]()
-        for first in range(0, len(ids), ROWS_A_CALL):
-            call = calls.records(link.keys.meta, ids[first : first + ROWS_A_CALL], ("state",))
-            for job_id, (state,) in await link.transport.call(call):
-                found[job_id] = state if isinstance(state, str) else ""
+        links, found = await self.links(queue), dict[str, str]()
+        for number, own in by_partition(ids, len(links)).items():
+            link, shown = links[number], dict(own)
+            for first in range(0, len(own), ROWS_A_CALL):
+                some = [job_id for job_id, _ in own[first : first + ROWS_A_CALL]]
+                for job_id, (state,) in await link.transport.call(calls.records(link.keys.meta, some, ("state",))):
+                    found[shown[job_id]] = state if isinstance(state, str) else ""
         return found
 
     # -- groups -------------------------------------------------------------------------------------------
 
     async def get_groups(self, queue: str, *, cursor: str = "") -> GroupPage:
         """Return a page of the ordering groups that have waiting jobs. A group may be on two pages."""
-        link = await self.link(queue)
-        found = await link.transport.call(calls.count_parked(link.keys.meta, cursor or "0"))
+        links = await self.links(queue)
+        at, position = _position_of(cursor, len(links))
+        link = links[at]
+        found = await link.transport.call(calls.count_parked(link.keys.meta, position or "0"))
         groups = tuple(GroupSummary(key=key, waiting=number) for key, number in found.groups.items())
-        return GroupPage(groups=groups, cursor="" if found.cursor == "0" else found.cursor)
+        at, position = (at, found.cursor) if found.cursor != "0" else (at + 1, "")
+        return GroupPage(groups=groups, cursor="" if at == len(links) else f"{at}:{position}")
 
     async def get_group(self, queue: str, key: str) -> GroupInfo | None:
         """Return an ordering group; None if it does not exist."""
@@ -506,74 +518,21 @@ class Operator:
             yield info
 
 
-def _position_of(cursor: str, states: int) -> tuple[int, str]:
+async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:
+    found = await transport.call(calls.gauges(meta))
+    numbers = await complete_counts(transport, meta, found.counts)
+    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
+    return QueueSnapshot(
+        name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
+        prioritized=prioritized, group_waiting=parked, active=active, delayed=delayed, suspended=suspended,
+        waiting_children=waiting_children, completed=completed, failed=failed, outbox=found.outbox,
+    )  # fmt: skip
+
+
+def _position_of(cursor: str, lists: int) -> tuple[int, str]:
     if not cursor:
         return 0, ""
     at, colon, position = cursor.partition(":")
-    if not colon or not at.isascii() or not at.isdigit() or len(at) > 1 or int(at) >= states:
+    if not colon or not at.isascii() or not at.isdigit() or len(at) > 4 or int(at) >= lists:
         raise GlideMQValidationError("cursor", cursor, "must be the cursor of a page with the same filter")
     return int(at), position
-
-
-def data_of(job: Job[Any, Any]) -> Any:
-    """Return the data of a job, or its stored text if it cannot be decoded."""
-    try:
-        return job.data
-    except (JobDataError, SerializationError):
-        return job._data_text
-
-
-def summary_of(job: Job[Any, Any]) -> JobSummary:
-    """Return a job as in a list."""
-    first = job.state in _DELAYED and not job.attempts_made and job._delay
-    return JobSummary(
-        id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
-        due_at=job.timestamp + job._delay if first and job._delay else None, started_at=job.processed_on,
-        finished_at=job.finished_on, attempts_made=job.attempts_made, priority=job.priority, group=job.ordering_key,
-        fair_key=job.fair_key, tags=job.tags,
-        error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
-    )  # fmt: skip
-
-
-def _dead_letter(entry: Job[Any, Any], queue: str) -> DeadLetter:
-    envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
-    attempts = envelope.get("attemptsMade")
-    return DeadLetter(
-        id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
-        error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
-        added_at=entry.timestamp, data=envelope.get("data"), tags=entry.tags,
-    )  # fmt: skip
-
-
-def duration_text(ms: int) -> str:
-    """Return a duration in its largest whole unit: ``90s``, ``5m``, ``250ms``."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"
-
-
-def _when(schedule: Schedule) -> str:
-    if schedule.pattern is not None:
-        return schedule.pattern
-    if schedule.every is not None:
-        return f"every {duration_text(schedule.every)}"
-    return f"{duration_text(cast('int', schedule.repeat_after_complete))} after each job"
-
-
-def _schedule(found: JobScheduler, queue: str, states: Mapping[str, str]) -> ScheduleSnapshot:
-    try:
-        upcoming = tuple(round(each.timestamp() * 1_000) for each in found.preview(_UPCOMING))
-    except GlideMQValidationError:  # the pattern matches no further time
-        upcoming = ()
-    schedule = found.schedule
-    return ScheduleSnapshot(
-        name=found.name, queue=queue, when=_when(schedule),
-        timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
-        job_name=found.job_name, data=found.data, paused_at=(found.paused_since or 0) if found.paused else None,
-        next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
-        runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
-        last_runs=tuple(
-            ScheduleRun(due_at=at, job_id=job_id, state=states.get(job_id)) for at, job_id in found.last_runs
-        ),
-    )  # fmt: skip

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """A queue at one moment, read by one call.
+    """A queue at one moment, read by one call; by one per partition if it has any.
 
     Attributes:
         name: Name of the queue.
@@ -53,6 +53,7 @@ class QueueSnapshot:
         completed: Number of completed jobs that are kept.
         failed: Number of failed jobs that are kept.
         outbox: Number of results not yet delivered to other queues.
+        partitions: Number of its partitions; 1 without.
     """
 
     name: str
@@ -69,6 +70,7 @@ class QueueSnapshot:
     completed: int
     failed: int
     outbox: int
+    partitions: int = 1
 
     @property
     def ready(self) -> int:

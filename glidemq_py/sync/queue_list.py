@@ -8,6 +8,7 @@ from glidemq_py._client.runtime import run_immediately
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.partitions.listing import whole_queues
 from glidemq_py._features.queue_list import find_queues
 
 __all__ = ["list_queues"]
@@ -19,7 +20,8 @@ def list_queues(
     """Return the names of the queues of a prefix, sorted.
 
     A queue is listed from its first use by this package on: an add, a worker, or a `Queue` opened on a queue that
-    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too.
+    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too. A
+    partitioned queue is one name.
 
     Args:
         connection: As for `Queue`; a connection made here is closed again.
@@ -35,6 +37,7 @@ def list_queues(
     check_bool("scan", scan)
     transport = DrivenTransport.connect(connection)
     try:
-        return run_immediately(find_queues(transport, prefix, scan=scan))
+        names = run_immediately(find_queues(transport, prefix, scan=scan))
+        return sorted(run_immediately(whole_queues(transport, prefix, names)))
     finally:
         run_immediately(transport.close())

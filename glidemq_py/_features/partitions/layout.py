@@ -21,6 +21,7 @@ __all__ = [
     "MAX_PARTITIONS",
     "Partition",
     "hash_slot",
+    "partition_home",
     "partition_id",
     "partition_names",
     "partition_of_key",
@@ -73,6 +74,11 @@ def partition_names(name: str, partitions: int) -> tuple[str, ...]:
             if not wanted:
                 break
     return (name, *(found[partition] for partition in sorted(found)))
+
+
+def partition_home(name: str) -> str | None:
+    """Return the name of the partitioned queue that may have a partition with this name; None if it is none."""
+    return name[:-_SUFFIX_LENGTH] or None if _RESERVED.search(name) is not None else None
 
 
 def partition_slots(first: int, partitions: int) -> tuple[int, ...]:

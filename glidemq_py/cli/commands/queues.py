@@ -86,6 +86,7 @@ async def show(shell: Shell, queue: Queue) -> None:
     shell.facts([
         ("queue", queue),
         ("state", ("paused", "yellow") if now.paused else "running"),
+        ("partitions", now.partitions if now.partitions > 1 else None),
         ("workers", now.workers),
         ("waiting", now.waiting),
         ("prioritized", now.prioritized),

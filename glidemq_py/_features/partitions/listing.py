@@ -1,0 +1,45 @@
+"""Partitioned queues in lists: one queue instead of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glidemq_py._client.transport import Transport
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.layout import partition_home
+from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError
+
+__all__ = ["layout_or_name", "whole_queues"]
+
+
+async def whole_queues(transport: Transport, prefix: str, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the queues that have these names or partitions, each with the names of its partitions.
+
+    A queue without partitions has its own name only. It costs a short read per name that looks like a partition's.
+
+    Raises:
+        GlideMQConnectionError: The server cannot be reached.
+    """
+    found = {name: (name,) for name in names}
+    for home in sorted({home for name in found if (home := partition_home(name)) is not None}):
+        layout = await layout_or_name(transport, prefix, home)
+        if len(layout) > 1:
+            for name in layout:
+                found.pop(name, None)
+            found[home] = layout
+    return found
+
+
+async def layout_or_name(transport: Transport, prefix: str, name: str) -> tuple[str, ...]:
+    """Return the names of the partitions of a queue; its own name if it has none, or its layout is damaged.
+
+    Raises:
+        GlideMQConnectionError: The server cannot be reached.
+    """
+    try:
+        return await read_partitions(transport, QueueKeys(prefix, name)) or (name,)
+    except GlideMQConnectionError:
+        raise
+    except GlideMQError:  # opening the queue reports it
+        return (name,)

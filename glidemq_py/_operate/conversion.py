@@ -1,0 +1,85 @@
+"""Jobs, dead-letter entries and schedules as snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.options import Schedule
+from glidemq_py._job.job import Job
+from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, ScheduleSnapshot
+from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
+
+__all__ = ["data_of", "dead_letter_of", "duration_text", "schedule_of", "summary_of"]
+
+_UPCOMING: Final = 5
+_DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
+
+
+def data_of(job: Job[Any, Any]) -> Any:
+    """Return the data of a job, or its stored text if it cannot be decoded."""
+    try:
+        return job.data
+    except (JobDataError, SerializationError):
+        return job._data_text
+
+
+def summary_of(job: Job[Any, Any]) -> JobSummary:
+    """Return a job as in a list."""
+    first = job.state in _DELAYED and not job.attempts_made and job._delay
+    return JobSummary(
+        id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
+        due_at=job.timestamp + job._delay if first and job._delay else None, started_at=job.processed_on,
+        finished_at=job.finished_on, attempts_made=job.attempts_made, priority=job.priority, group=job.ordering_key,
+        fair_key=job.fair_key, tags=job.tags,
+        error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
+    )  # fmt: skip
+
+
+def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
+    """Return an entry of the dead letter queue of a queue."""
+    envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
+    attempts = envelope.get("attemptsMade")
+    return DeadLetter(
+        id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
+        error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
+        added_at=entry.timestamp, data=envelope.get("data"), tags=entry.tags,
+    )  # fmt: skip
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration in its largest whole unit: ``90s``, ``5m``, ``250ms``."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.pattern is not None:
+        return schedule.pattern
+    if schedule.every is not None:
+        return f"every {duration_text(schedule.every)}"
+    return f"{duration_text(cast('int', schedule.repeat_after_complete))} after each job"
+
+
+def schedule_of(found: JobScheduler, queue: str, states: Mapping[str, str]) -> ScheduleSnapshot:
+    """Return a schedule; ``states``: those of the jobs that it has added."""
+    try:
+        upcoming = tuple(round(each.timestamp() * 1_000) for each in found.preview(_UPCOMING))
+    except GlideMQValidationError:  # the pattern matches no further time
+        upcoming = ()
+    schedule = found.schedule
+    return ScheduleSnapshot(
+        name=found.name, queue=queue, when=_when(schedule),
+        timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
+        job_name=found.job_name, data=found.data, paused_at=(found.paused_since or 0) if found.paused else None,
+        next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
+        runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
+        last_runs=tuple(
+            ScheduleRun(due_at=at, job_id=job_id, state=states.get(job_id)) for at, job_id in found.last_runs
+        ),
+    )  # fmt: skip
