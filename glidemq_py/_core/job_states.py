@@ -116,6 +116,9 @@ class WorkerInfo:
         started_at: milliseconds since 1970.
         age: milliseconds since its start.
         active_jobs: number of active jobs at the last heartbeat.
+        concurrency: maximum number of jobs that it runs at the same time; None = unknown, as of Node workers.
+        memory: physical memory of its process at the last heartbeat, bytes; None = unknown.
+        paused: True if it fetched no jobs at the last heartbeat: it was paused, or is quiet.
     """
 
     id: str
@@ -124,3 +127,6 @@ class WorkerInfo:
     started_at: int
     age: int
     active_jobs: int
+    concurrency: int | None = None
+    memory: int | None = None
+    paused: bool = False

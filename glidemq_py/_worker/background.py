@@ -59,6 +59,7 @@ class Background:
             stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
             unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
             commands=None if control is None else partial(control.run, link),
+            about=None if control is None else control.about,
         )  # fmt: skip
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)

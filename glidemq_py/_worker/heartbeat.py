@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -22,6 +22,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.run import Run
+from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.source import QueueSource
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, UnsupportedFeatureError
 
@@ -36,9 +37,10 @@ _JOBS_A_CALL = 200
 
 
 def registration(
-    started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, home: str = ""
-) -> str:
-    """Return the registration of a worker: the fields that Node peers write too, and four of our own.
+    started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, home: str = "",
+    about: Mapping[str, object] | None = None,
+) -> str:  # fmt: skip
+    """Return the registration of a worker: the fields that Node peers write too, and those of our own.
 
     Args:
         started_at: Epoch ms.
@@ -47,6 +49,7 @@ def registration(
         lock_duration: How long other workers wait after the last heartbeat before they recover this worker's jobs, ms.
         stalled_policy: `WorkerOptions.stalled_policy`; "" is left out.
         home: Name of the queue whose heartbeats get commands for the worker; "" = this one.
+        about: State of the worker (`CommandRunner.about`).
     """
     fields: dict[str, object] = {
         "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": started_at, "activeJobs": active,
@@ -56,6 +59,11 @@ def registration(
         fields["stalledPolicy"] = stalled_policy
     if home:
         fields["home"] = home
+    memory = resident_memory()
+    if memory is not None:
+        fields["memory"] = memory
+    if about is not None:
+        fields.update(about)
     return json.dumps(fields)
 
 
@@ -74,6 +82,7 @@ class Heartbeat:
         lost: Called on the loop with (run, status) for a job that this attempt no longer owns.
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
         commands: Called on the loop with commands for the worker.
+        about: Returns the state of the worker, for the registration.
         unsupported: Called on the loop, once, if the queue uses a feature that this version does not have.
     """
 
@@ -90,6 +99,7 @@ class Heartbeat:
         unresponsive_seconds: Callable[[], float],
         unsupported: Callable[[UnsupportedFeatureError], None],
         commands: Callable[[Sequence[str]], None] | None = None,
+        about: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
         self._connect = connect
         self._source = source
@@ -101,6 +111,7 @@ class Heartbeat:
         self._unresponsive_seconds = unresponsive_seconds
         self._unsupported = unsupported
         self._commands = commands
+        self._about = about
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: Transport | None = None
@@ -185,7 +196,10 @@ class Heartbeat:
 
     def _info(self, active: int) -> str:
         silence = int(self._unresponsive_seconds() * 1000)
-        return registration(self._started_at, active, silence, self._lock_duration, self._stalled_policy)
+        about = None if self._about is None else self._about()
+        return registration(
+            self._started_at, active, silence, self._lock_duration, self._stalled_policy, about=about
+        )  # fmt: skip
 
     def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:
         try:

@@ -200,7 +200,11 @@ class Lane:
         if self.background is not None or self._closing:
             return
         options = self._opening.options
-        info = registration(self._started_at, 0, 0, options.lock_duration, options.stalled_policy, self._home)
+        control = self._opening.control
+        info = registration(
+            self._started_at, 0, 0, options.lock_duration, options.stalled_policy, self._home,
+            None if control is None else control.about(),
+        )  # fmt: skip
         call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
         try:
             reply = await self.link.transport.call(call)

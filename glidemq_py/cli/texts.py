@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
-__all__ = ["age", "clock", "joined", "span"]
+__all__ = ["age", "clock", "joined", "size_text", "span"]
 
 
 def span(ms: float) -> str:
@@ -41,6 +41,11 @@ def clock(at: int | None) -> str:
         return datetime.fromtimestamp(at / 1_000).astimezone().isoformat(sep=" ", timespec="seconds")
     except (ValueError, OverflowError, OSError):
         return str(at)
+
+
+def size_text(size: int | None) -> str:
+    """Return a number of bytes in MiB; '' for None."""
+    return "" if size is None else f"{size / 2**20:,.0f} MiB"
 
 
 def joined(texts: Iterable[str]) -> str:

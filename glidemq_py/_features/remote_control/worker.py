@@ -55,6 +55,10 @@ class CommandRunner:
         self._worker = worker
         self._answers: set[asyncio.Task[None]] = set()
 
+    def about(self) -> dict[str, object]:
+        """Return the state of the worker for its registration: its slots, and whether it fetches no jobs."""
+        return {"concurrency": self._worker.concurrency, "paused": int(self._worker.is_paused)}
+
     def run(self, link: QueueLink, texts: Iterable[str]) -> None:
         """Run commands that were sent through the queue of ``link``, and send the answers there."""
         for text in texts:

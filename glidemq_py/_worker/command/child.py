@@ -25,30 +25,16 @@ from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import set_up_logs
 from glidemq_py._worker.command.supervisor import Line
 from glidemq_py._worker.command.target import load_workers
+from glidemq_py._worker.memory import resident_memory
 from glidemq_py._worker.shutdown import handle_until_exit
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-__all__ = ["Limits", "resident_memory", "run_workers", "serve_metrics"]
+__all__ = ["Limits", "run_workers", "serve_metrics"]
 
 _log = get_logger("glidemq_py.worker")
 
 _POLL_EVERY_S = 0.5
 _ENDS = ("completed", "retrying", "failed")
-
-
-def resident_memory() -> int | None:
-    """Return this process's physical memory in bytes; on systems without /proc its peak. None if unknown."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class Limits:

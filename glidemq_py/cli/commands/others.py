@@ -14,10 +14,11 @@ from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
-from glidemq_py.cli.texts import age, clock, span
+from glidemq_py.cli.texts import age, clock, size_text, span
 from glidemq_py.errors import GlideMQValidationError, WorkerNotFoundError
 
 if TYPE_CHECKING:
+    from glidemq_py._core.job_states import WorkerInfo
     from glidemq_py._operate.snapshots import FlowNode, GroupSummary
 
 __all__ = ["events_app", "flow_app", "group_app", "register_backups", "workers_app"]
@@ -114,12 +115,25 @@ async def ls(shell: Shell, queues: Queues = None) -> None:
     }
     shell.print_json([{"queue": name, "worker": each} for name, workers in found.items() for each in workers])
     rows = [
-        (name, each.id, each.host, each.pid, each.active_jobs, span(each.age))
+        (
+            name,
+            each.id,
+            each.host,
+            str(each.pid),
+            _slots(each),
+            size_text(each.memory),
+            span(each.age),
+            ("quiet", "yellow") if each.paused else "",
+        )
         for name, workers in found.items()
         for each in workers
     ]
-    columns = ("QUEUE", "WORKER", "HOST", ">PID", ">ACTIVE", "RUNNING FOR")
-    shell.table(columns, [(*row[:3], str(row[3]), *row[4:]) for row in rows], "no live workers")
+    columns = ("QUEUE", "WORKER", "HOST", ">PID", ">SLOTS", ">MEMORY", "RUNNING FOR", "")
+    shell.table(columns, rows, "no live workers")
+
+
+def _slots(worker: WorkerInfo) -> str:
+    return f"{worker.active_jobs:,}" if worker.concurrency is None else f"{worker.active_jobs:,}/{worker.concurrency:,}"
 
 
 _Worker = Annotated[
