@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from glidemq_py._api.job_queue import Queue
@@ -41,8 +41,8 @@ Event = dict[str, Any]
 class Subscriber(Protocol):
     """A connection that has subscribed."""
 
-    def notify(self, frame: bytes) -> None:
-        """Send an event."""
+    def notify(self, frames: bytes) -> None:
+        """Send events."""
         ...
 
 
@@ -68,7 +68,8 @@ class WireEvents:
             return [self._event(event, event.event, "")]
         if event.job_id in _OF_QUEUE or event.event in ("drained", "cleaned"):
             return []
-        job_id = await self._ids.on_wire(self._queue.name, event.job_id)
+        name = self._queue.name
+        job_id = self._ids.known_on_wire(name, event.job_id) or await self._ids.on_wire(name, event.job_id)
         if event.event in _PLAIN:
             return [self._event(event, _PLAIN[event.event], job_id)]
         if event.event == "completed":
@@ -177,18 +178,26 @@ class EventFeed:
                 await self._task
 
     async def _run(self) -> None:
-        async for event in self._events:
-            for news in self.followers:
-                news.add(self._queue.name)
-            if not self.subscribers:
-                continue
+        while not self._events._closed:
+            events = await self._events._read()
+            if events:
+                for news in self.followers:
+                    news.add(self._queue.name)
+            frames = await self._frames(events) if self.subscribers else b""
+            if frames:
+                for subscriber in tuple(self.subscribers):
+                    subscriber.notify(frames)
+
+    async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
+        frames: list[bytes] = []
+        for event in events:
             try:
-                for found in await self._wire.of(event):
-                    frame = frame_of({"type": "event", "event": found})
-                    for subscriber in tuple(self.subscribers):
-                        subscriber.notify(frame)
+                found = await self._wire.of(event)
             except GlideMQError as error:
                 _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
+                continue
+            frames += [frame_of({"type": "event", "event": each}) for each in found]
+        return b"".join(frames)
 
 
 def _decoded(text: str | None) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from glidemq_py._features.leases.lease import Lease
+from glidemq_py._features.leases.tokens import LeaseFacts
+from glidemq_py.gateway.fetched import Fetched
 
 __all__ = ["FRESH_S", "Held", "HeldJobs"]
 
@@ -23,6 +24,7 @@ class Held:
     Attributes:
         connection: The session that fetched it.
         queue: Name of its queue in this package.
+        facts: What identifies its lease.
         token: Token of its lease.
         lock_ms: Duration of its lock.
         expires_at: When the lock expires unless it is renewed, epoch ms of the server's clock.
@@ -34,6 +36,7 @@ class Held:
 
     connection: object
     queue: str
+    facts: LeaseFacts
     token: str
     lock_ms: int
     expires_at: int
@@ -53,7 +56,7 @@ class HeldJobs:
         return len(self._jobs)
 
     def add(
-        self, job_id: str, lease: Lease[Any, Any], token: str, connection: object, *, queue: str, lock_ms: int,
+        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, lock_ms: int,
         is_owned: bool, is_kept: bool,
     ) -> None:  # fmt: skip
         """Remember a job."""
@@ -65,16 +68,9 @@ class HeldJobs:
             del self._jobs[oldest]
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = Held(
-            connection,
-            queue,
-            token,
-            lock_ms,
-            lease.expires_at,
-            is_owned,
-            is_kept,
-            now,
+            connection, queue, job.facts, token, lock_ms, job.expires_at, is_owned, is_kept, now,
             now + lock_ms / 1_000 + _MARGIN_S,
-        )
+        )  # fmt: skip
 
     def find(self, job_id: str) -> Held | None:
         """Return the job with this id, or None."""

@@ -18,20 +18,25 @@ from typing import Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, WakeChannel
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.exchanging import (
-    Exchanged,
+    ROWS_PER_CALL,
     FetchOptions,
     LeaseOutcome,
     Report,
     completed_row,
-    exchange,
+    exchange_rows,
     failed_rows,
+    within_budgets,
 )
-from glidemq_py._features.leases.lease import Lease, maker
+from glidemq_py._features.leases.lease import Lease
+from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.gateway.fetched import Fetched, fetched_of
 
 __all__ = ["FIRST_LOOKS", "MOST_FETCHED", "STALE_S", "Hub"]
 
@@ -54,15 +59,13 @@ _PASS_S: Final = 0.1
 _FORGOTTEN_S: Final = 60.0
 """The hub stops listening if no client has polled for so long."""
 
-AnyLease = Lease[Any, Any]
-
 
 class _Fetch:
     """A fetch of a client."""
 
     __slots__ = ("count", "future", "is_sent", "lock_ms", "timer")
 
-    def __init__(self, count: int, lock_ms: int, future: asyncio.Future[list[AnyLease]]) -> None:
+    def __init__(self, count: int, lock_ms: int, future: asyncio.Future[list[Fetched]]) -> None:
         self.count = count
         self.lock_ms = lock_ms
         self.future = future
@@ -70,11 +73,11 @@ class _Fetch:
         """Ends the wait for a job; None if it does not wait any more."""
         self.is_sent = False
 
-    def end(self, leases: list[AnyLease]) -> None:
+    def end(self, jobs: list[Fetched]) -> None:
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
-            self.future.set_result(leases)
+            self.future.set_result(jobs)
 
     def fail(self, error: Exception) -> None:
         if self.timer is not None:
@@ -126,7 +129,7 @@ class Hub:
 
     # -- commands --------------------------------------------------------------------------------------------
 
-    async def fetch(self, count: int, lock_ms: int, wait: float) -> list[AnyLease]:
+    async def fetch(self, count: int, lock_ms: int, wait: float) -> list[Fetched]:
         """Fetch jobs.
 
         Args:
@@ -135,7 +138,7 @@ class Hub:
             wait: How long to wait if no job is ready, seconds.
 
         Returns:
-            Their leases. If the caller is cancelled, its jobs are released.
+            The jobs. If the caller is cancelled, they are released.
 
         Raises:
             ClosedError: If the hub is closed.
@@ -166,7 +169,7 @@ class Hub:
                 self._release(fetch.future.result())
             raise
 
-    async def complete(self, results: Sequence[tuple[AnyLease, Any]]) -> list[LeaseOutcome]:
+    async def complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> list[LeaseOutcome]:
         """Complete leases with their results; return the outcome of each.
 
         Raises:
@@ -178,16 +181,16 @@ class Hub:
         reports: list[Report] = []
         outcomes: list[LeaseOutcome] = []
         size = 0
-        for lease, result in results:
-            row = completed_row(serializer, lease._facts, result, limit)
+        for facts, result in results:
+            row = completed_row(serializer, facts, result, limit)
             size += len(row.returnvalue)
             if size > _MOST_CHARS and reports:
                 outcomes += await self._report(reports)
                 reports, size = [], len(row.returnvalue)
-            reports.append(Report(row, lease._facts.limit, None))
+            reports.append(Report(row, facts.limit, None))
         return [*outcomes, *await self._report(reports)]
 
-    async def fail(self, lease: AnyLease, error: Exception, *, retry: bool) -> LeaseOutcome:
+    async def fail(self, lease: Lease[Any, Any], error: Exception, *, retry: bool) -> LeaseOutcome:
         """Fail the attempt of a lease; see `Lease.fail`.
 
         Raises:
@@ -264,7 +267,7 @@ class Hub:
         reports = [report for some, _ in reported for report in some]
         messages = self._messages
         try:
-            found = await exchange(self._queue, reports, options, maker(self._queue, options), channel)
+            reply, outcomes, jobs = await self._call(reports, options, channel)
         except BaseException as error:
             failure = error if isinstance(error, Exception) else ClosedError("the gateway is closing")
             for _, future in reported:
@@ -278,40 +281,66 @@ class Hub:
         done = 0
         for some, future in reported:
             if not future.done():
-                future.set_result(found.outcomes[done : done + len(some)])
+                future.set_result(outcomes[done : done + len(some)])
             done += len(some)
-        self._note(found, bool(fetches), messages == self._messages)
-        self._distribute(fetches, found.leases)
+        self._note(reply, bool(outcomes), bool(jobs), bool(fetches), messages == self._messages)
+        self._distribute(fetches, jobs)
 
-    def _note(self, found: Exchanged, has_fetched: bool, is_silent: bool) -> None:
-        """Note whether the queue is empty; ``is_silent``: no message arrived during the call."""
+    async def _call(
+        self, reports: Sequence[Report], options: FetchOptions | None, channel: WakeChannel | None
+    ) -> tuple[ExchangeReply, list[LeaseOutcome], list[Fetched]]:
+        """Report, and fetch with the last call; more than `ROWS_PER_CALL` reports need several calls."""
+        queue, link, outcomes = self._queue, self._link, list[LeaseOutcome]()
+        while len(reports) > ROWS_PER_CALL:
+            outcomes += (await exchange_rows(queue, link, reports[:ROWS_PER_CALL], None, None))[1]
+            reports = reports[ROWS_PER_CALL:]
+        reply, last = await exchange_rows(queue, link, reports, options, channel)
+        outcomes = [*outcomes, *last] if outcomes else last
+        if options is None or not reply.jobs:
+            return reply, outcomes, []
+        if reply.budgets is not None:
+            runs = [Run(link, row, reply.now, None) for row in reply.jobs]
+            allowed = await within_budgets(queue, link, runs, reply.budgets)
+            return reply, outcomes, [Fetched.of_run(queue, run, options) for run in allowed]
+        return reply, outcomes, [fetched_of(queue, link, row, reply.now, options) for row in reply.jobs]
+
+    def _note(self, reply: ExchangeReply, reported: bool, found: bool, fetched: bool, is_silent: bool) -> None:
+        """Note whether the queue is empty.
+
+        Args:
+            reply: Reply of an exchange.
+            reported: Whether it has reported jobs.
+            found: Whether it has fetched any.
+            fetched: Whether it was to fetch some.
+            is_silent: Whether no message arrived during the call.
+        """
         now = self._loop.time()
-        if found.outcomes:
+        if reported:
             self._empty_until = 0.0  # a slot of a limit may be free, or a job retried
-        if found.leases:
+        if found:
             self._empty_looks = 0
-        if has_fetched and found.has_fewer:
+        if fetched and reply.flags & ExchangeFlags.FEWER:
             self._is_woken = False
-            self._empty_looks += not found.leases
+            self._empty_looks += not found
             if is_silent:
-                self._empty_at = found.now
+                self._empty_at = reply.now
                 self._empty_until = now + (STALE_S if self._channels.hears else _UNHEARD_S)
-        elif has_fetched:
+        elif fetched:
             self._empty_until = 0.0
             if self._is_woken:
                 self._loop.call_later(_PASS_S, self._pass_on)
-        if found.next_due >= 0:
-            self._empty_until = min(self._empty_until, now + found.next_due / 1_000)
+        if reply.next_due >= 0:
+            self._empty_until = min(self._empty_until, now + reply.next_due / 1_000)
         if self._sleeping:
             self._set_timer()
 
-    def _distribute(self, fetches: Sequence[_Fetch], leases: list[AnyLease]) -> None:
+    def _distribute(self, fetches: Sequence[_Fetch], jobs: list[Fetched]) -> None:
         start = 0
         for fetch in fetches:
             if fetch.future.done():
                 continue
             fetch.is_sent = False
-            mine = leases[start : start + fetch.count]
+            mine = jobs[start : start + fetch.count]
             start += len(mine)
             if mine or fetch.timer is None:
                 fetch.end(mine)
@@ -319,15 +348,15 @@ class Hub:
                 self._sleep(fetch)
             else:
                 self._fetches.append(fetch)
-        self._release(leases[start:])  # of clients that have left
+        self._release(jobs[start:])  # of clients that have left
 
-    def _release(self, leases: Sequence[AnyLease]) -> None:
-        if leases:
-            self._start(self._release_all(leases))
+    def _release(self, jobs: Sequence[Fetched]) -> None:
+        if jobs:
+            self._start(self._release_all(jobs))
 
-    async def _release_all(self, leases: Sequence[AnyLease]) -> None:
+    async def _release_all(self, jobs: Sequence[Fetched]) -> None:
         try:
-            await self._queue.release_leases(leases)
+            await self._queue.release_leases([each.lease for each in jobs])
         except GlideMQError as error:
             _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", self._queue.name, error)
 

@@ -100,6 +100,11 @@ class JobIds:
         found = _in_its_queue(job_id)
         return self.chosen.known_queue(job_id) or (None if found is None else found[0])
 
+    def known_on_wire(self, queue: str, job_id: str) -> str | None:
+        """Return the id on the wire of a job that a gateway added, if this process knows the number of the queue."""
+        number = self._numbers.get(queue)
+        return job_id if number is not None and queue_number(job_id) == number else None
+
     async def on_wire(self, queue: str, job_id: str) -> str:
         """Return the id of a job on the wire.
 

@@ -151,6 +151,8 @@ class Session(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_write_paused = False
         self._is_ending = False
+        self._unsent: list[bytes] = []
+        """Frames that leave together at the end of this turn of the event loop."""
         self._limit: FrameLimit | None = None
         if state.options.rate_limit is not None:
             self._limit = FrameLimit(state.options.rate_limit, state.options.rate_limit_window / 1_000)
@@ -313,15 +315,28 @@ class Session(asyncio.Protocol):
             answer["reqId"] = given["reqId"]
         self._send(frame_of(answer))
 
-    def notify(self, frame: bytes) -> None:
-        """Send an event."""
-        self._send(frame)
+    def notify(self, frames: bytes) -> None:
+        """Send events."""
+        self._unsent.append(frames)
+        self._flush()
 
     def _send(self, frame: bytes) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        # A lone answer leaves at once. Each write costs a system call, so several wait for the end of the turn.
+        unsent = self._unsent
+        unsent.append(frame)
+        if len(unsent) > 1:
             return
-        transport.write(frame)
+        if len(self._running) > 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        transport = self._transport
+        if not unsent or transport is None or transport.is_closing():
+            return
+        transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
         if transport.get_write_buffer_size() > self.state.options.max_unsent:
             _log.warning("gateway: closed a connection that did not read its answers")
             self._abort()
@@ -346,6 +361,7 @@ class Session(asyncio.Protocol):
         self._is_ending = True
         self._stop_timer()
         if self._transport is not None and not self._running and not self._unstarted:
+            self._flush()
             self._transport.close()
 
     def _abort(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, cast
 
 import msgpack
@@ -18,9 +19,11 @@ __all__ = [
     "MAX_ELEMENTS",
     "UNDEFINED",
     "InvalidValueError",
+    "PortableMap",
     "frame_of",
     "is_too_deep",
     "plain",
+    "portable",
     "value_of",
 ]
 
@@ -32,6 +35,7 @@ MAX_ELEMENTS: Final = 2_000_000
 _msgpack: Any = msgpack  # it has no type annotations
 _LONGEST: Final = 1_000_000
 _INT_MIN, _INT_MAX = -(2**31), 2**32
+_SAFE: Final = 2**53
 _UNDEFINED_CODE: Final = 0
 
 
@@ -41,6 +45,10 @@ class InvalidValueError(ValueError):
 
 UNDEFINED: Final[Any] = _msgpack.ExtType(_UNDEFINED_CODE, b"\0")
 """JavaScript's `undefined`, in an answer."""
+
+
+class PortableMap(dict[str, Any]):
+    """A map of an answer that `portable` need not convert: its times are floats, because they exceed 32 bits."""
 
 
 class _Counter:
@@ -107,21 +115,29 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
+_pack: Final[Any] = partial(_msgpack.packb, datetime=True, unicode_errors="replace")
+
+
 def frame_of(value: Any) -> bytes:
     """Return the frame of an answer."""
-    packed: bytes = _msgpack.packb(_portable(value), datetime=True, unicode_errors="replace")
+    packed: bytes = _pack(portable(value))
     return len(packed).to_bytes(4, "big") + packed
 
 
-def _portable(value: Any) -> Any:
+def portable(value: Any) -> Any:
     """Return the value with every integer outside 32 bits as a float."""
     kind: Any = value.__class__
+    if kind is str or kind is PortableMap:
+        return value
     if kind is int:
         return value if _INT_MIN <= value < _INT_MAX else _float(value)
     if kind is dict:
-        return {_portable(key): _portable(each) for key, each in cast("dict[Any, Any]", value).items()}
+        return {
+            key if key.__class__ is str else portable(key): each if each.__class__ is str else portable(each)
+            for key, each in cast("dict[Any, Any]", value).items()
+        }
     if kind is list or kind is tuple:
-        return [_portable(each) for each in value]
+        return [each if each.__class__ is str else portable(each) for each in value]
     if isinstance(value, datetime) or value is None or kind in (str, bytes, float, bool):
         return value
     return value if kind is _msgpack.ExtType or kind is _msgpack.Timestamp else str(value)
@@ -135,13 +151,18 @@ def _float(value: int) -> float:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: `undefined` is absent in objects and null in lists; bytes are Base64."""
+    """Return a value as JavaScript writes it to JSON.
+
+    `undefined` is absent in objects and null in lists, whole numbers have no fraction, and bytes are Base64.
+    """
     if isinstance(value, dict):
         members: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
         return {str(name): plain(each) for name, each in members.items() if each is not UNDEFINED}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
-    if value is UNDEFINED or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _SAFE else value if math.isfinite(value) else None
+    if value is UNDEFINED:
         return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

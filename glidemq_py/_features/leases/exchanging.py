@@ -11,7 +11,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from glidemq_py._core.calls import reading, working
-from glidemq_py._core.calls.working import AttemptStatus, BudgetVerdicts, ExchangeFlags, Finished, Leasing, WakeChannel
+from glidemq_py._core.calls.working import (
+    AttemptStatus,
+    BudgetVerdicts,
+    ExchangeFlags,
+    ExchangeReply,
+    Finished,
+    Leasing,
+    WakeChannel,
+)
 from glidemq_py._core.job_options import JobOptions, read_stored_options
 from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import get_logger, show_id
@@ -42,8 +50,8 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py._features.leases.lease import Lease
 
-__all__ = ["Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row", "exchange",
-           "failed_rows", "released_row"]  # fmt: skip
+__all__ = ["ROWS_PER_CALL", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row",
+           "exchange", "exchange_rows", "facts_of", "failed_rows", "released_row", "within_budgets"]  # fmt: skip
 
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
@@ -281,6 +289,25 @@ async def _call(
     queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
     make: Callable[[Run], Lease[Any, Any]], channel: WakeChannel | None,
 ) -> Exchanged:  # fmt: skip
+    reply, outcomes = await exchange_rows(queue, link, reports, fetch, channel)
+    runs = [Run(link, job, reply.now, None) for job in reply.jobs]
+    if reply.budgets is not None:
+        runs = await within_budgets(queue, link, runs, reply.budgets)
+    has_fewer = bool(reply.flags & ExchangeFlags.FEWER)
+    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
+
+
+async def exchange_rows(
+    queue: LeasingQueue, link: QueueLink, reports: Sequence[Report], fetch: FetchOptions | None,
+    channel: WakeChannel | None,
+) -> tuple[ExchangeReply, list[LeaseOutcome]]:  # fmt: skip
+    """Report at most `ROWS_PER_CALL` leases and fetch others in one call; return its reply and one outcome per report.
+
+    Jobs of flows with a budget need `within_budgets`.
+
+    Raises:
+        AmbiguousResultError: If the reply was lost twice.
+    """
     limits = [report.limit for report in reports]
     want, owner, lock, counts = (0, "", 0, False) if fetch is None else (
         fetch.count, fetch.owner, fetch.lock_duration, fetch.count_expiry
@@ -299,13 +326,9 @@ async def _call(
         sent = True  # the fencing tokens make a second report harmless
         reply = await link.transport.call(call)
     outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
-    runs = [Run(link, job, reply.now, None) for job in reply.jobs]
-    if reply.budgets is not None:
-        runs = await _within_budgets(queue, link, runs, reply.budgets)
     if reply.flags & ExchangeFlags.OUTBOX_PENDING:
         await _deliver(link)
-    has_fewer = bool(reply.flags & ExchangeFlags.FEWER)
-    return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
+    return reply, outcomes
 
 
 def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseOutcome:
@@ -356,7 +379,7 @@ def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetC
     return charges
 
 
-async def _within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
+async def within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
     """Return the jobs that may start. The others fail or are delayed, as a worker does it."""
     verdicts: dict[str, list[str]] = BudgetVerdicts(*budgets).verdicts or {}
     allowed: list[Run] = []

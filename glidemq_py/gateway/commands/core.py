@@ -11,7 +11,8 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
-from glidemq_py._features.leases.lease import MAX_LOCK_MS, Lease, maker
+from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
+from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py._features.queue_list import register
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -21,8 +22,8 @@ from glidemq_py.errors import (
     LeaseLostError,
 )
 from glidemq_py.gateway.bulk import push_many
+from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.hub import MOST_FETCHED
-from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
 from glidemq_py.gateway.rows import row_of
@@ -127,25 +128,26 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
     hub = await session.state.hub(queue.name)
-    leases = await session.polled(hub.fetch(count, lock_ms, given["timeout"] / 1_000)) or []
+    fetched = await session.polled(hub.fetch(count, lock_ms, given["timeout"] / 1_000)) or []
     # First all are remembered: if the connection is lost now, all are released.
-    ids: list[str] = []
-    for lease in leases:
-        ids.append(await session.state.ids.on_wire(queue.name, lease.id))
-        session.state.held.add(
-            ids[-1], lease, lease.token, session, queue=queue.name, lock_ms=lock_ms,
-            is_owned=given["owner"] is not None, is_kept=given["detach"],
+    ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
+    known: list[tuple[Fetched, str, str]] = []
+    for job in fetched:
+        job_id, token = ids.known_on_wire(queue.name, job.id) or await ids.on_wire(queue.name, job.id), job.token
+        known.append((job, job_id, token))
+        held.add(
+            job_id, job, token, session, queue=queue.name, lock_ms=lock_ms, is_owned=is_owned, is_kept=is_kept
         )  # fmt: skip
     jobs: list[Any] = []
     tokens: list[str] = []
-    for lease, job_id in zip(leases, ids, strict=True):
+    for job, job_id, token in known:
         try:
-            jobs.append(job_object(lease.job, job_id))
+            jobs.append(job.object(job_id))
         except JobDataError as error:
-            session.state.held.ended(job_id, lease.token)
-            await lease.fail(error, retry=False)  # as a worker does it
+            held.ended(job_id, token)
+            await job.lease.fail(error, retry=False)  # as a worker does it
             continue
-        tokens.append(lease.token)
+        tokens.append(token)
     return jobs, tokens
 
 
@@ -158,23 +160,29 @@ class LeasedJob:
     Attributes:
         id: Its id on the wire.
         queue: Its queue.
-        lease: Its lease.
+        facts: What identifies its lease.
+        token: Token of its lease.
         lock_ms: Duration of its lock if this process knows it, else the default.
     """
 
-    __slots__ = ("id", "lease", "lock_ms", "queue")
+    __slots__ = ("facts", "id", "lock_ms", "queue", "token")
 
-    def __init__(self, job_id: str, queue: Queue[Any, Any], lease: Lease[Any, Any], lock_ms: int) -> None:
+    def __init__(self, job_id: str, queue: Queue[Any, Any], facts: LeaseFacts, token: str, lock_ms: int) -> None:
         self.id = job_id
         self.queue = queue
-        self.lease = lease
+        self.facts = facts
+        self.token = token
         self.lock_ms = lock_ms
+
+    @property
+    def lease(self) -> Lease[Any, Any]:
+        """Its lease."""
+        return Lease(self.queue, self.facts, DEFAULTS)
 
     @property
     def is_timed_out(self) -> bool:
         """Whether the timeout of the job has passed."""
-        limit = self.lease._facts.limit
-        return 0 < limit <= time.time() * 1_000
+        return 0 < self.facts.limit <= time.time() * 1_000
 
     async def delay(self, ms: int) -> None:
         """End the attempt without counting it, and let the job wait.
@@ -194,14 +202,14 @@ class LeasedJob:
 
     @property
     def _attempt(self) -> tuple[str, str, int, int]:
-        facts = self.lease._facts
+        facts = self.facts
         return facts.id, facts.entry, facts.fence, facts.processed_on
 
     async def _end(self, row: working.Finished) -> None:
-        report = Report(row, self.lease._facts.limit, None)
+        report = Report(row, self.facts.limit, None)
         found = await exchange(self.queue, [report], None, maker(self.queue, None))
         if not found.outcomes[0].applied:
-            raise LeaseLostError(self.lease.id)
+            raise LeaseLostError(self.facts.id)
 
 
 async def leased_job(session: Session, job_id: str, token: str | None) -> LeasedJob:
@@ -210,23 +218,24 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
     Raises:
         CommandError: If there is no such job, or the token is missing or invalid.
     """
+    held = session.state.held.find(job_id)
+    if held is not None and (token == held.token or not held.is_owned):  # else the client has none
+        return LeasedJob(job_id, await session.state.queue(held.queue), held.facts, held.token, held.lock_ms)
     found = await session.state.ids.find(job_id)
     if found is None:
         raise CommandError(f"Job not found or not in processing state: {job_id}")
-    queue, held = await session.state.queue(found[0]), session.state.held.find(job_id)
-    if held is not None and not held.is_owned:
-        token = held.token  # the client has none
+    queue = await session.state.queue(found[0])
     if not token:
         if await _state(queue, found[1]) is JobState.ACTIVE:
             raise CommandError(f"Lock token required for job {job_id}")
         raise CommandError(f"Job not found or not in processing state: {job_id}")
     try:
-        lease: Lease[Any, Any] = Lease.from_token(queue, token)
+        facts = decode_token(queue.options.prefix, queue.name, token)
     except GlideMQValidationError:
         raise CommandError(f"Invalid or expired lock token for job {job_id}") from None
-    if lease.id != found[1]:
+    if facts.id != found[1]:
         raise CommandError(f"Invalid or expired lock token for job {job_id}")
-    return LeasedJob(job_id, queue, lease, DEFAULT_LOCK_MS if held is None else held.lock_ms)
+    return LeasedJob(job_id, queue, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
 
 
 async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
@@ -235,7 +244,7 @@ async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
 
 
 async def _why_lost(job: LeasedJob) -> str:
-    if await _state(job.queue, job.lease.id) is JobState.ACTIVE:
+    if await _state(job.queue, job.facts.id) is JobState.ACTIVE:
         return f"Invalid or expired lock token for job {job.id}"
     return f"Job not found or not in processing state: {job.id}"
 
@@ -244,7 +253,7 @@ async def _reported(session: Session, jobs: Sequence[LeasedJob], report: Sequenc
     """Forget jobs that were reported; return those whose leases are lost."""
     lost: list[LeasedJob] = []
     for job, outcome in zip(jobs, report, strict=True):
-        session.state.held.ended(job.id, job.lease.token)
+        session.state.held.ended(job.id, job.token)
         if not outcome.applied:
             lost.append(job)
     return lost
@@ -263,13 +272,13 @@ async def _ack(session: Session, given: Mapping[str, Any]) -> Answer:
     _remove_on_complete(job, given["removeOnComplete"])
     result = stored_value(given["result"])
     await check_readers("result", result, job.queue)
-    outcomes = await (await session.state.hub(job.queue.name)).complete([(job.lease, result)])
+    outcomes = await (await session.state.hub(job.queue.name)).complete([(job.facts, result)])
     return await _answer_of(await _reported(session, [job], outcomes))
 
 
 def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
     if remove:
-        job.lease._facts = job.lease._facts._replace(keep=1)
+        job.facts = job.facts._replace(keep=1)
 
 
 async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -293,7 +302,7 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
     lost: list[LeasedJob] = []
     for queue, of_queue in pairs.items():
         hub = await session.state.hub(queue.name)
-        outcomes = await hub.complete([(job.lease, result) for job, result in of_queue])
+        outcomes = await hub.complete([(job.facts, result) for job, result in of_queue])
         lost += await _reported(session, [job for job, _ in of_queue], outcomes)
     ignored = [job for job in lost if job.is_timed_out]
     for job in lost:

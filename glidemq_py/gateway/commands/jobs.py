@@ -99,7 +99,7 @@ async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
         if state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
             await leased.lease.release()
-            session.state.held.ended(leased.id, leased.lease.token)
+            session.state.held.ended(leased.id, leased.token)
         elif state is JobState.DELAYED:
             await job.promote()
         elif state is JobState.FAILED:
@@ -154,7 +154,7 @@ async def _to_delayed(session: Session, given: Mapping[str, Any]) -> Answer:
         if job.state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
             await leased.delay(delay)
-            session.state.held.ended(leased.id, leased.lease.token)
+            session.state.held.ended(leased.id, leased.token)
         elif job.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
             await job.change_delay(delay)
         else:
@@ -177,7 +177,7 @@ async def _to_waiting_children(session: Session, given: Mapping[str, Any]) -> An
         await leased.wait_for_children()
     except LeaseLostError:
         raise CommandError(f"Invalid or expired lock token for job {given['id']}") from None
-    session.state.held.ended(leased.id, leased.lease.token)
+    session.state.held.ended(leased.id, leased.token)
     return {"data": {"moved": True}}
 
 

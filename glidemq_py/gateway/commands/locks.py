@@ -45,7 +45,7 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
         outcomes = await queue.extend_leases([job.lease for job in jobs], ms)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:
-                held.renewed(job.id, job.lease.token, ms)
+                held.renewed(job.id, job.token, ms)
                 count += 1
     return count
 

@@ -20,13 +20,13 @@ def gateway(gateways: tuple[Gateway, Gateway]) -> Gateway:
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return (reports, wanted jobs) of each exchange. An empty queue stays known as empty until a message arrives."""
     sent: list[tuple[int, int]] = []
-    exchange: Any = exchanging.exchange
+    exchange: Any = exchanging.exchange_rows
 
-    async def counted(queue: Any, reports: Any, fetch: Any, *others: Any) -> Any:
+    async def counted(queue: Any, link: Any, reports: Any, fetch: Any, *others: Any) -> Any:
         sent.append((len(reports), 0 if fetch is None else fetch.count))
-        return await exchange(queue, reports, fetch, *others)
+        return await exchange(queue, link, reports, fetch, *others)
 
-    monkeypatch.setattr(hub, "exchange", counted)
+    monkeypatch.setattr(hub, "exchange_rows", counted)
     monkeypatch.setattr(hub, "STALE_S", 1_000.0)
     return sent
 

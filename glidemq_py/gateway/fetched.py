@@ -1,0 +1,155 @@
+"""Fetched jobs, from the reply of the server to their objects on the wire.
+
+The jobs of a queue usually have the same options, and only the ids in them differ. What follows from the options is
+therefore computed once per text of options (`_Shape`). All other jobs take the path of `Queue.fetch`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.calls.working import FetchedJob as FetchedRow
+from glidemq_py._core.calls.working import Keep
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
+from glidemq_py._core.rows import FIELDS
+from glidemq_py._features.leases.exchanging import FetchOptions, facts_of
+from glidemq_py._features.leases.lease import Lease
+from glidemq_py._features.leases.tokens import LeaseFacts, encode_token
+from glidemq_py._job.link import QueueLink
+from glidemq_py._job.run import Run
+from glidemq_py.errors import SerializationError
+from glidemq_py.gateway.ids import is_uuid7
+from glidemq_py.gateway.job_objects import job_object
+from glidemq_py.gateway.values import PortableMap, portable
+from glidemq_py.telemetry.context import CONTEXT_START
+
+__all__ = ["Fetched", "fetched_of"]
+
+_KEPT: Final = 500
+_LENGTHS: Final = (FIELDS["fetched_job"].index("attempts_made"), len(FIELDS["fetched_job"]))
+_NEVER_RUN: Final = ["0", False, False]
+"""Failed attempts, progress and stalls of a job that has not run before."""
+_LONG_NUMBER: Final = re.compile(r"\d{10}", re.ASCII)
+"""May be an integer of more than 32 bits."""
+_MARKS: Final = ("gz:", "mp:")
+
+
+class _Shape(NamedTuple):
+    """What the jobs with equal options have in common."""
+
+    members: dict[str, Any]
+    """Their objects, in which the members that differ are those of the first job."""
+    delay: int
+    timeout: int
+    """Milliseconds; 0 = none."""
+    keep: Keep
+
+
+_shapes: dict[tuple[str, str, Any], _Shape] = {}
+"""By queue, options without the id, and priority."""
+
+
+class Fetched:
+    """A fetched job.
+
+    Attributes:
+        facts: What identifies its lease.
+        expires_at: When its lock expires, epoch ms of the server's clock.
+    """
+
+    __slots__ = ("_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts")
+
+    def __init__(
+        self, queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape
+    ) -> None:
+        self._queue, self._link, self._row, self._now, self._options = queue, link, row, now, options
+        self._shape: _Shape | None = shape
+        self._lease: Lease[Any, Any] | None = None
+        limit = now + shape.timeout if shape.timeout else 0
+        self.facts = LeaseFacts(row[0], row[1], row[2], now, limit, shape.keep)
+        expiry = now + options.lock_duration
+        self.expires_at = min(expiry, limit) if limit else expiry
+
+    @classmethod
+    def of_run(cls, queue: Queue[Any, Any], run: Run, options: FetchOptions) -> Fetched:
+        """Return a job that has run before, or is not usual in another way."""
+        found = object.__new__(cls)
+        found._queue, found._shape = queue, None
+        found.facts = facts_of(run)
+        found._lease = Lease(queue, found.facts, options, run)
+        found.expires_at = found._lease.expires_at
+        return found
+
+    @property
+    def id(self) -> str:
+        """Its id in its queue."""
+        return self.facts.id
+
+    @property
+    def token(self) -> str:
+        """Token of its lease."""
+        return encode_token(self._queue.options.prefix, self._queue.name, self.facts)
+
+    @property
+    def lease(self) -> Lease[Any, Any]:
+        """Its lease."""
+        if self._lease is None:
+            self._lease = Lease(self._queue, self.facts, self._options, Run(self._link, [*self._row], self._now, None))
+        return self._lease
+
+    def object(self, job_id: str) -> dict[str, Any]:
+        """Return its object on the wire, with this id.
+
+        Raises:
+            JobDataError: If the serializer cannot decode the stored data.
+        """
+        shape = self._shape
+        if shape is None:
+            return job_object(self.lease.job, job_id)
+        text, serializer = self._row[4], self._link.serializer
+        try:
+            data = decode_data(text, serializer)
+        except SerializationError:
+            return job_object(self.lease.job, job_id)  # raises the error of the job
+        if serializer is not JSON_SERIALIZER or text.startswith(_MARKS) or _LONG_NUMBER.search(text):
+            data = portable(data)
+        added, now = int(self._row[6]), float(self._now)
+        found = PortableMap(shape.members)
+        found["id"], found["name"], found["data"] = job_id, self._row[3], data
+        found["createdAt"], found["runAt"] = float(added), float(added + shape.delay)
+        found["startedAt"] = found["lastHeartbeat"] = now
+        return found
+
+
+def fetched_of(
+    queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions
+) -> Fetched:  # fmt: skip
+    """Return the fetched job of a row of a reply."""
+    job_id, opts = row[0], row[5]
+    is_usual = (
+        len(row) in _LENGTHS and row[7:10] in ([], _NEVER_RUN) and not any(row[11:]) and is_uuid7(job_id)
+        and isinstance(row[6], str) and row[6].isdecimal() and not opts.startswith(CONTEXT_START)
+    )  # fmt: skip
+    if not is_usual:
+        return Fetched.of_run(queue, Run(link, row, now, None), options)
+    key = (queue.name, opts.replace(job_id, "", 1), row[10] if len(row) > _LENGTHS[0] else "0")
+    shape = _shapes.get(key)
+    if shape is None:
+        shape = _shape_of(link, row, now)
+        if len(_shapes) >= _KEPT:
+            _shapes.clear()
+        _shapes[key] = shape
+    return Fetched(queue, link, row, now, options, shape)
+
+
+def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:
+    run = Run(link, [*row], now, None)
+    facts, opts = facts_of(run), run.job.opts
+    run.job._data_text = None
+    members = portable(job_object(run.job, row[0]))
+    delay = opts.get("delay")
+    return _Shape(
+        members, delay if isinstance(delay, int) else 0, facts.limit - now if facts.limit else 0, facts.keep
+    )  # fmt: skip
