@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
 from glidemq_py._core.calls.adding import DATA, Row, add, request
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
     WriteId,
@@ -40,7 +41,7 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
-from glidemq_py.gateway.rows import row_of
+from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.state import TELEMETRY
 
@@ -50,6 +51,7 @@ MOST_JOBS: Final = 100_000
 ROWS_AT_ONCE: Final = 250
 """Jobs of one atomic call: about 2 ms of server time."""
 _CHARS_AT_ONCE: Final = 512 * 1_024
+_ID: Final = FIELDS["new_job"].index("id")
 _PIECES_TOGETHER: Final = 8
 _WRITE_MS: Final = 60_000
 """Lifetime of staged jobs without any change, and of the memory of the write."""
@@ -66,49 +68,66 @@ async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -
     """
     if len(given) > MOST_JOBS:
         raise CommandError(f"jobs must have at most {MOST_JOBS} items")
-    jobs, chosen, is_durable = await _checked(ids, queue.name, given)
     link = await queue._connected()
-    rows, options = await _rows(queue, link, jobs)
-    if not any(chosen):
-        found = await _add(queue, link, jobs, rows, options, is_durable)
-        return [await ids.on_wire(queue.name, job_id) for job_id in found]
-    wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(chosen, jobs, strict=True)]
-    known = await ids.claim(queue.name, [each for each in chosen if each is not None])
+    bulk = await _checked(ids, queue, link, given)
+    if not any(bulk.chosen):
+        found = await _add(queue, link, bulk)
+        return [ids.known_on_wire(queue.name, job_id) or await ids.on_wire(queue.name, job_id) for job_id in found]
+    wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
+    known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None])
     first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}
     numbers = [number for number, job_id in enumerate(wire) if first[job_id] == number and job_id not in known]
-    jobs, rows = [jobs[number] for number in numbers], [rows[number] for number in numbers]
-    options = [options[number] for number in numbers]
-    added = await _add(queue, link, jobs, rows, options, is_durable, numbers)
+    added = await _add(queue, link, bulk.part(numbers), numbers)
     for number, job_id in zip(numbers, added, strict=True):
-        if chosen[number] is None:
+        if bulk.chosen[number] is None:
             wire[number] = await ids.on_wire(queue.name, job_id)
     return wire
 
 
+class _Bulk(NamedTuple):
+    """Jobs that were checked."""
+
+    jobs: list[Push]
+    """Those with usual options have neither data nor other options than their id here."""
+    rows: list[Row]
+    options: list[JobOptions]
+    chosen: list[str | None]
+    """The ids that the client has chosen."""
+    is_durable: bool
+    """Whether one of them is durable."""
+    is_special: bool
+    """Whether they need more than one call; then all have their data."""
+
+    def part(self, numbers: Sequence[int]) -> _Bulk:
+        """Return some of the jobs."""
+        jobs, rows, options, chosen, is_durable, is_special = self
+        return _Bulk(
+            [jobs[number] for number in numbers], [rows[number] for number in numbers],
+            [options[number] for number in numbers], [chosen[number] for number in numbers], is_durable, is_special,
+        )  # fmt: skip
+
+
 async def _add(
-    queue: Queue[Any, Any], link: QueueLink, jobs: list[Push], rows: list[Row], options: list[JobOptions],
-    is_durable: bool, numbers: Sequence[int] | None = None,
+    queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None = None
 ) -> list[str]:  # fmt: skip
     """Add the jobs; return their ids in this package.
 
     Args:
         queue: The queue.
         link: Its connection.
-        jobs: The jobs.
-        rows: Their rows.
-        options: Their options.
-        is_durable: Whether one of them is durable.
+        bulk: The jobs.
         numbers: Their numbers in the command; None = 0, 1, ...
     """
+    jobs, rows = bulk.jobs, bulk.rows
     if not jobs:
         return []
     fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
-    if fits and (is_durable or TELEMETRY.on or any("depends_on" in given for _, _, given in jobs)):
-        return await _add_specially(queue, jobs, numbers, durable=is_durable or None)
+    if fits and bulk.is_special:
+        return await _add_specially(queue, jobs, numbers, durable=bulk.is_durable or None)
     if fits:
-        found = await _add_at_once(queue, link, jobs, rows, options, numbers)
+        found = await _add_at_once(queue, link, bulk, numbers)
     else:
-        _check_staged(jobs, is_durable)
+        _check_staged(jobs, bulk.is_durable)
         await _add_staged(link, rows, quiet=not queue.options.events)
         found = await _ids(queue, link, jobs)
     if not link.is_listed:
@@ -120,42 +139,52 @@ def _data(row: Row) -> str:
     return cast("str", row[DATA])
 
 
-async def _checked(ids: JobIds, queue: str, given: Sequence[Any]) -> tuple[list[Push], list[str | None], bool]:
-    """Return the jobs, the ids that the client has chosen for them, and whether one is durable."""
-    jobs: list[Push] = []
-    chosen: list[str | None] = []
+async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Sequence[Any]) -> _Bulk:
+    """Check and encode the jobs."""
     named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
     beside = {each for each in named if isinstance(each, str)}
     is_durable = False
+    is_special = TELEMETRY.on or any(is_map(each) and (each.get("durable") or each.get("dependsOn")) for each in given)
+    jobs, rows, checked, chosen = list[Push](), list[Row](), list[JobOptions](), list[str | None]()
     for number, each in enumerate(given):
         if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)  # other connections are served meanwhile
         if not is_map(each):
             raise CommandError(f"jobs[{number}]: must be a map")
-        try:
-            fields = check_all(JOB_FIELDS, each)
-            jobs.append(await push_of(ids, queue, fields, beside))
-            chosen.append(chosen_id(fields))
-        except CommandError as error:
-            raise CommandError(f"jobs[{number}]: {error}") from None
-        is_durable = is_durable or fields["durable"]
-    return jobs, chosen, is_durable
+        made = None if is_special else usual_row(queue, link, ids, each, f"jobs[{number}].data")
+        if made is not None:
+            jobs.append((str(each["name"]), None, {"job_id": made[0][_ID]}))
+            chosen.append(None)
+        else:
+            try:
+                fields = check_all(JOB_FIELDS, each)
+                push = await push_of(ids, queue.name, fields, beside)
+                chosen.append(chosen_id(fields))
+            except CommandError as error:
+                raise CommandError(f"jobs[{number}]: {error}") from None
+            made = row_of(queue, link, push, number)
+            if chosen[-1] is None:
+                remember_usual(each, push)
+            jobs.append(push)
+            is_durable = is_durable or fields["durable"]
+        rows.append(made[0])
+        checked.append(made[1])
+    return _Bulk(jobs, rows, checked, chosen, is_durable, is_special)
 
 
 # -- one call --------------------------------------------------------------------------------------------------
 
 
 async def _add_at_once(
-    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push], rows: Sequence[Row], checked: Sequence[JobOptions],
-    numbers: Sequence[int] | None,
+    queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None
 ) -> list[str]:  # fmt: skip
-    call = add(link.keys.meta, rows, not queue.options.events)
+    call = add(link.keys.meta, bulk.rows, not queue.options.events)
     try:
         reply = await link.transport.call(call)
     except AmbiguousResultError:
         reply = await link.transport.call(call)  # the ids make it safe to add them again
     results: list[Any] = []
-    for (name, data, _), options, result in zip(jobs, checked, reply.results, strict=True):
+    for (name, data, _), options, result in zip(bulk.jobs, bulk.options, reply.results, strict=True):
         try:
             results.append(
                 result if type(result) is str else added_job(link, name, data, options, reply.now, result).id
@@ -214,20 +243,6 @@ def _check_staged(jobs: Sequence[Push], is_durable: bool) -> None:
     for number, (_, _, options) in enumerate(jobs):
         if "depends_on" in options:
             raise CommandError(f"jobs[{number}]: dependsOn is not supported in {size}")
-
-
-async def _rows(
-    queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]
-) -> tuple[list[Row], list[JobOptions]]:  # fmt: skip
-    rows: list[Row] = []
-    chosen: list[JobOptions] = []
-    for number, job in enumerate(jobs):
-        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)
-        row, options = row_of(queue, link, job, number)
-        rows.append(row)
-        chosen.append(options)
-    return rows, chosen
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count a duration."""
-        self.counts[next((i for i, bound in enumerate(BUCKETS_S) if seconds <= bound), len(BUCKETS_S))] += 1
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.total_s += seconds
 
     def quantile_ms(self, share: float) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, WakeChannel
@@ -56,6 +57,7 @@ _UNHEARD_S: Final = 0.05
 """The same if no messages arrive."""
 _PASS_S: Final = 0.1
 """How long a message waits for a poll that fetches the job, before another process is woken."""
+_FEWER: Final = int(ExchangeFlags.FEWER)
 _FORGOTTEN_S: Final = 60.0
 """The hub stops listening if no client has polled for so long."""
 
@@ -319,7 +321,7 @@ class Hub:
             self._empty_until = 0.0  # a slot of a limit may be free, or a job retried
         if found:
             self._empty_looks = 0
-        if fetched and reply.flags & ExchangeFlags.FEWER:
+        if fetched and reply.flags & _FEWER:
             self._is_woken = False
             self._empty_looks += not found
             if is_silent:
@@ -371,6 +373,15 @@ class Hub:
         if self._due is not None:
             self._due.cancel()
         self._due = self._loop.call_at(self._empty_until, self._look)
+
+    def expect_job(self) -> None:
+        """Send the sleeping fetches behind a call of this turn of the event loop, which adds a job.
+
+        Direct connections keep the order of calls. Through GLIDE the fetch might be first: it then waits for `look`.
+        """
+        transport = self.transport
+        if self._sleeping and not self._in_flight and is_glide_transport(transport) and transport.is_direct:
+            self._loop.call_soon(self.look)
 
     def look(self) -> None:
         """Believe no longer that the queue is empty: a client of this process has changed it."""

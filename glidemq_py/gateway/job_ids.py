@@ -58,6 +58,11 @@ class JobIds:
         number = self._numbers.get(queue)
         return self._maker.make(await self._number(queue) if number is None else number)
 
+    def make_known(self, queue: str) -> str | None:
+        """Return the id of a new job; None if this process does not know the number of the queue."""
+        number = self._numbers.get(queue)
+        return None if number is None else self._maker.make(number)
+
     async def find(self, job_id: str) -> tuple[str, str] | None:
         """Return the names of the queue and the job in this package; None if no job has this id.
 

@@ -1,22 +1,25 @@
 """Rows of jobs to add. Options that were checked and encoded before are not checked and encoded again.
 
-The clients of a queue usually add their jobs with the same options, and only the ids differ.
+The clients of a queue usually add their jobs with the same options, and only ids, names and data differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.bulk import spec_of
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls.adding import Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
-from glidemq_py._core.payload import encode_data
+from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._job.link import QueueLink
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push
 
-__all__ = ["row_of"]
+__all__ = ["remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -33,6 +36,72 @@ class _Template(NamedTuple):
 
 
 _templates: dict[str, _Template] = {}
+
+_SPECIFIC: Final = frozenset(("cmd", "queue", "reqId", "name", "data"))
+"""Fields of a command that are no options of its job."""
+_RARE: Final = frozenset((
+    "jobId", "customId", "uniqueKey", "dedup", "dependsOn", "tags", "groupId", "durable", "childrenIds", "parentId",
+))  # fmt: skip
+"""Options that differ from job to job, or need more than a row."""
+_MOST_OPTIONS: Final = 8
+_MOST_CHARS: Final = 256
+_usual: dict[str, _Template] = {}
+"""By the options as the client has sent them."""
+
+
+def usual_row(
+    queue: Queue[Any, Any], link: QueueLink, ids: JobIds, given: Mapping[str, Any], where: str = "data"
+) -> tuple[Row, JobOptions] | None:  # fmt: skip
+    """Return the row and the options of a job if others with the same options were checked before; else None.
+
+    Not for jobs that need more than a row, as with telemetry.
+
+    Args:
+        queue: The queue.
+        link: Its connection.
+        ids: Makes the id of the job.
+        given: The fields of the job, unchecked.
+        where: Name of its data in errors.
+
+    Raises:
+        GlideMQValidationError: If the data is too large.
+    """
+    name, key = given.get("name"), _usual_key(given)
+    found = None if key is None else _usual.get(key)
+    if found is None or name.__class__ is not str or name not in queue._known_names:
+        return None
+    data = stored_value(given.get("data"))
+    if data.__class__ is PackedValue:
+        return None  # the readers of the queue are checked first
+    job_id = ids.make_known(queue.name)
+    if job_id is None:
+        return None
+    row = found.row.copy()
+    row[_NAME], row[_ID] = name, job_id
+    row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
+    row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
+    return row, found.options
+
+
+def remember_usual(given: Mapping[str, Any], push: Push) -> None:
+    """Remember the options of a job whose row `row_of` has returned."""
+    key = _usual_key(given)
+    found = None if key is None else _templates.get(repr({**push[2], "job_id": _SAMPLE}))
+    if key is None or found is None:
+        return
+    if len(_usual) >= _KEPT:
+        _usual.clear()
+    _usual[key] = found
+
+
+def _usual_key(given: Mapping[str, Any]) -> str | None:
+    options = {name: value for name, value in given.items() if name not in _SPECIFIC}
+    if not options:
+        return ""
+    if len(options) > _MOST_OPTIONS or not _RARE.isdisjoint(options):
+        return None
+    key = repr(options)
+    return key if len(key) <= _MOST_CHARS else None
 
 
 def row_of(

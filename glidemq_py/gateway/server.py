@@ -232,6 +232,12 @@ class Gateway:
                 self._hubs[name] = Hub(queue, link, self._owner, self._channels, self.transport)
         return self._hubs[name]
 
+    def adding(self, queue: str) -> None:
+        """Let the hub of a queue send the polls that wait right behind the call that adds a job."""
+        hub = self._hubs.get(queue)
+        if hub is not None:
+            hub.expect_job()
+
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
         queue, job_id = fields.get("queue"), fields.get("id")

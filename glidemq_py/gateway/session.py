@@ -104,6 +104,10 @@ class GatewayState(Protocol):
         """Return the hub of the queue of this name, through which jobs are fetched and reported."""
         ...
 
+    def adding(self, queue: str) -> None:
+        """Note that a call that adds a job leaves in this turn of the event loop, if none is in flight."""
+        ...
+
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Note that a command with these fields may have made jobs ready."""
         ...

@@ -91,6 +91,7 @@ class Command:
         summary: Effect of the command, for the documentation.
         fields: Fields besides ``cmd`` and ``reqId``.
         is_public: True if the command is accepted before `Auth`.
+        checks_job: True if the handler gets the first field, and all that was sent as ``job``, which it checks itself.
     """
 
     name: str
@@ -99,10 +100,14 @@ class Command:
     summary: str
     fields: tuple[Field, ...] = ()
     is_public: bool = False
+    checks_job: bool = False
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the values of a command's fields; see `check_all`."""
+    if command.checks_job:
+        first = command.fields[0]
+        return {first.name: check_field(first, given.get(first.name)), "job": given}
     return check_all(command.fields, given)
 
 

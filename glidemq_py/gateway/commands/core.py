@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import working
+from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py._features.queue_list import register
+from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     GlideMQValidationError,
@@ -24,9 +27,10 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.hub import MOST_FETCHED
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
-from glidemq_py.gateway.rows import row_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
+from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
 from glidemq_py.telemetry.state import TELEMETRY
@@ -54,34 +58,69 @@ _FETCH: Final = (
 
 
 async def _push(session: Session, given: Mapping[str, Any]) -> Answer:
-    return {"id": await _add(session, given["queue"], given)}
+    return {"id": await _add(session, given["queue"], given["job"])}
+
+
+class _Checked(NamedTuple):
+    """A job whose options were checked."""
+
+    push: Push
+    made: tuple[Row, JobOptions] | None
+    """Its row; None if it needs more than a row."""
+    is_durable: bool
 
 
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
+    """Add the job with these fields, which are not checked yet; return its id on the wire."""
+    ids = session.state.ids
+    job: _Checked | None = None
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
         link = await queue._connected()
         adder = await queue._adder_here()
         session.state.maintain(queue)
-        name, data, options = await push_of(session.state.ids, queue.name, given)
-        chosen, is_special = chosen_id(given), given["durable"] or "depends_on" in options or TELEMETRY.on
-        # A job is checked before its id is claimed.
-        made = None if is_special and chosen is None else row_of(queue, link, (name, data, options))
-        if chosen is not None and await session.state.ids.claim(queue.name, [chosen]):
-            return chosen
-    if is_special or made is None:
-        durable = True if given["durable"] else None
-        try:
-            job = await _again(lambda: queue.add(name, data, durable=durable, **options))
-        except JobNotFoundError as error:
-            raise CommandError(f"Dependency job not found: {error.job_id}") from None
-        return await session.state.ids.on_wire(queue.name, job.id)
-    row, checked = made
+        made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
+        if made is None:
+            found = await _checked(ids, queue, link, given)
+            if isinstance(found, str):
+                return found
+            job, made = found, found.made
+    if made is None:
+        assert job is not None, "only a job that was checked needs more than a row"
+        return await _add_specially(ids, queue, job)
+    row, options = made
+    session.state.adding(queue.name)
     now, result = await _again(lambda: adder.add(row))
     if not link.is_listed:
         await register(link)
-    job_id = result if isinstance(result, str) else added_job(link, name, data, checked, now, result).id
-    return await session.state.ids.on_wire(queue.name, job_id)
+    if not isinstance(result, str):
+        name, data = (str(row[0]), None) if job is None else job.push[:2]
+        result = added_job(link, name, data, options, now, result).id
+    return ids.known_on_wire(queue.name, result) or await ids.on_wire(queue.name, result)
+
+
+async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Mapping[str, Any]) -> _Checked | str:
+    """Check a job, and claim its chosen id; return the id if it is that of an unfinished job."""
+    fields = check_all(JOB_FIELDS, given)
+    push = await push_of(ids, queue.name, fields)
+    chosen, is_special = chosen_id(fields), fields["durable"] or "depends_on" in push[2] or TELEMETRY.on
+    # A job is checked before its id is claimed.
+    made = None if is_special and chosen is None else row_of(queue, link, push)
+    if chosen is None:
+        remember_usual(given, push)
+    elif await ids.claim(queue.name, [chosen]):
+        return chosen
+    return _Checked(push, None if is_special else made, fields["durable"])
+
+
+async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> str:
+    name, data, options = job.push
+    durable = True if job.is_durable else None
+    try:
+        added = await _again(lambda: queue.add(name, data, durable=durable, **options))
+    except JobNotFoundError as error:
+        raise CommandError(f"Dependency job not found: {error.job_id}") from None
+    return await ids.on_wire(queue.name, added.id)
 
 
 async def _again(add: Callable[[], Awaitable[T]]) -> T:
@@ -98,7 +137,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
         return {"ids": []}
     if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
         try:
-            return {"ids": [await _add(session, given["queue"], check_all(JOB_FIELDS, jobs[0]))]}
+            return {"ids": [await _add(session, given["queue"], jobs[0])]}
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
@@ -331,7 +370,7 @@ async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 COMMANDS: Final = (
-    Command("PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS)),
+    Command("PUSH", "core", _push, "Add a job.", (_QUEUE, *JOB_FIELDS), checks_job=True),
     Command(
         "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
         (_QUEUE, Field("jobs", Kind.LIST, required=True)),
