@@ -19,7 +19,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.values import frame_of
+from glidemq_py.gateway.values import PortableMap, frame_of
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
@@ -196,8 +196,13 @@ class EventFeed:
             except GlideMQError as error:
                 _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
                 continue
-            frames += [frame_of({"type": "event", "event": each}) for each in found]
+            frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]
         return b"".join(frames)
+
+
+def _portable(event: Event) -> Event:
+    """Return the event in the form that needs no further conversion, if it has no value of a job."""
+    return event if event.get("data") is not None else PortableMap(event, timestamp=float(event["timestamp"]))
 
 
 def _decoded(text: str | None) -> Any:

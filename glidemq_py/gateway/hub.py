@@ -171,6 +171,13 @@ class Hub:
                 self._release(fetch.future.result())
             raise
 
+    def is_empty(self) -> bool:
+        """Return whether a fetch that does not wait is answered from memory: the queue is known to be empty."""
+        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS:
+            return False
+        self._polled_at = self._loop.time()
+        return self._polled_at < self._empty_until
+
     async def complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> list[LeaseOutcome]:
         """Complete leases with their results; return the outcome of each.
 

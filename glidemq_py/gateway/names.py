@@ -7,6 +7,7 @@ a client is the queue ``mail%3Aout`` of Python and Node workers.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from glidemq_py._core.names import validate_queue_name
@@ -40,6 +41,7 @@ def check_wire_name(name: object) -> str:
     return name
 
 
+@lru_cache(maxsize=4_096)
 def engine_name(name: str) -> str:
     """Return the name of a client's queue in this package.
 

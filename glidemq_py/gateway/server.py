@@ -223,6 +223,13 @@ class Gateway:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
 
+    def known_hub(self, name: str) -> Hub | None:
+        """Return the hub of the queue of this name if there is one."""
+        found = self._hubs.get(name)
+        if found is not None and name in self._queues:
+            self._queues.move_to_end(name)
+        return found
+
     async def hub(self, name: str) -> Hub:
         """Return the hub of the queue of this name."""
         queue = await self.queue(name)

@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
-_FETCHES: Final = frozenset(("PULL", "PULLB"))
-"""Commands that make no job ready."""
+_NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
+"""Frequent commands that make no job ready."""
 _MAX_UNSTARTED: Final = 100
 """Frames that wait before the connection is read no further."""
 
@@ -98,6 +98,10 @@ class GatewayState(Protocol):
 
     def unfollow(self, queue: str, news: News) -> None:
         """Notify no more."""
+        ...
+
+    def known_hub(self, name: str) -> Hub | None:
+        """Return the hub of the queue of this name if there is one."""
         ...
 
     async def hub(self, name: str) -> Hub:
@@ -273,9 +277,28 @@ class Session(asyncio.Protocol):
         if not isinstance(name, str) or not name:
             self._answer(given, _failure("Invalid command"))
             return
+        answer = self._at_once(name, given)
+        if answer is not None:
+            self._answer(given, answer)
+            return
         task = asyncio.get_running_loop().create_task(self._run(name, given))
         self._running.add(task)
         task.add_done_callback(self._ended)
+
+    def _at_once(self, name: str, given: Mapping[Any, Any]) -> Answer | None:
+        """Return the answer to a command that needs no call to the server, without a task; None for others."""
+        command = COMMANDS.get(name)
+        if command is None or command.quick is None or not self._is_authenticated:
+            return None
+        try:
+            fields = check_fields(command, given)
+            answer = command.quick(self, fields)
+        except CommandError as error:
+            return _failure(str(error))
+        if answer is None:
+            return None
+        self.state.figures.executed(name, fields, answer, 0.0)
+        return {"ok": True, **answer}
 
     async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
         self._answer(given, await self.execute(name, given))
@@ -303,7 +326,7 @@ class Session(asyncio.Protocol):
             self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
             return {"ok": True, **answer}
         finally:
-            if name not in _FETCHES:
+            if name not in _NOTHING_READY:
                 self.state.changed(fields)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -33,6 +33,7 @@ __all__ = [
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
 Handler = Callable[["Session", Mapping[str, Any]], Awaitable[Answer]]
+QuickHandler = Callable[["Session", Mapping[str, Any]], Answer | None]
 
 
 class CommandError(Exception):
@@ -92,6 +93,7 @@ class Command:
         fields: Fields besides ``cmd`` and ``reqId``.
         is_public: True if the command is accepted before `Auth`.
         checks_job: True if the handler gets the first field, and all that was sent as ``job``, which it checks itself.
+        quick: Returns the answer if it needs no call to the server, else None; then the handler runs.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Command:
     fields: tuple[Field, ...] = ()
     is_public: bool = False
     checks_job: bool = False
+    quick: QuickHandler | None = None
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:

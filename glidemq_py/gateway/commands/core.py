@@ -163,6 +163,23 @@ async def _pull_many(session: Session, given: Mapping[str, Any]) -> Answer:
     return {"jobs": jobs} if given["owner"] is None else {"jobs": jobs, "tokens": tokens}
 
 
+def _is_empty(session: Session, given: Mapping[str, Any]) -> bool:
+    hub = None if given["timeout"] else session.state.known_hub(given["queue"])
+    return hub is not None and hub.is_empty()
+
+
+def _pull_nothing(session: Session, given: Mapping[str, Any]) -> Answer | None:
+    if not _is_empty(session, given):
+        return None
+    return {"job": None} if given["owner"] is None else {"job": None, "token": None}
+
+
+def _pull_no_jobs(session: Session, given: Mapping[str, Any]) -> Answer | None:
+    if not _is_empty(session, given):
+        return None
+    return {"jobs": []} if given["owner"] is None else {"jobs": [], "tokens": []}
+
+
 async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
@@ -375,10 +392,12 @@ COMMANDS: Final = (
         "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
         (_QUEUE, Field("jobs", Kind.LIST, required=True)),
     ),
-    Command("PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FETCH),
+    Command(
+        "PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FETCH, quick=_pull_nothing,
+    ),
     Command(
         "PULLB", "core", _pull_many, "Fetch up to `count` jobs; wait for the first only.",
-        (*_FETCH, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)),
+        (*_FETCH, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)), quick=_pull_no_jobs,
     ),
     Command(
         "ACK", "core", _ack, "Complete a job with its result.",

@@ -50,6 +50,35 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     return count
 
 
+def _renew_fresh(session: Session, renewals: Sequence[_Renewal]) -> bool:
+    """Renew locks from memory; return False if one of them must be renewed on the server."""
+    held = session.state.held
+    if not all(held.is_fresh(*each) for each in renewals):
+        return False
+    for each in renewals:
+        held.renewed(*each)
+    return True
+
+
+def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
+    fresh = _renew_fresh(session, [(given["id"], given["token"], given["duration"])])
+    return {"data": {"ok": True}} if fresh else None
+
+
+def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
+    renewals = _renewals(given)
+    return {"data": {"ok": True, "count": len(renewals)}} if _renew_fresh(session, renewals) else None
+
+
+def _renewals(given: Mapping[str, Any]) -> list[_Renewal]:
+    ids, tokens = given["ids"], given["tokens"]
+    if tokens is not None and len(tokens) != len(ids):
+        raise CommandError("tokens must have as many items as ids")
+    nothing: list[Any] = [None] * len(ids)
+    pairs = zip(ids, tokens or nothing, strict=True)
+    return [(job_id, token if isinstance(token, str) else None, None) for job_id, token in pairs]
+
+
 async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
     if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Job not found or not active (or invalid token)")
@@ -57,15 +86,7 @@ async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _heartbeats(session: Session, given: Mapping[str, Any]) -> Answer:
-    ids, tokens = given["ids"], given["tokens"]
-    if tokens is not None and len(tokens) != len(ids):
-        raise CommandError("tokens must have as many items as ids")
-    nothing: list[Any] = [None] * len(ids)
-    pairs = zip(ids, tokens or nothing, strict=True)
-    count = await _renew(
-        session, [(job_id, token if isinstance(token, str) else None, None) for job_id, token in pairs]
-    )
-    return {"data": {"ok": True, "count": count}}
+    return {"data": {"ok": True, "count": await _renew(session, _renewals(given))}}
 
 
 async def _extend(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -89,10 +110,13 @@ async def _extend_many(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 COMMANDS: Final = (
-    Command("JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (_ID, _TOKEN, _DURATION)),
+    Command(
+        "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (_ID, _TOKEN, _DURATION),
+        quick=_heartbeat_fresh,
+    ),
     Command(
         "JobHeartbeatB", "locks", _heartbeats, "Renew the locks of many jobs; return how many were renewed.",
-        (_IDS, Field("tokens", Kind.LIST)),
+        (_IDS, Field("tokens", Kind.LIST)), quick=_heartbeats_fresh,
     ),
     Command(
         "ExtendLock", "locks", _extend, "Extend the lock of a job.",

@@ -7,31 +7,28 @@ client program in turns. Figures are medians.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import datetime
 import json
 import os
 import platform
+import resource
 import secrets
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_py.testing import ServerProcess, server_binary
 from tests.bench.bunqueue import BUN_VERSION, VERSION, BunqueuePackages, find_bunqueue
+from tests.bench.gateway.crowds import CLIENT, cpu_of_two, idle_connections, idle_workers
+from tests.bench.gateway.servers import Served, bunqueue, gateways
 from tests.bench.install import PeerMissingError
 
-CLIENT: Final = Path(__file__).with_name("client.mjs")
-ROOT: Final = Path(__file__).resolve().parents[3]
-START_S: Final = 20.0
 RUN_S: Final = 120.0
 OURS, SQLITE, MEMORY = "gateway", "bunqueue, SQLite", "bunqueue, in memory"
 OURS_ALWAYS: Final = "gateway, AOF always"
@@ -48,7 +45,7 @@ class Measure:
         params: Its arguments.
         peers: What is compared.
         bars: Least ratio of our figure to the peer's, per peer; or largest figure in ms, per figure.
-        limit: What limits our figure.
+        limit: What limits our figure, besides the processor time per job that is measured.
     """
 
     key: str
@@ -60,32 +57,29 @@ class Measure:
     limit: str
 
 
-_ADDING: Final = "the gateway's event loop: about 70 us per `PUSH`"
-_UNKNOWN: Final = "not known yet; the same client is faster with bunqueue in memory"
-_LONE: Final = "round trips: 0.1 ms to the gateway, and 0.4 ms for its call to Valkey"
+_LONE: Final = "the client, the gateway and Valkey take turns: two round trips of processes that sleep"
 _THREE, _TWO = (OURS, SQLITE, MEMORY), (OURS, SQLITE)
 
 MEASURES: Final = (
     Measure(
         "work-50", "worker, concurrency 50", "work", {"concurrency": 50, "jobs": 6_000}, _THREE,
-        {SQLITE: 2.0, MEMORY: 0.7}, _UNKNOWN,
+        {SQLITE: 2.0, MEMORY: 0.7}, "",
     ),
     Measure(
-        "work-10", "worker, concurrency 10", "work", {"concurrency": 10, "jobs": 4_000}, _TWO, {SQLITE: 1.5},
-        _UNKNOWN,
+        "work-10", "worker, concurrency 10", "work", {"concurrency": 10, "jobs": 4_000}, _TWO, {SQLITE: 1.5}, "",
     ),
     Measure("work-1", "worker, concurrency 1", "work", {"concurrency": 1, "jobs": 1_500}, _TWO, {SQLITE: 1.0}, _LONE),
     Measure(
         "add-100", "100 adds in flight, plain", "add", {"inFlight": 100, "autoBatch": False}, _TWO, {SQLITE: 1.5},
-        _ADDING,
+        "",
     ),
     Measure(
         "add-100-batched", "100 adds in flight, auto-batched", "add", {"inFlight": 100}, _TWO, {SQLITE: 1.0},
-        "the gateway's event loop",
+        "",
     ),
     Measure(
         "add-bulk", "addBulk of 1,000", "addBulk", {"size": 1_000}, _TWO, {SQLITE: 0.8},
-        "the gateway's event loop (21 us per job) and Valkey (19 us), one after the other",
+        "the client, the gateway and Valkey take turns",
     ),
     Measure(
         "add-1", "add one by one, plain", "add", {"inFlight": 1, "autoBatch": False}, _TWO, {SQLITE: 0.6}, _LONE
@@ -100,64 +94,6 @@ MEASURES: Final = (
         "round trips of processes that were idle: add, fetch, report",
     ),
 )  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _process(command: list[str], port: int, **environment: str) -> Generator[int]:
-    """Run a server until the block ends; yield its port when it accepts connections."""
-    running = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        until = time.monotonic() + START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                if time.monotonic() > until or running.poll() is not None:
-                    raise
-                time.sleep(0.05)
-        yield port
-    finally:
-        running.terminate()
-        running.wait()
-
-
-@contextlib.contextmanager
-def bunqueue(packages: BunqueuePackages, *, in_memory: bool) -> Generator[int]:
-    """Run real bunqueue; yield its port."""
-    folder, port = Path(tempfile.mkdtemp(prefix="glidemq-bench-")), _free_port()
-    command = [str(packages.bun), str(packages.server), "start"]
-    environment = {
-        "TCP_PORT": str(port), "HTTP_PORT": str(_free_port()), "HOST": "127.0.0.1",
-        "RATE_LIMIT_MAX_REQUESTS": "1000000000", "LOG_LEVEL": "error",
-    }  # fmt: skip
-    if not in_memory:
-        environment["DATA_PATH"] = str(folder / "bunqueue.db")
-    try:
-        with _process(command, port, **environment):
-            yield port
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def gateway(fsync: str) -> Generator[int]:
-    """Run one gateway on a Valkey of its own; yield its port."""
-    port = _free_port()
-    server = ServerProcess(server_binary("valkey-9.1"), config={"appendonly": "yes", "appendfsync": fsync, "save": ""})
-    with server:
-        command = [sys.executable, "-m", "glidemq_py.gateway", "--url", server.url, "--port", str(port)]
-        with _process(command, port):
-            yield port
 
 
 def run_client(packages: BunqueuePackages, port: int, measure: Measure, params: dict[str, Any]) -> dict[str, float]:
@@ -176,10 +112,29 @@ def run_client(packages: BunqueuePackages, port: int, measure: Measure, params: 
 
 
 Figures = dict[str, dict[str, float]]
-"""Medians by peer and figure."""
+"""Medians by peer and figure; `client`, `server` and `store` are processor time per job, us."""
 
 
-def measured(packages: BunqueuePackages, ports: dict[str, int], measure: Measure, rounds: int, scale: float) -> Figures:
+def timed_run(packages: BunqueuePackages, served: Served, measure: Measure, params: dict[str, Any]) -> dict[str, float]:
+    """Run the client program once; return its figures, and the processor time per job of all processes.
+
+    That of a worker contains the adds of its jobs, and all contain the start of the client.
+    """
+    cpu, client = served.cpu(), _children_us()
+    found = run_client(packages, served.port, measure, params)
+    server, store = (after - before for after, before in zip(served.cpu(), cpu, strict=True))
+    count = found.pop("count")
+    return {**found, "client": (_children_us() - client) / count, "server": server / count, "store": store / count}
+
+
+def _children_us() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1e6
+
+
+def measured(
+    packages: BunqueuePackages, peers: dict[str, Served], measure: Measure, rounds: int, scale: float
+) -> Figures:  # fmt: skip
     """Run one measure in turns."""
     params = {"seconds": 2.0 * scale, **measure.params}
     if "jobs" in params:
@@ -188,7 +143,7 @@ def measured(packages: BunqueuePackages, ports: dict[str, int], measure: Measure
     for _ in range(rounds):
         for peer in measure.peers:
             try:
-                runs[peer].append(run_client(packages, ports[peer], measure, params))
+                runs[peer].append(timed_run(packages, peers[peer], measure, params))
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 print(f"{peer}: {error}", file=sys.stderr, flush=True)
     return {
@@ -217,7 +172,75 @@ def line_of(measure: Measure, figures: Figures) -> tuple[str, bool | None]:
             verdicts.append(ratio >= bar)
             against.append(f"{ratio:.2f} x {name.removeprefix('bunqueue, ')} (at least {bar:g})")
     is_met = bool(verdicts) and all(verdicts)
-    columns = [measure.label, _shown(ours), *shown, "; ".join(against), "yes" if is_met else "**no**", measure.limit]
+    limit = "; ".join(filter(None, (_processor_time(figures, measure), measure.limit)))
+    columns = [measure.label, _shown(ours), *shown, "; ".join(against), "yes" if is_met else "**no**", limit]
+    return f"| {' | '.join(columns)} |", is_met
+
+
+def _processor_time(figures: Figures, measure: Measure) -> str:
+    ours, theirs = figures[measure.peers[0]], figures.get(SQLITE, {})
+    if "server" not in ours:
+        return ""
+    text = f"CPU per job: client {ours['client']:.0f}, gateway {ours['server']:.0f}, Valkey {ours['store']:.0f} us"
+    if "server" in theirs:
+        text += f" (SQLite mode: client {theirs['client']:.0f}, server {theirs['server']:.0f} us)"
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """One line of the table that compares the gateway with a limit.
+
+    Attributes:
+        key: Name for ``--only``.
+        label: Its description.
+        run: Returns its figures; arguments: the packages, and the scale of a run.
+        figure: The one that is compared.
+        limit: Its maximum.
+        shown: Format of the figures.
+        wanted: Format of the comparison.
+    """
+
+    key: str
+    label: str
+    run: Callable[[BunqueuePackages, float], dict[str, float]]
+    figure: str
+    limit: float
+    shown: str
+    wanted: str
+
+
+def _idle_connections(_: BunqueuePackages, scale: float) -> dict[str, float]:
+    with gateways("everysec") as served:
+        return asyncio.run(idle_connections(served, int(10_000 * scale)))
+
+
+def _idle_workers(_: BunqueuePackages, scale: float) -> dict[str, float]:
+    with gateways("everysec") as served:
+        return asyncio.run(idle_workers(served, int(1_000 * scale), 20 * scale))
+
+
+CROWDS: Final = (
+    Crowd(
+        "idle-connections", "10,000 idle connections", _idle_connections, "memory", 512,
+        "{memory:.0f} MiB ({before:.0f} MiB without); {gateway:.1f} % of a core", "at most 512 MiB",
+    ),
+    Crowd(
+        "idle-workers", "1,000 idle default workers on 1,000 queues", _idle_workers, "store", 5,
+        "Valkey {store:.1f} %, gateway {gateway:.0f} % of a core; {rate:,.0f} polls/s", "Valkey at most 5 % of a core",
+    ),
+    Crowd(
+        "two-gateways", "two gateways, each with a worker of one queue",
+        lambda packages, scale: cpu_of_two(packages, int(4_000 * scale), 3), "ratio", 1.1,
+        "{ratio:.2f} x the CPU per job of one; no job lost or completed twice", "at most 1.1 x",
+    ),
+)  # fmt: skip
+
+
+def crowd_line(crowd: Crowd, figures: dict[str, float]) -> tuple[str, bool]:
+    """Return the line of the table, and whether the limit is met."""
+    is_met = figures[crowd.figure] <= crowd.limit
+    columns = [crowd.label, crowd.shown.format(**figures), "", "", crowd.wanted, "yes" if is_met else "**no**", ""]
     return f"| {' | '.join(columns)} |", is_met
 
 
@@ -239,7 +262,9 @@ Written by `python -m tests.bench.gateway --write docs/operate/gateway-speed.md`
 {day}; {cpus} CPUs ({machine}), Python {python}, bunqueue {bunqueue} under bun {bun}, Valkey 9.1 with an append-only
 file (`everysec`; `always` for durable adds). One gateway process and bunqueue serve the same program, written with the
 unmodified npm client, in turns; figures are medians of {rounds} runs. bunqueue's rate limit is switched off. Absolute
-figures vary with the machine and its load: compare the ratios.
+figures vary with the machine and its load: compare the ratios. The run took {seconds} s; the load average at its end
+was {load} (the benchmark has three busy processes, so more than 3 means that other programs used the processors too).
+The processor time is that of all processes per job, the adds of a worker's jobs and the client's start included.
 
 {table}"""
 
@@ -249,35 +274,46 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.bench.gateway", description="Compare one gateway process with bunqueue."
     )
     parser.add_argument("--quick", action="store_true", help="short runs, once each")
-    parser.add_argument("--only", default="", help=f"comma-separated prefixes of: {', '.join(m.key for m in MEASURES)}")
+    parser.add_argument(
+        "--only", default="", help=f"comma-separated prefixes of: {', '.join(m.key for m in (*MEASURES, *CROWDS))}"
+    )
     parser.add_argument("--rounds", type=int, help="runs per figure (3; quick: 1)")
     parser.add_argument("--write", metavar="FILE", help="also write the table to FILE")
     return parser
 
 
+def _started(stack: contextlib.ExitStack, packages: BunqueuePackages, wanted: set[str]) -> dict[str, Served]:
+    starting = {
+        OURS: lambda: gateways("everysec"), OURS_ALWAYS: lambda: gateways("always"),
+        SQLITE: lambda: bunqueue(packages, in_memory=False), MEMORY: lambda: bunqueue(packages, in_memory=True),
+    }  # fmt: skip
+    return {peer: stack.enter_context(start()) for peer, start in starting.items() if peer in wanted}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 if a bar is missed. Without npm nothing is measured."""
-    options = _parser().parse_args(arguments)
+    options, began = _parser().parse_args(arguments), time.monotonic()
     try:
         packages = find_bunqueue()
     except PeerMissingError as reason:
         print(f"skipped: {reason}", file=sys.stderr)
         return 0
     prefixes = tuple(options.only.split(","))
-    chosen = [each for each in MEASURES if each.key.startswith(prefixes)]
     rounds, scale = options.rounds or (1 if options.quick else 3), 0.25 if options.quick else 1.0
-    wanted = {peer for each in chosen for peer in each.peers}
-    starting = {
-        OURS: lambda: gateway("everysec"), OURS_ALWAYS: lambda: gateway("always"),
-        SQLITE: lambda: bunqueue(packages, in_memory=False), MEMORY: lambda: bunqueue(packages, in_memory=True),
-    }  # fmt: skip
     print(HEADER, end="", flush=True)
     lines: list[str] = []
     missed = 0
     with contextlib.ExitStack() as stack:
-        ports = {peer: stack.enter_context(start()) for peer, start in starting.items() if peer in wanted}
+        chosen = [each for each in MEASURES if each.key.startswith(prefixes)]
+        peers = _started(stack, packages, {peer for each in chosen for peer in each.peers})
         for measure in chosen:
-            text, is_met = line_of(measure, measured(packages, ports, measure, rounds, scale))
+            text, is_met = line_of(measure, measured(packages, peers, measure, rounds, scale))
+            print(text, flush=True)
+            lines.append(text)
+            missed += is_met is not True
+    for crowd in CROWDS:
+        if crowd.key.startswith(prefixes):
+            text, is_met = crowd_line(crowd, crowd.run(packages, scale))
             print(text, flush=True)
             lines.append(text)
             missed += is_met is not True
@@ -285,6 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
         page = PAGE.format(
             day=datetime.datetime.now(datetime.UTC).date(), cpus=os.cpu_count(), machine=platform.machine(),
             python=platform.python_version(), bunqueue=VERSION, bun=BUN_VERSION, rounds=rounds,
+            load=f"{os.getloadavg()[0]:.0f}", seconds=f"{time.monotonic() - began:.0f}",
             table=HEADER + "\n".join(lines) + "\n",
         )  # fmt: skip
         Path(options.write).write_text(page, encoding="utf-8")

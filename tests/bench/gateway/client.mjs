@@ -27,7 +27,7 @@ const measures = {
       }
     };
     await Promise.all(Array.from({ length: inFlight }, producer));
-    return { rate: (count * 1000) / (now() - began) };
+    return { rate: (count * 1000) / (now() - began), count };
   },
   addBulk: async ({ seconds, size }) => {
     const jobs = Array.from({ length: size }, () => ({ name: "bench", data }));
@@ -38,7 +38,7 @@ const measures = {
       if (added.length !== size) throw new Error(`addBulk returned ${added.length}`);
       count += size;
     }
-    return { rate: (count * 1000) / (now() - began) };
+    return { rate: (count * 1000) / (now() - began), count };
   },
   // Jobs per second of a worker, from its start until all jobs are completed.
   work: async ({ jobs, concurrency }) => {
@@ -55,7 +55,25 @@ const measures = {
       worker.on("error", () => {});
     });
     await worker.close();
-    return { rate: (jobs * 1000) / (ended - began) };
+    return { rate: (jobs * 1000) / (ended - began), count: jobs };
+  },
+  fill: async ({ jobs }) => {
+    await addAll(jobs);
+    return { count: jobs };
+  },
+  // Ids of the jobs that a worker has completed, until none has come for a second.
+  drain: async ({ concurrency }) => {
+    const ids = [];
+    let last = now();
+    const worker = new Worker(name, async () => null, { connection, concurrency });
+    worker.on("completed", (job) => {
+      ids.push(job.id);
+      last = now();
+    });
+    worker.on("error", () => {});
+    while (now() < last + 1500) await new Promise((next) => setTimeout(next, 50));
+    await worker.close();
+    return { ids };
   },
   // From add to the start of the handler, of an idle worker with long polls.
   pickUp: async ({ jobs }) => {
@@ -72,7 +90,7 @@ const measures = {
     }
     await worker.close(true);
     times.sort((a, b) => a - b);
-    return { p50: times[Math.floor(jobs * 0.5)], p99: times[Math.floor(jobs * 0.99)] };
+    return { p50: times[Math.floor(jobs * 0.5)], p99: times[Math.floor(jobs * 0.99)], count: jobs };
   },
 };
 
