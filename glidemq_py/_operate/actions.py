@@ -30,6 +30,7 @@ from glidemq_py._operate.job_actions import (
     PurgeFailures,
     RemoveJobs,
     ReplayDeadLetters,
+    ReplayEdited,
     RetryEdited,
     RetryFailures,
     RetryJobs,
@@ -43,10 +44,9 @@ __all__ = [
     "MANY_ACTIONS", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue", "DrainQueue",
     "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule", "Problem",
     "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs", "RemoveSchedule",
-    "ReplayDeadLetters", "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule", "ResumeWorker",
-    "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
-    "SetFairKeyLimits", "SetGroupLimits", "SetMetricsByName",
-    "SetQueueLimits", "check_queue", "count", "perform",
+    "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule",
+    "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits", "SetGroupLimits",
+    "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "perform",
 ]  # fmt: skip
 
 

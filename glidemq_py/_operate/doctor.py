@@ -299,4 +299,6 @@ def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:
     if queue.failed:
         problem, remedy = f"{queue.failed:,} failed jobs are kept", f"look at them: glidemq failures ls {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
-    return found or [_ok("queue", name, f"{queue.workers} workers, {queue.ready:,} jobs ready")]
+    workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
+    jobs = f"{queue.ready:,} job{'' if queue.ready == 1 else 's'} ready"
+    return found or [_ok("queue", name, f"{workers}, {jobs}")]

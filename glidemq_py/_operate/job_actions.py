@@ -12,6 +12,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.cleaning import delete_jobs
+from glidemq_py._features.dead_letters.queue_api import replay_entry
 from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
@@ -24,7 +25,7 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 
 __all__ = [
     "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "RemoveJobs",
-    "ReplayDeadLetters", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
+    "ReplayDeadLetters", "ReplayEdited", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
 ]  # fmt: skip
 
 _PIECE: Final = 100
@@ -427,6 +428,25 @@ class ReplayDeadLetters(_DeadLettersAction):
         """See `_DeadLettersAction`."""
         job = await queue.replay_dead_letter_job(entry_id)
         return None if job is None else job.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEdited(Action):
+    """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
+
+    kind: ClassVar[str] = "replay_dead_letters"
+
+    id: str
+    data: Any = None
+
+    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+        """See `Action`."""
+        await operator.links(self.queue)  # finds the partitions
+        for part in queue._parts:
+            job = await replay_entry(part, self.id, lambda: self.data)
+            if job is not None:
+                return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
+        return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

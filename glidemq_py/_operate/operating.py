@@ -40,6 +40,7 @@ from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
 from glidemq_py._operate.conversion import data_of, dead_letter_of, schedule_of, summary_of
+from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
     BatchSnapshot,
@@ -79,6 +80,9 @@ class JobFilter:
         group: Its ordering key.
         fair_key: Its fair key.
         tags: Tags that it must have, all of them.
+        error: A part of the message of its last failure.
+        error_type: Exception type of its last failure; '' = none.
+        error_shape: `shape_of` the message of its last failure.
     """
 
     state: str | None = None
@@ -89,14 +93,17 @@ class JobFilter:
     group: str | None = None
     fair_key: str | None = None
     tags: tuple[str, ...] = ()
+    error: str | None = None
+    error_type: str | None = None
+    error_shape: str | None = None
 
     @property
     def is_plain(self) -> bool:
         """True if the filter has a state at most: every job of a page matches."""
         return (
             not (self.name or self.data or self.group or self.fair_key or self.tags)
-            and self.since is None
-            and self.until is None
+            and self.since is self.until is None
+            and self.error is self.error_type is self.error_shape is None
         )
 
     def conditions(self) -> list[calls.Condition]:
@@ -119,7 +126,7 @@ class JobFilter:
             self.fair_key is not None and job.fair_key != self.fair_key
         ):
             return False
-        if self.tags and not set(self.tags) <= set(job.tags):
+        if (self.tags and not set(self.tags) <= set(job.tags)) or not self._has_error(job):
             return False
         if not self.data:
             return True
@@ -128,6 +135,14 @@ class JobFilter:
             return False
         held = cast("dict[str, Any]", found)
         return all(key in held and held[key] == value for key, value in self.data.items())
+
+    def _has_error(self, job: Job[Any, Any]) -> bool:
+        message = job.failed_reason or ""
+        return (
+            (self.error is None or self.error.lower() in message.lower())
+            and (self.error_type is None or self.error_type == (job.failed_type or ""))
+            and (self.error_shape is None or self.error_shape == shape_of(message))
+        )
 
 
 class Operator:
@@ -321,19 +336,21 @@ class Operator:
     # -- jobs ---------------------------------------------------------------------------------------------
 
     async def get_jobs(
-        self, queue: str, wanted: JobFilter | None = None, *, cursor: str = "", count: int = 50
-    ) -> JobPage:
+        self, queue: str, wanted: JobFilter | None = None, *, cursor: str = "", count: int = 50,
+        most_examined: int = _SCANNED,
+    ) -> JobPage:  # fmt: skip
         """Return a page of the jobs of a queue that match a filter.
 
         A job that keeps its state while the pages are read is on exactly one of them. With criteria other than the
         state, a page has about ``count`` jobs, and may have few or none before the last page: a call examines at most
-        5,000 jobs.
+        ``most_examined`` jobs.
 
         Args:
             queue: Name of the queue.
             wanted: Which jobs; None = all.
             cursor: That of the previous page; '' = the first page.
             count: Number of jobs, 1 to 1,000.
+            most_examined: Number of jobs whose other criteria are compared.
 
         Raises:
             GlideMQValidationError: An argument is invalid.
@@ -347,7 +364,7 @@ class Operator:
         size = min(count if chosen.is_plain else max(count, 50), ROWS_A_CALL)
         found: dict[str, JobSummary] = {}
         examined = 0
-        while at < len(lists) and len(found) < count and examined < _SCANNED:
+        while at < len(lists) and len(found) < count and examined < most_examined:
             # The server examines `asked` jobs, regardless of the number of matches.
             asked = min(size, count - len(found)) if chosen.is_plain else size
             jobs, position = await read_page(
@@ -423,6 +440,23 @@ class Operator:
         """Iterate over the failed jobs of a queue; ``criteria`` are those of `Queue.iter_failures`."""
         async for failure in (await self.queue(queue)).iter_failures(**criteria):
             yield failure
+
+    async def get_newest_failures(self, queue: str, count: int, **criteria: Any) -> tuple[list[Failure], bool]:
+        """Return the failures among about the ``count`` newest, and whether there are older ones.
+
+        Args:
+            queue: Name of the queue.
+            count: Number of failed jobs that are examined; of a partitioned queue, as many per partition.
+            criteria: ``reason`` and ``name`` of `Queue.iter_failures`.
+        """
+        since = 0
+        for link in await self.links(queue):
+            command = ("ZRANGE", link.keys.failed, str(count), str(count), "REV", "WITHSCORES")
+            older: Any = await link.transport.command(*command)
+            if older:
+                since = max(since, _score(older))
+        found = [each async for each in self.iter_failures(queue, since=since + 1 if since else None, **criteria)]
+        return found, bool(since)
 
     async def iter_dead_letters(self, queue: str) -> AsyncIterator[DeadLetter]:
         """Iterate over the dead-letter entries of a queue, oldest first."""
@@ -516,6 +550,14 @@ class Operator:
         """Iterate over the fair keys of a queue that have ready jobs."""
         async for info in (await self.queue(queue)).iter_fair_keys():
             yield info
+
+
+def _score(reply: Any) -> int:
+    """Return the score of the member of a reply, which is a mapping, pairs, or a flat list."""
+    if isinstance(reply, dict):
+        return int(float(next(iter(reply.values()))))
+    first: Any = reply[0]
+    return int(float(first[1] if isinstance(first, list) else reply[1]))
 
 
 async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
@@ -25,6 +25,7 @@ from glidemq_py._operate.actions import (
     RemoveJobs,
     RemoveSchedule,
     ReplayDeadLetters,
+    ReplayEdited,
     ResumeFairKey,
     ResumeQueue,
     ResumeSchedule,
@@ -118,6 +119,11 @@ def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
         wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None)
         if job_id is not None:
             return kind(queue=form.text("q"), ids=(job_id,))
+        if "error_shape" in form.fields:  # a group of failures
+            wanted = replace(
+                wanted, name=form.text("job_name"), error_type=form.text("error_type"),
+                error_shape=form.text("error_shape"),
+            )  # fmt: skip
         return kind(queue=form.text("q"), wanted=wanted)
 
     return create
@@ -218,6 +224,10 @@ CHANGES: Final[dict[str, Change]] = {
     "replay": Change(
         "replay_dead_letters", "Add these jobs to their queue again?", "{n} job{s} added again",
         _dead(ReplayDeadLetters),
+    ),
+    "replay-edited": Change(
+        "replay_dead_letters", "Add the job again with this data?", "job added again with the new data",
+        lambda form: ReplayEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
     ),
     "purge-dead": Change(
         "purge_dead_letters", "Delete these dead letters?", "{n} dead letter{s} deleted", _dead(PurgeDeadLetters), True

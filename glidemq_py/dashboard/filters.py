@@ -1,4 +1,4 @@
-"""The filter box: words such as ``name:welcome tag:vip data:customer=7 since:2h``."""
+"""The filter box: words such as ``name:welcome tag:vip data:customer=7 error:refused since:2h``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["KEYS", "parse_filter"]
 
-KEYS: Final = ("name", "id", "group", "fair", "tag", "since", "until", "data")
+KEYS: Final = ("name", "id", "group", "fair", "tag", "since", "until", "data", "error", "type")
+_FIELDS: Final = {"fair": "fair_key", "type": "error_type"}
 
 
 def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
@@ -49,10 +50,16 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
             case "data":
                 data |= pairs_of("filter", [value])
             case _:
-                found["fair_key" if key == "fair" else key] = value
+                found[_FIELDS.get(key, key)] = value
     return JobFilter(**found, tags=tuple(tags), data=data or None), job_id
 
 
 def suggestions(names: Iterable[str]) -> list[str]:
     """Return the suggestions of the filter box."""
-    return [*(f"name:{name}" if " " not in name else f'name:"{name}"' for name in names), "since:1h", "tag:", "data:"]
+    return [
+        *(f"name:{name}" if " " not in name else f'name:"{name}"' for name in names),
+        "since:1h",
+        "tag:",
+        "data:",
+        "error:",
+    ]

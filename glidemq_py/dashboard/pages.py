@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -12,18 +13,18 @@ from urllib.parse import urlencode
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._features.failures.attempts import FailedAttempt
-from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.bulk import list_bulks, read_bulk
+from glidemq_py._operate.failure_groups import FailureGroup, group_failures
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.filters import parse_filter, suggestions
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
-from glidemq_py.dashboard.texts import is_complete, redacted, shape_of
+from glidemq_py.dashboard.texts import is_complete, redacted
 from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
@@ -41,7 +42,13 @@ _T = TypeVar("_T")
 
 _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
-_FAILURES: Final = 100
+_EXAMINED: Final = 1_500
+"""Jobs that a page of a filter examines: up to 80 ms."""
+_DEAD_LETTERS: Final = 100
+_FAILURES: Final = 1_000
+"""Newest failed jobs that are grouped: twenty calls."""
+_FAILURES_MS: Final = 10_000
+"""Time between two reads of the failures of an open page."""
 _CHILDREN: Final = 20
 """Jobs of a flow that the page of a job reads."""
 _HOUR_MS: Final = 3_600_000
@@ -99,12 +106,12 @@ class Visit:
         self.access.check_read(name)
         return name
 
-    async def shared(self, kind: str, *key: Any, read: Callable[[], Awaitable[_T]]) -> _T:
+    async def shared(self, kind: str, *key: Any, read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
         """Return a value of the page's queue, read once for all open pages.
 
-        The key must contain everything else that ``read`` depends on.
+        The key must contain everything else that ``read`` depends on. ``lifetime``: see `Reader.shared`.
         """
-        return await self.reader.shared(kind, self.queue, *key, read=read)
+        return await self.reader.shared(kind, self.queue, *key, read=read, lifetime=lifetime)
 
     async def flow(self, job_id: str, max_jobs: int) -> FlowNode | None:
         """Return the flow of a job; jobs of queues that the visitor may not see have no names."""
@@ -147,10 +154,11 @@ async def overview(visit: Visit) -> dict[str, Any]:
         found.sort(key=_SORTS.get(sort, _SORTS["name"]))
         shown = found[some]
     rates = dict(zip([each.name for each in shown], await _rates(visit, shown), strict=True))
+    slots = dict(zip([each.name for each in shown], await _slots(visit, shown), strict=True))
     kinds = ("ready", "active", "delayed", "failed", "completed", "workers")
     is_admin = visit.access.queues is None and not is_partial
     return {
-        "queues": shown, "rates": rates, "every": len(names), "matching": len(matching), "sort": sort,
+        "queues": shown, "rates": rates, "slots": slots, "every": len(names), "matching": len(matching), "sort": sort,
         "totals": {kind: None if is_partial else sum(getattr(each, kind) for each in every) for kind in kinds},
         "number": page, "pages": -(-len(matching) // _QUEUES_A_PAGE), "find": wanted,
         "alone": [each.name for each in every if each.ready and not each.workers and not each.paused],
@@ -161,6 +169,17 @@ async def overview(visit: Visit) -> dict[str, Any]:
 
 async def _rates(visit: Visit, queues: list[QueueSnapshot]) -> list[Rates]:
     return await asyncio.gather(*(visit.reader.rates(each.name) for each in queues))
+
+
+async def _slots(visit: Visit, queues: list[QueueSnapshot]) -> list[tuple[int, int] | None]:
+    """Return for each queue the slots in use, and all slots of its workers; None if they are unknown."""
+
+    async def read(queue: QueueSnapshot) -> tuple[int, int] | None:
+        workers = await visit.reader.workers(queue.name) if queue.workers else []
+        total = sum(each.concurrency or 0 for each in workers)
+        return (sum(each.active_jobs for each in workers), total) if total else None
+
+    return await asyncio.gather(*map(read, queues))
 
 
 async def _of_queue(visit: Visit, tab: str) -> dict[str, Any]:
@@ -207,7 +226,9 @@ async def jobs(visit: Visit) -> dict[str, Any]:
         wanted, job_id = parse_filter(text, state)
         if job_id is None:
             cursor = visit.arguments.get("cursor", "")
-            found["page"] = await visit.operator.get_jobs(name, wanted, cursor=cursor, count=_JOBS_A_PAGE)
+            found["page"] = await visit.operator.get_jobs(
+                name, wanted, cursor=cursor, count=_JOBS_A_PAGE, most_examined=_EXAMINED
+            )
         else:
             details = await visit.operator.get_job(name, job_id, log_lines=0)
             found["only"] = None if details is None else details.job
@@ -261,16 +282,15 @@ async def failures(visit: Visit) -> dict[str, Any]:
     name = visit.queue
     reason, wanted = visit.arguments.get("reason") or None, visit.arguments.get("name") or None
     criteria: dict[str, Any] = {"reason": reason, "name": wanted}
-    listed = await visit.shared(
-        "failures", reason, wanted, read=lambda: _first(visit.operator.iter_failures(name, **criteria), _FAILURES)
-    )
-    groups: dict[tuple[str, str, str], list[Failure]] = {}
-    for each in listed:
-        groups.setdefault((each.name, each.error_type, shape_of(each.error)), []).append(each)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), -item[1][0].failed_at))
+
+    async def read() -> tuple[list[FailureGroup], bool]:
+        listed, is_cut = await visit.operator.get_newest_failures(name, _FAILURES, **criteria)
+        return group_failures(listed, round(time.time() * 1_000)), is_cut
+
+    groups, is_cut = await visit.shared("failures", reason, wanted, read=read, lifetime=_FAILURES_MS)
     return {
-        **common, "stats": await visit.reader.failure_stats(name), "groups": ordered, "reason": reason,
-        "name": wanted, "is_cut": len(listed) == _FAILURES, "rates": await visit.reader.rates(name),
+        **common, "stats": await visit.reader.failure_stats(name), "groups": groups, "reason": reason,
+        "name": wanted, "is_cut": is_cut, "rates": await visit.reader.rates(name),
     }  # fmt: skip
 
 
@@ -280,8 +300,11 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
     target = await visit.reader.dead_letter_queue(visit.queue)
     found: list[DeadLetter] = []
     if target:
-        found = await _first(visit.operator.iter_dead_letters(visit.queue), _FAILURES)
-    shown = [(each, redacted(each.data, visit.options.redact)) for each in found]
+        found = await _first(visit.operator.iter_dead_letters(visit.queue), _DEAD_LETTERS)
+    shown: list[tuple[DeadLetter, Any, bool]] = []
+    for each in found:
+        data = redacted(each.data, visit.options.redact)
+        shown.append((each, data, data == each.data and is_complete(data)))
     return {**common, "entries": shown, "target": target}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as stdlib_json
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,8 +14,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
-    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "pretty", "redacted", "shape_of",
-    "sparkline",
+    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "pretty", "redacted", "sparkline",
 ]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -30,8 +28,6 @@ HIDDEN: Final = "•••"
 _DEPTH: Final = 100
 """Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
 CUT: Final = "…"
-_COMPARED: Final = 1_000
-_VARYING: Final = re.compile(r"""[\w.+-]{1,64}@[\w.-]{1,200}|'[^']*'|"[^"]*"|\b[0-9a-fA-F-]{8,}\b|\d+""")
 
 
 def number(value: float | None) -> str:
@@ -53,6 +49,11 @@ def duration(ms: float | None) -> str:
             rest = int(ms % size // smaller)
             return f"{int(ms // size)} {unit}" + (f" {rest} {following}" if rest else "")
     raise AssertionError(ms)
+
+
+def size(number_of_bytes: int | None) -> str:
+    """Return a number of bytes in MiB; a dash for None."""
+    return NONE if number_of_bytes is None else f"{number_of_bytes / 2**20:,.0f} MiB"
 
 
 def ago(ms: int | None, *, now: float | None = None) -> Markup:
@@ -111,11 +112,6 @@ def pretty(value: Any) -> str:
     """Return a stored value as indented JSON, cut to 20,000 characters."""
     text = _indented(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN:,} more characters"
-
-
-def shape_of(error: str) -> str:
-    """Return an error message without what differs from job to job: addresses, quoted texts, numbers and ids."""
-    return _VARYING.sub(CUT, error[:_COMPARED])
 
 
 def is_complete(value: Any) -> bool:
@@ -186,5 +182,5 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
 
 FILTERS: Final = {
     "ago": ago, "clock": clock, "duration": duration, "hour": hour, "number": number, "pretty": pretty,
-    "utc": utc,
+    "size": size, "utc": utc,
 }  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError
-from glidemq_py._operate.doctor import configuration, queue_findings
 from glidemq_py._operate.conversion import duration_text
+from glidemq_py._operate.doctor import configuration, queue_findings
 from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.cli.texts import age, clock, span

@@ -6,7 +6,7 @@ The entries are jobs of another queue; the outbox delivers them there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core import json_text as json
@@ -38,6 +38,7 @@ __all__ = [
     "remove_dead_letter",
     "remove_dead_letter_job",
     "replay_dead_letter_job",
+    "replay_entry",
 ]
 
 _log = get_logger(__name__)
@@ -174,6 +175,19 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
         FairKeyFullError: the fair key of the job has its maximum backlog; the entry is kept.
         GlideMQValidationError: the entry belongs to a subscription; use `Broadcast.replay_dead_letter_job`.
     """
+    return await replay_entry(self, job_id)
+
+
+async def replay_entry(
+    self: QueueWithDeadLetters, job_id: str, edit: Callable[[], Any] | None = None
+) -> Job[Any, Any] | None:
+    """Add the job of an entry again, as `replay_dead_letter_job` does.
+
+    Args:
+        self: the queue.
+        job_id: id of the entry.
+        edit: Returns the data of the new job; None = the data of the entry.
+    """
     found = await _find(self, job_id)
     if found is None:
         return None
@@ -183,6 +197,8 @@ async def replay_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job
         )
     link, (dead_queue, entry) = await self._connected(), found
     name, data, opts, options = await _original(link, entry)
+    if edit is not None:
+        data = encode_data(edit(), link.serializer, link.compression)
     new_id = f"replay-{hashlib.sha256(json.dumps([dead_queue.keys.name, entry.id]).encode()).hexdigest()[:32]}"
     row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
     reply = await link.transport.call(add(link.keys.meta, (row,), not self.options.events))

@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 _PAGE: Final = 100
-"""Jobs per call: one or two milliseconds of server time."""
+"""Jobs changed per call: one or two milliseconds of server time."""
+_LISTED: Final = 50
+"""Jobs listed per call, about a millisecond."""
 _REASONS: Final = tuple(map(str, FailureReason))
 _COUNTERS: Final = "failureCounts"
 
@@ -152,7 +154,7 @@ async def iter_failures(
     link, cursor = await self._connected(), ""
     seen_at, seen = -1, set[str]()
     while True:
-        reply = await link.transport.call(calls.failures_page(link.keys.meta, wanted, cursor, _PAGE))
+        reply = await link.transport.call(calls.failures_page(link.keys.meta, wanted, cursor, _LISTED))
         for row in reply.rows:
             failure = _failure(FailureRow(*row))
             # Only neighbors that failed at the same time can be repeated.

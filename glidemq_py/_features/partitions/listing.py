@@ -21,7 +21,7 @@ async def whole_queues(transport: Transport, prefix: str, names: Iterable[str]) 
     Raises:
         GlideMQConnectionError: The server cannot be reached.
     """
-    found = {name: (name,) for name in names}
+    found: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
     for home in sorted({home for name in found if (home := partition_home(name)) is not None}):
         layout = await layout_or_name(transport, prefix, home)
         if len(layout) > 1:

@@ -11,10 +11,11 @@ import pytest
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
 from glidemq_py._features.metrics import MetricsPoint
+from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.operating import Operator
 from glidemq_py.dashboard import Access, app, pages
 from glidemq_py.dashboard.reading import Day, quarters_of
-from glidemq_py.dashboard.texts import day_chart, duration_chart, redacted, shape_of
+from glidemq_py.dashboard.texts import day_chart, duration_chart, redacted
 from tests.server.dashboard.support import Elements, browsing
 from tests.server.dashboard.test_pages import EVIL, HOSTILE, page, posted, run_all
 from tests.server.worker_support import Raw

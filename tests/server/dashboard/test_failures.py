@@ -1,0 +1,163 @@
+"""Groups of failures with their trend, changes of a group, and dead letters that are edited; memory of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py._features.failures.attempts import FailureReason
+from glidemq_py._features.failures.queue_api import Failure
+from glidemq_py._operate.failure_groups import HOURS, group_failures
+from glidemq_py._operate.operating import JobFilter, Operator
+from tests.server.dashboard.support import Elements, browsing
+from tests.server.dashboard.test_pages import page, posted
+
+HOUR_MS = 3_600_000
+NOW = 1_800_000_000_000
+
+
+def failure(number: int, error: str, *, hours_ago: float = 0, name: str = "mail", kind: str = "ValueError") -> Failure:
+    return Failure(
+        job_id=str(number), name=name, reason=FailureReason.MAX_ATTEMPTS_EXCEEDED, error=error, error_type=kind,
+        failed_at=NOW - int(hours_ago * HOUR_MS), attempts_made=1, auto_retries=0, next_retry_at=None, expires_at=None,
+    )  # fmt: skip
+
+
+async def run_failing(url: str, name: str, jobs: int, **options: Any) -> None:
+    """Fail that many jobs of the queue; the data of a job is its error."""
+
+    async def handler(job: Job) -> None:
+        raise ValueError(job.data["error"])
+
+    ended = asyncio.Semaphore(0)
+    worker = Worker(name, handler, url, log_failures=False, **options)
+    worker.on("failed", lambda *_: ended.release())
+    async with worker, asyncio.timeout(100):
+        for _ in range(jobs):
+            await ended.acquire()
+
+
+def test_groups_have_a_trend_by_hour() -> None:
+    found = group_failures(
+        [
+            failure(1, "mailbox 1 is full", hours_ago=0.5), failure(2, "mailbox 22 is full", hours_ago=1.5),
+            failure(3, "mailbox 3 is full", hours_ago=23.9), failure(4, "mailbox 4 is full", hours_ago=24.1),
+            failure(5, "no route"), failure(6, "no route", kind="OSError"), failure(7, "no route", name="sms"),
+            failure(8, "", hours_ago=-1),
+        ],
+        NOW,
+    )  # fmt: skip
+    full = found[0]
+    assert (full.name, full.error_type, full.shape) == ("mail", "ValueError", "mailbox … is full")
+    assert [each.job_id for each in full.failures] == ["1", "2", "3", "4"]
+    assert full.trend == (1, *[0] * (HOURS - 3), 1, 1)
+    assert [len(each.failures) for each in found] == [4, 1, 1, 1, 1]
+    assert all(sum(each.trend) == 1 for each in found[1:])
+
+
+async def test_all_jobs_of_a_group_are_retried_or_deleted_and_no_others(url: str, queue_name: str) -> None:
+    errors = ["mailbox 1 is full", "mailbox 22 is full", "mailbox 3 is full today", "", "no route"]
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add_bulk([("mail", {"error": error}) for error in errors])
+        await queue.add("sms", {"error": "no route"})
+        await run_failing(url, queue_name, 6)
+        shown = await page(client, "failures", q=queue_name)
+        assert "2 in the last 24 hours, 2 in the last hour" in shown
+        assert shown.count("Retry these") == 1
+        group = {"of_filter": "1", "state": "failed", "job_name": "mail", "error_type": "ValueError"}
+        retried = {"change": "retry", "q": queue_name, **group, "error_shape": "mailbox … is full"}
+        asked = await posted(client, **retried)
+        assert "2 jobs" in asked.text
+        done = await posted(client, **retried, confirmed="1")
+        assert done.status_code == 303
+        waiting = [job.data["error"] for job in await queue.get_jobs("waiting")]
+        assert sorted(waiting) == errors[:2]
+        done = await posted(client, change="remove", q=queue_name, **group, error_shape="", confirmed="1")
+        assert done.status_code == 303
+        left = {(each.name, each.error) async for each in queue.iter_failures()}
+        assert left == {("mail", errors[2]), ("mail", "no route"), ("sms", "no route")}
+
+
+async def test_filter_box_finds_errors(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
+        await queue.add_bulk([("mail", {"error": error}) for error in ("Refused by host", "timeout")])
+        await run_failing(url, queue_name, 2)
+        for text, number in (("error:refused", 1), ("type:ValueError", 2), ("type:OSError", 0), ("error:x", 0)):
+            shown = await page(client, "jobs", q=queue_name, state="failed", filter=text)
+            assert len(Elements(shown).links() & {f"job?q={queue_name}&id={n}" for n in (1, 2)}) == number, text
+
+
+async def test_newest_failures_are_examined(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, Operator(url) as operator:
+        await queue.add_bulk([("mail", {"error": f"error {n}"}) for n in range(9)])
+        await run_failing(url, queue_name, 9)
+        every, is_cut = await operator.get_newest_failures(queue_name, 100)
+        assert (len(every), is_cut) == (9, False)
+        found, is_cut = await operator.get_newest_failures(queue_name, 4)
+        assert is_cut
+        newest = sorted(each.failed_at for each in every)[-len(found) :] if found else []
+        assert len(found) <= 4
+        assert sorted(each.failed_at for each in found) == newest
+        by_filter = [job.id async for job in operator.iter_jobs(queue_name, JobFilter(state="failed", error="or 3"))]
+        assert len(by_filter) == 1
+
+
+async def test_dead_letters_are_added_again_with_other_data(url: str, queue_name: str) -> None:
+    dead = f"{queue_name}-dead"
+    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
+        await queue.add_bulk([
+            ("mail", {"error": "wrong", "to": "x"}), ("mail", {"error": "wrong", "password": "hidden"}),
+        ])  # fmt: skip
+        await run_failing(url, queue_name, 2, dead_letter_queue=dead)
+        entries = {job.data["data"].get("to"): job async for job in queue.iter_dead_letter_jobs()}
+        async with browsing(url, allow_changes=True) as client:
+            shown = await page(client, "dead-letters", q=queue_name)
+            assert shown.count('value="replay-edited"') == 1, "data with hidden values is not edited"
+            fields = {"change": "replay-edited", "q": queue_name, "id": entries["x"].id}
+            wrong = await posted(client, **fields, data="{")
+            assert wrong.status_code == 400
+            assert "must be JSON" in wrong.text
+            response = await posted(client, **fields, data='{"error": "other", "to": "ann@example.org"}')
+            assert response.status_code == 303
+            (job,) = await queue.get_jobs("waiting")
+            assert job.data == {"error": "other", "to": "ann@example.org"}
+            assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entries[None].id]
+            again = await posted(client, **fields, data="{}")
+            assert (await client.get(again.headers["location"])).text.count("does not exist") == 1
+            asked = await posted(client, change="replay", q=queue_name, of_filter="1")
+            assert "1 job" in asked.text
+            assert (
+                await posted(client, change="replay", q=queue_name, of_filter="1", confirmed="1")
+            ).status_code == 303
+            assert len(await queue.get_jobs("waiting")) == 2
+
+
+async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str) -> None:
+    async def handler(_: Job) -> None: ...
+
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a")
+        async with Worker(queue_name, handler, url, concurrency=7, lock_duration=1_000) as worker:
+            (found,) = await queue.get_workers()
+            assert found.concurrency == 7
+            assert found.memory is None or found.memory > 10 << 20
+            assert not found.paused
+            shown = await page(client, "workers", q=queue_name)
+            assert re.search(r"\d of 7</td>", shown)
+            assert "MiB" in shown
+            assert "of 7 slots" in await page(client, "", find=queue_name)
+            assert "MiB" in await page(client, "worker", q=queue_name, id=worker.consumer)
+            back = f"workers?{urlencode({'q': queue_name})}"
+            fields = {"q": queue_name, "worker": worker.consumer, "back": back}
+            assert (await posted(client, change="quiet-worker", **fields)).status_code == 303
+            for _ in range(600):  # until its next heartbeat
+                if (await queue.get_workers())[0].paused:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                raise AssertionError("the registration does not show that the worker is quiet")
+        async with browsing(url, allow_changes=True) as other:
+            assert "No worker serves this queue" in await page(other, "workers", q=queue_name)
