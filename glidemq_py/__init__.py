@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
+    from glidemq_py._api.queue_names import list_queues
     from glidemq_py._api.scheduler import Scheduler
     from glidemq_py._client.connect import is_cluster_client
     from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
@@ -127,7 +128,6 @@ if TYPE_CHECKING:
     from glidemq_py._features.metrics_by_name.queue_api import DurationStats, MetricsByName, MetricsByNameSetting
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
-    from glidemq_py._features.queue_list import list_queues
     from glidemq_py._features.remote_control.queue_api import RunningJob, WorkerActivity
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
@@ -212,7 +212,7 @@ else:
             ),
             "glidemq_py._features.timeline.timeline": ("TimelineSetting", "TimelineEntry"),
             "glidemq_py._features.usage.calls": ("FlowBudget", "FlowUsage", "JobUsage", "QueueUsage", "UsageSummary"),
-            "glidemq_py._features.queue_list": ("list_queues",),
+            "glidemq_py._api.queue_names": ("list_queues",),
             "glidemq_py._features.usage.summaries": ("get_usage_summary",),
             "glidemq_py._features.vectors.options": ("VectorField", "VectorMatch"),
             "glidemq_py._job.blocking": ("BlockingJob",),

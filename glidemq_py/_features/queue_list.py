@@ -15,17 +15,13 @@ import zlib
 from collections.abc import AsyncIterator, Hashable, Iterable
 from typing import Any, Final, cast
 
-from glidemq_py._client.connect import Connection, open_transport
 from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
-from glidemq_py._core.checks import check_bool
-from glidemq_py._core.keys import QueueKeys, validate_prefix
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.partitions.listing import whole_queues
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQError
 
@@ -33,7 +29,6 @@ __all__ = [
     "ExistingQueueTask",
     "QueueListTask",
     "find_queues",
-    "list_queues",
     "register",
     "register_if_exists",
     "unregister",
@@ -163,34 +158,8 @@ class QueueListTask(BackgroundTask):
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PREFIX, scan: bool = False) -> list[str]:
-    """Return the names of the queues of a prefix, sorted.
-
-    A queue is listed from its first use by this package on: an add, a worker, or a `Queue` opened on a queue that
-    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too. A
-    partitioned queue is one name.
-
-    Args:
-        connection: As for `Queue`; a connection made here is closed again.
-        prefix: Key prefix of the queues.
-        scan: If True, also search all keys of the server, in steps of a thousand, for queues that no client of this
-            package has used, such as those of Node peers, and list them from now on.
-
-    Raises:
-        GlideMQValidationError: If an argument is invalid.
-        GlideMQConnectionError: If the server cannot be reached.
-    """
-    validate_prefix(prefix)
-    check_bool("scan", scan)
-    transport = await open_transport(connection)
-    try:
-        return sorted(await whole_queues(transport, prefix, await find_queues(transport, prefix, scan=scan)))
-    finally:
-        await transport.close()
-
-
 async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) -> list[str]:
-    """Return the names of the queues, and of all partitions; see `list_queues`."""
+    """Return the listed names: of queues, and of all partitions. ``scan``: see `list_queues`."""
     names: set[str] = set()
     for key in shard_keys(prefix):
         async for page in _members(transport, key):

@@ -1,0 +1,38 @@
+"""`list_queues`: the queues of a prefix, also without a `Queue`."""
+
+from __future__ import annotations
+
+from glidemq_py._client.connect import Connection, open_transport
+from glidemq_py._core.checks import check_bool
+from glidemq_py._core.keys import validate_prefix
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.partitions.listing import whole_queues
+from glidemq_py._features.queue_list import find_queues
+
+__all__ = ["list_queues"]
+
+
+async def list_queues(connection: Connection = None, *, prefix: str = DEFAULT_PREFIX, scan: bool = False) -> list[str]:
+    """Return the names of the queues of a prefix, sorted.
+
+    A queue is listed from its first use by this package on: an add, a worker, or a `Queue` opened on a queue that
+    exists. It costs 16 short reads for up to 16,000 queues, independent of their jobs. Broadcasts are listed too. A
+    partitioned queue is one name.
+
+    Args:
+        connection: As for `Queue`; a connection made here is closed again.
+        prefix: Key prefix of the queues.
+        scan: If True, also search all keys of the server, in steps of a thousand, for queues that no client of this
+            package has used, such as those of Node peers, and list them from now on.
+
+    Raises:
+        GlideMQValidationError: If an argument is invalid.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    validate_prefix(prefix)
+    check_bool("scan", scan)
+    transport = await open_transport(connection)
+    try:
+        return sorted(await whole_queues(transport, prefix, await find_queues(transport, prefix, scan=scan)))
+    finally:
+        await transport.close()
