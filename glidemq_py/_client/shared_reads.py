@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from glidemq_py._client.polled_reads import Poller
 from glidemq_py._client.reservations import Reservation, reserve_read
 from glidemq_py._client.stream_read import StreamRead, combine, distribute, ends_all, read_each
+from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 
@@ -45,7 +46,7 @@ _FAILED_WAKES: Final = 2
 class _Line:
     """One connection whose blocking read serves several readers."""
 
-    def __init__(self, transport: AsyncTransport, reservation: Reservation, kind: tuple[object, ...]) -> None:
+    def __init__(self, transport: Transport, reservation: Reservation, kind: tuple[object, ...]) -> None:
         self.kind = kind
         self.readers: set[SharedReader] = set()
         self._transport = transport
@@ -250,7 +251,7 @@ class _Reads:
         if reservation is None:
             return None
         try:
-            line = _Line(await transport.dedicated_client(), reservation, kind)
+            line = _Line(await transport.dedicated(), reservation, kind)
         except BaseException:
             reservation.release()
             raise

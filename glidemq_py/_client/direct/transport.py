@@ -27,10 +27,11 @@ __all__ = ["DirectTransport"]
 
 T = TypeVar("T")
 _WAIT: Final = "BLOCK"
+_READS: Final = ("XREAD", "XREADGROUP")
 
 
 class DirectTransport:
-    """A `Transport` whose reads that block, and the calls behind them, go over a direct connection.
+    """A `Transport` whose reads of streams, and the calls behind them, go over a direct connection.
 
     Everything else goes through a client of GLIDE, which is created when it is first needed.
 
@@ -90,16 +91,19 @@ class DirectTransport:
         return await (await self._client()).call(call)
 
     async def command(self, *args: str | bytes) -> Any:
-        """See `Transport.command`. A read of a consumer group that blocks goes over the direct connection."""
-        if args[0] == "XREADGROUP" and _WAIT in args:
+        """See `Transport.command`. Reads of streams and their CLIENT ID go over the direct connection."""
+        connection = None
+        if args[0] in _READS:
             connection = await self._connection(str(args[args.index("STREAMS") + 1]))
-            if connection is not None:
-                timeout = self._timeout_s + int(args[args.index(_WAIT) + 1]) / 1000
-                reply = await self._reply(connection, connection.send(args, timeout), str(args[0]))
-                if isinstance(reply, GlideError):
-                    raise translate(reply, self._source.library) from reply
-                return reply
-        return await (await self._client()).command(*args)
+        elif args == ("CLIENT", "ID") and not self.is_cluster:
+            connection = await self._connection("")
+        if connection is None:
+            return await (await self._client()).command(*args)
+        block = int(args[args.index(_WAIT) + 1]) / 1000 if _WAIT in args else 0.0
+        reply = await self._reply(connection, connection.send(args, self._timeout_s + block), str(args[0]))
+        if isinstance(reply, GlideError):
+            raise translate(reply, self._source.library) from reply
+        return _entries(reply) if args[0] in _READS else reply
 
     async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
@@ -170,6 +174,16 @@ class DirectTransport:
 
     def fail_overdue(self) -> None:
         """See `LoopResource.fail_overdue`: direct connections watch the time themselves, and GLIDE's is registered."""
+
+
+def _entries(reply: Any) -> dict[bytes, dict[bytes, list[list[bytes]]]] | None:
+    """Return the entries of each stream in the form of GLIDE: pairs of fields by the id of the entry."""
+    if not reply:
+        return None
+    return {
+        stream: {entry: [list(pair) for pair in zip(words[::2], words[1::2], strict=True)] for entry, words in entries}
+        for stream, entries in reply.items()
+    }
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:
