@@ -15,6 +15,8 @@ __all__ = ["FRESH_S", "Held", "HeldJobs"]
 FRESH_S: Final = 1.0
 """How long after a fetch a renewal of its lock is answered from memory."""
 _MARGIN_S: Final = 60.0
+_ENDED_KEPT: Final = 10_000
+"""Reported jobs that are remembered."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,8 @@ class HeldJobs:
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, Held] = OrderedDict()
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        """Tokens of the jobs that were reported last."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -92,8 +96,18 @@ class HeldJobs:
             held.forget_at = time.monotonic() + (duration or held.lock_ms) / 1_000 + _MARGIN_S
             self._jobs.move_to_end(job_id)
 
+    def has_ended(self, job_id: str, token: str | None) -> bool:
+        """Return whether the job was reported with this token: there is no lock to renew.
+
+        Clients send heartbeats for jobs that they have reported meanwhile.
+        """
+        return token is not None and self._ended.get(job_id) == token
+
     def ended(self, job_id: str, token: str) -> None:
         """Forget a job that was reported."""
+        self._ended[job_id] = token
+        if len(self._ended) > _ENDED_KEPT:
+            self._ended.popitem(last=False)
         held = self._jobs.get(job_id)
         if held is not None and held.token == token:
             del self._jobs[job_id]

@@ -35,6 +35,8 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             held.renewed(job_id, given, duration)
             count += 1
             continue
+        if held.has_ended(job_id, given):
+            continue
         known = held.find(job_id)
         try:
             job = await leased_job(session, job_id, given or (None if known is None else known.token))
@@ -50,14 +52,17 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     return count
 
 
-def _renew_fresh(session: Session, renewals: Sequence[_Renewal]) -> bool:
-    """Renew locks from memory; return False if one of them must be renewed on the server."""
+def _renew_fresh(session: Session, renewals: Sequence[_Renewal]) -> int | None:
+    """Renew locks from memory, and return how many; None if one of them must be renewed on the server."""
     held = session.state.held
-    if not all(held.is_fresh(*each) for each in renewals):
-        return False
-    for each in renewals:
+    fresh = [each for each in renewals if held.is_fresh(*each)]
+    if len(fresh) < len(renewals):
+        ended = sum(held.has_ended(job_id, token) for job_id, token, _ in renewals)
+        if len(fresh) + ended < len(renewals):
+            return None
+    for each in fresh:
         held.renewed(*each)
-    return True
+    return len(fresh)
 
 
 def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
@@ -66,8 +71,8 @@ def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | Non
 
 
 def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
-    renewals = _renewals(given)
-    return {"data": {"ok": True, "count": len(renewals)}} if _renew_fresh(session, renewals) else None
+    count = _renew_fresh(session, _renewals(given))
+    return None if count is None else {"data": {"ok": True, "count": count}}
 
 
 def _renewals(given: Mapping[str, Any]) -> list[_Renewal]:

@@ -36,7 +36,8 @@ async def listening(gateway: Gateway, wire: Wire, queue: str) -> None:
     async with asyncio.timeout(60):
         while not gateway._channels.hears:
             await good(wire, "PULL", queue=queue)
-        for _ in range(hub.FIRST_LOOKS):
+        known, loop = gateway._hubs[queue], asyncio.get_running_loop()
+        while known._empty_until < loop.time() + 10 or known._empty_looks < hub.FIRST_LOOKS:
             await good(wire, "PULL", queue=queue)
 
 

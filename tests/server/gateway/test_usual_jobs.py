@@ -1,0 +1,94 @@
+"""Tests of what the gateway does once for many jobs with equal options, and answers from memory."""
+
+from typing import Any
+
+import pytest
+
+from glidemq_py import Queue
+from glidemq_py.gateway import held
+from tests.server.gateway.wire import Wire, good
+
+VARIED = {"id", "createdAt", "runAt", "startedAt", "lastHeartbeat"}
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"priority": 7},
+    {"maxAttempts": 5, "backoff": {"type": "fixed", "delay": 20}, "timeout": 60_000, "ttl": 90_000},
+    {"removeOnComplete": True, "removeOnFail": {"count": 3}, "lifo": True},
+)
+
+
+@pytest.mark.parametrize("command", ["PUSH", "PUSHB"])
+@pytest.mark.parametrize("options", OPTIONS)
+async def test_jobs_with_equal_options_are_equal(
+    wire: Wire, queue: Queue, command: str, options: dict[str, Any]
+) -> None:
+    jobs: list[dict[str, Any]] = [{"name": f"n{number}", "data": {"n": number}, **options} for number in range(4)]
+    if command == "PUSH":
+        ids = [(await good(wire, "PUSH", queue=queue.name, **job))["id"] for job in jobs]
+    else:
+        ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    assert len(set(ids)) == 4
+    fetched = (await good(wire, "PULLB", queue=queue.name, count=4, owner="w"))["jobs"]
+    assert {each["id"] for each in fetched} == set(ids)
+    for each in fetched:
+        number = ids.index(each["id"])
+        assert (each["name"], each["data"]) == (f"n{number}", {"n": number})
+        read = (await good(wire, "GetJob", id=each["id"]))["job"]  # made by the general path
+        assert each == {name: read[name] for name in each}
+        rest = {name: value for name, value in each.items() if name not in {*VARIED, "name", "data"}}
+        assert rest == {name: value for name, value in fetched[0].items() if name in rest}
+
+
+async def test_numbers_of_usual_jobs_are_portable(wire: Wire, queue: Queue) -> None:
+    jobs = [{"name": "x", "data": {"big": float(2**40 + number), "small": number}} for number in range(3)]
+    await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    fetched = (await good(wire, "PULLB", queue=queue.name, count=3))["jobs"]
+    assert [type(each["data"]["big"]) for each in fetched] == [float] * 3  # clients read 64-bit integers as BigInt
+    assert [each["data"] for each in fetched] == [job["data"] for job in jobs]
+    assert all(isinstance(each[name], float) for each in fetched for name in VARIED - {"id"})
+
+
+@pytest.mark.parametrize("options", [{"priority": "high"}, {"delay": -1}, {"maxAttempts": 0}])
+async def test_invalid_options_are_rejected_beside_usual_ones(
+    wire: Wire, queue: Queue, options: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        await good(wire, "PUSH", queue=queue.name, name="x", data=1)
+    (field,) = options
+    answer = await wire.call("PUSH", queue=queue.name, name="x", data=1, **options)
+    assert not answer["ok"]
+    assert answer["error"].startswith(f"{field} must be ")
+    answer = await wire.call("PUSHB", queue=queue.name, jobs=[{"name": "x"}, {"name": "x", **options}])
+    assert not answer["ok"]
+    assert answer["error"].startswith(f"jobs[1]: {field} must be ")
+    assert (await queue.get_job_counts()).waiting == 2
+
+
+async def test_job_name_is_checked_beside_usual_options(wire: Wire, queue: Queue) -> None:
+    await good(wire, "PUSH", queue=queue.name, name="x", data=1)
+    answer = await wire.call("PUSH", queue=queue.name, name="x" * 257, data=1)
+    assert not answer["ok"]
+    assert "Job name" in answer["error"]
+
+
+async def test_locks_of_reported_jobs_are_not_renewed_on_the_server(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    extend: Any = Queue.extend_leases
+
+    async def counted(self: Any, leases: Any, duration: Any) -> Any:
+        calls.append(len(leases))
+        return await extend(self, leases, duration)
+
+    monkeypatch.setattr(Queue, "extend_leases", counted)
+    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    await queue.add_bulk([("x", number) for number in range(4)])
+    fetched = await good(wire, "PULLB", queue=queue.name, count=4, owner="w")
+    ids, tokens = [job["id"] for job in fetched["jobs"]], fetched["tokens"]
+    await good(wire, "ACKB", ids=ids[:2], results=[None, None], tokens=tokens[:2])
+    assert (await good(wire, "JobHeartbeatB", ids=ids, tokens=tokens))["data"]["count"] == 2
+    assert calls == []
+    answer = await wire.call("JobHeartbeat", id=ids[0], token=tokens[0])
+    assert answer["error"] == "Job not found or not active (or invalid token)"
+    assert calls == []
