@@ -21,7 +21,7 @@ from tests.bench.bunqueue import BunqueuePackages
 __all__ = ["ROOT", "Served", "bunqueue", "cpu_us", "gateways", "memory_mib"]
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-START_S: Final = 20.0
+START_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
