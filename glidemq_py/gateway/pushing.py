@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from glidemq_py._core import json_text
 from glidemq_py._core.payload import PackedValue
+from glidemq_py._features.limits.options import MAX_COUNT
+from glidemq_py.errors import FairKeyFullError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
@@ -16,6 +19,7 @@ __all__ = [
     "JOB_FIELDS",
     "MAX_BACKOFF_MS",
     "TEMPLATE_FIELDS",
+    "GroupFullError",
     "Push",
     "chosen_id",
     "job_name_and_data",
@@ -31,6 +35,7 @@ _BACKOFF_MS: Final = 1_000
 _NAME_CHARS: Final = 256
 _MOST_PRIORITY: Final = 1_000_000
 _MOST_GROUP_PRIORITY: Final = 2_046
+_MOST_BYTES: Final = 2**53 - 1
 _FIXED_JITTER: Final = 0.2
 _EXPONENTIAL_JITTER: Final = 1.0
 
@@ -48,13 +53,15 @@ JOB_FIELDS: Final = (
     Field("tags", Kind.TEXTS),
     Field("groupId", maximum=256), Field("lifo", Kind.FLAG, default=False),
     Field("removeOnComplete", Kind.ANY), Field("removeOnFail", Kind.ANY), Field("durable", Kind.FLAG, default=False),
+    Field("groupMaxSize", Kind.INTEGER, minimum=1, maximum=MAX_COUNT),
+    Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
+    Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
     Field("timestamp", Kind.NUMBER), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
     *(
         Field(name, Kind.UNSUPPORTED)
         for name in (
-            "childrenIds", "parentId", "groupMaxSize", "repeat", "failParentOnFailure",
-            "removeDependencyOnFailure", "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout",
-            "keepLogs", "sizeLimit", "debounceId", "debounceTtl",
+            "childrenIds", "parentId", "repeat", "failParentOnFailure", "removeDependencyOnFailure",
+            "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout", "keepLogs",
         )
     ),
 )  # fmt: skip
@@ -62,11 +69,12 @@ JOB_FIELDS: Final = (
 _FLOW_NAMES: Final = (
     "failParentOnFailure", "removeDependencyOnFailure", "ignoreDependencyOnFailure",
 )  # fmt: skip
-_OTHERS_OF_FLOWS: Final = ("childrenIds", "parentId", "uniqueKey", "dedup")
+_NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize")
+_OTHERS_OF_FLOWS: Final = ("childrenIds", "parentId", *_NOT_IN_FLOWS)
 FLOW_FIELDS: Final = (
     *(field for field in JOB_FIELDS if field.name not in (*_FLOW_NAMES, *_OTHERS_OF_FLOWS)),
     Field("childrenIds", Kind.TEXTS), Field("parentId"), *(Field(name, Kind.FLAG) for name in _FLOW_NAMES),
-    Field("uniqueKey", Kind.UNSUPPORTED), Field("dedup", Kind.UNSUPPORTED),
+    *(Field(name, Kind.UNSUPPORTED) for name in _NOT_IN_FLOWS),
 )  # fmt: skip
 """The fields of the jobs of a flow."""
 
@@ -131,6 +139,11 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
         options["ttl"] = max(1, round(given["ttl"]))
     _add_order(given, options)
     _add_unique_key(given, options)
+    if given["sizeLimit"] is not None:
+        _check_size(data, given["sizeLimit"])
+    if given["groupMaxSize"] is not None and given["groupId"] is not None:
+        # The maximum belongs to the group: the newest one counts, for jobs of all programs.
+        await (await ids.open_queue(queue)).set_fair_key_limits(given["groupId"], max_backlog=given["groupMaxSize"])
     if given["tags"]:
         options["tags"] = given["tags"]
     if given["dependsOn"]:
@@ -180,6 +193,22 @@ def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:
         options["deduplication"] = _deduplication(given["uniqueKey"], given["dedup"] or {})
     elif given["dedup"]:
         raise CommandError("dedup requires uniqueKey")
+    elif given.get("debounceId"):
+        options["deduplication"] = _deduplication(given["debounceId"], {"ttl": given["debounceTtl"]})
+
+
+def _check_size(data: Any, limit: int) -> None:
+    size = 0 if data.__class__ is PackedValue else len(json_text.dumps(data, "data").encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise CommandError(f"data has {size} bytes, more than sizeLimit {limit}")
+
+
+class GroupFullError(CommandError):
+    """A job was not added, because its group has its maximum size."""
+
+    def __init__(self, error: FairKeyFullError, given: Mapping[str, Any]) -> None:
+        size = given.get("groupMaxSize")
+        super().__init__(f"Group {error.key} has reached its maximum size" + ("" if size is None else f" of {size}"))
 
 
 def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:

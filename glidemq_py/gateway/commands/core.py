@@ -19,6 +19,7 @@ from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
+    FairKeyFullError,
     GlideMQValidationError,
     JobDataError,
     JobNotFoundError,
@@ -29,7 +30,7 @@ from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, push_of
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
@@ -67,7 +68,7 @@ class _Checked(NamedTuple):
     push: Push
     made: tuple[Row, JobOptions] | None
     """Its row; None if it needs more than a row."""
-    is_durable: bool
+    fields: Mapping[str, Any]
 
 
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
@@ -95,7 +96,10 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
         await register(link)
     if not isinstance(result, str):
         name, data = (str(row[0]), None) if job is None else job.push[:2]
-        result = added_job(link, name, data, options, now, result).id
+        try:
+            result = added_job(link, name, data, options, now, result).id
+        except FairKeyFullError as error:
+            raise GroupFullError(error, given) from None
     return ids.known_on_wire(queue.name, result) or await ids.on_wire(queue.name, result)
 
 
@@ -110,16 +114,18 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
         remember_usual(given, push)
     elif await ids.claim(queue.name, [chosen]):
         return chosen
-    return _Checked(push, None if is_special else made, fields["durable"])
+    return _Checked(push, None if is_special else made, fields)
 
 
 async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> str:
     name, data, options = job.push
-    durable = True if job.is_durable else None
+    durable = True if job.fields["durable"] else None
     try:
         added = await _again(lambda: queue.add(name, data, durable=durable, **options))
     except JobNotFoundError as error:
         raise CommandError(f"Dependency job not found: {error.job_id}") from None
+    except FairKeyFullError as error:
+        raise GroupFullError(error, job.fields) from None
     return await ids.on_wire(queue.name, added.id)
 
 
@@ -138,6 +144,8 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
     if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
         try:
             return {"ids": [await _add(session, given["queue"], jobs[0])]}
+        except GroupFullError:
+            raise
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:

@@ -138,7 +138,7 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
         undo = ("HDEL", _key(session), name) if before is None else ("HSET", _key(session), name, before)
         await session.state.transport.command(*undo)
         if error.option in ("pattern", "tz"):
-            raise CommandError(f"Invalid cron expression: {error}") from None
+            raise CommandError(f"Invalid cron expression: {error.problem}") from None
         raise CommandError(str(error)) from None
     session.state.maintain(queue, now=True)
     if before not in (None, queue.name):

@@ -315,12 +315,16 @@ async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answ
     child = await find_job(session, given["id"])
     if child is None:
         raise CommandError(f"Job not found: {given['id']}")
+    removed = False
     for ref in await child.get_parents():
         parent = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
         if parent is not None:
-            await parent.remove_dependency(child)
-            session.state.changed({"queue": ref.queue})
-    return {"id": UNDEFINED}
+            with contextlib.suppress(JobStateError, JobNotFoundError):  # it does not wait for the child any more
+                removed = await parent.remove_dependency(child) or removed
+                session.state.changed({"queue": ref.queue})
+    if not removed:
+        raise CommandError(f"Job {given['id']} has no parent")
+    return {"removed": True}
 
 
 async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Answer:

@@ -9,7 +9,7 @@ const tidy = (v) => JSON.parse(JSON.stringify(v ?? null, (k, x) => {
   if (typeof x === "number" && x > 1e12) return "TIME";
   return x;
 }).replaceAll(UUID, "UUID"));
-const step = async (label, f) => { let out; try { out = tidy(await Promise.race([f(), new Promise((_, no) => setTimeout(() => no(new Error("TIMEOUT")), 30000))])); } catch (e) { out = { error: tidy(String(e?.message ?? e)) }; } console.log(JSON.stringify([label, out])); };
+const step = async (label, f) => { let out; try { out = tidy(await Promise.race([f(), new Promise((_, no) => setTimeout(() => no(new Error("TIMEOUT")), 30000))])); } catch (e) { out = { error: tidy(String(e?.message ?? e)) }; } console.log(JSON.stringify([label, label === "other options" ? Object.fromEntries(out) : out])); };
 const until = async (f) => { while (!(await f())) await new Promise((next) => setTimeout(next, 20)); };
 const events = new QueueEvents(name, { connection });
 events.on("error", () => {});
@@ -51,13 +51,14 @@ await step("addBulk with ids", async () => (await q.addBulk([{ name: "i1", data:
 await step("bad options", async () => { const r = []; for (const o of [{ priority: 1e9 }, { delay: -1 }, { attempts: 0 }, { timeout: 1e12 }]) r.push(await q.add("x", {}, o).then(() => "added", (e) => e.message)); return r; });
 await step("getJobs", async () => (await q.getJobsAsync({ state: "waiting", start: 0, end: 3, asc: true })).map((j) => j.name));
 await step("getJobSchedulersCount", async () => { await q.upsertJobScheduler(name + "-c", { every: 3600000 }, { name: "tick" }); return [await q.getJobSchedulersCount(), await q.removeJobScheduler(name + "-c"), await q.getJobSchedulersCount()]; });
-await step("rateLimit", async () => { await q.rateLimit(60000); const ttl = await q.getRateLimitTtl(); const got = await manual.getNextJob(); await q.removeGlobalRateLimitAsync(); return [ttl > 50000, got ?? null]; });
+await step("rateLimit", async () => { await q.rateLimit(60000); const ttl = await q.getRateLimitTtl(); const got = await manual.getNextJob(); await q.removeGlobalRateLimitAsync(); if (got) await q.moveJobToCompleted(got.id, 1, got.token); return [ttl > 50000, got?.name ?? null]; });
 await step("drain again", () => q.drainAsync());
 
 // -- options
 await step("removeOnComplete", async () => { const [j, got, token] = await started({ removeOnComplete: true }); await q.moveJobToCompleted(got.id, 1, token); return j.getState(); });
 await step("lifo", async () => { await add("L1", "l1", {}); await add("L2", "l2", {}, { lifo: true }); const got = [await manual.getNextJob(), await manual.getNextJob()]; for (const g of got) await q.moveJobToCompleted(g.id, 1, g.token); return got.map((g) => g.name); });
-await step("other options", async () => { const r = []; for (const [k, o] of Object.entries({ keepLogs: { keepLogs: 5 }, stackTraceLimit: { stackTraceLimit: 3 }, sizeLimit: { sizeLimit: 10 }, stallTimeout: { stallTimeout: 5000 }, debounce: { debounce: { id: "deb", ttl: 60000 } }, tags: { tags: ["a"] }, group: { group: { id: "gg" } }, ttl: { ttl: 60000 }, timeout: { timeout: 5000 }, backoff: { backoff: { type: "fixed", delay: 10 } }, repeat: { repeat: { every: 3600000, limit: 2 } } })) r.push([k, await q.add("o", { text: "longer than ten" }, o).then((j) => (ids.set(j.id, k), "added"), (e) => e.message)]); return r; });
+await step("data above sizeLimit", () => q.add("o", { text: "longer than ten" }, { sizeLimit: 10 }).then(() => "added", (e) => e.message));
+await step("other options", async () => { const r = []; for (const [k, o] of Object.entries({ keepLogs: { keepLogs: 5 }, stackTraceLimit: { stackTraceLimit: 3 }, sizeLimit: { sizeLimit: 100 }, stallTimeout: { stallTimeout: 5000 }, debounce: { debounce: { id: "deb", ttl: 60000 } }, tags: { tags: ["a"] }, group: { group: { id: "gg" } }, ttl: { ttl: 60000 }, timeout: { timeout: 5000 }, backoff: { backoff: { type: "fixed", delay: 10 } }, repeat: { repeat: { every: 3600000, limit: 2 } } })) r.push([k, await q.add("o", { text: "longer than ten" }, o).then((j) => (ids.set(j.id, k), "added"), (e) => e.message)]); return r; });
 await step("debounce again", async () => { const a = await q.add("deb", {}, { debounce: { id: "deb", ttl: 60000 } }); return ids.get(a.id) ?? "another"; });
 await step("obliterate", () => q.obliterateAsync({ force: true }));
 
@@ -65,7 +66,7 @@ await step("obliterate", () => q.obliterateAsync({ force: true }));
 await step("groups", async () => { for (const g of ["x", "x", "y"]) await q.add("g", { g }, { group: { id: g } }); return [await q.getGroupJobsCount("x"), await q.getGroupsJobsCount(), await q.getGroupActiveCount("x"), await q.getGroupRateLimitTtl("x")]; });
 await step("group jobs", async () => [(await q.getGroupJobs?.("x"))?.length ?? null, (await q.getCountsPerPriorityForGroup?.("x")) ?? null]);
 await step("group maxSize", async () => q.add("g", {}, { group: { id: "x", maxSize: 2 } }).then(() => "added", (e) => e.message));
-await step("worker with group concurrency", async () => { let most = 0, now = 0, done = 0; const w = worker(async () => { now += 1; most = Math.max(most, now); await new Promise((next) => setTimeout(next, 60)); now -= 1; done += 1; }, { concurrency: 5, group: { concurrency: 1 } }); await until(() => done === 3); await w.close(); return [done, most <= 2]; });
+await step("groups in turn", async () => { await q.setGroupConcurrency("x", 1); let most = 0, now = 0, done = 0; const w = worker(async () => { now += 1; most = Math.max(most, now); await new Promise((next) => setTimeout(next, 60)); now -= 1; done += 1; }, { concurrency: 5 }); await until(() => done === 3); await w.close(); return done; });
 
 // -- workers
 await step("worker of batches", async () => { await q.addBulk(Array.from({ length: 6 }, (_, i) => ({ name: "w" + i, data: { i } }))); const seen = []; const w = worker(async (j) => { seen.push(j.name); return j.data.i; }, { concurrency: 3, batchSize: 3, pollTimeout: 1000 }); await until(() => seen.length === 6); await until(async () => (await q.getJobCountsAsync()).active === 0); await w.close(); return seen.sort(); });

@@ -242,6 +242,10 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"repeat": {"every": 1}}, "repeat is not supported yet"),
         ({"repeat": {"every": 5}}, "repeat is not supported yet"),
         ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
+        ({"keepLogs": 5}, "keepLogs is not supported yet"),
+        ({"groupId": "g", "groupMaxSize": 0}, "groupMaxSize must be at least 1"),
+        ({"data": "abcdefgh", "sizeLimit": 9}, "data has 10 bytes, more than sizeLimit 9"),
+        ({"debounceId": "d", "debounceTtl": -1}, "debounceTtl must be at least 0"),
         ({"parentId": "p"}, "parentId is not supported yet"),
         ({"dedup": {"ttl": 5}}, "dedup requires uniqueKey"),
         ({"uniqueKey": "u", "dedup": {"extend": True}}, "dedup.extend requires dedup.ttl"),
@@ -263,6 +267,26 @@ async def test_invalid_option_is_named_and_nothing_is_added(
         jobs = [{"data": 1}, fields]
         assert f"{error}" in await failure(wire, "PUSHB", queue=queue.name, jobs=jobs)
     assert await queue.count() == 0
+
+
+async def test_maximum_size_of_a_group(wire: Wire, other: Wire, queue: Queue) -> None:
+    options: dict[str, Any] = {"queue": queue.name, "groupId": "g", "groupMaxSize": 2}
+    for connection in (wire, other):
+        await good(connection, "PUSH", **options)
+    full = "Group g has reached its maximum size of 2"
+    assert await failure(wire, "PUSH", **options) == full
+    assert await failure(other, "PUSHB", queue=queue.name, jobs=[options]) == full
+    await failure(wire, "PUSHB", queue=queue.name, jobs=[options, options])
+    await good(wire, "PUSH", **{**options, "groupId": "another"})
+    await good(wire, "PUSH", **{**options, "groupMaxSize": 3})
+    assert (await good(wire, "GetGroupJobsCount", queue=queue.name, groupId="g"))["data"]["count"] == 3
+
+
+async def test_debounced_jobs_are_added_once(wire: Wire, other: Wire, queue: Queue) -> None:
+    options: dict[str, Any] = {"queue": queue.name, "debounceId": "d", "debounceTtl": 60_000, "sizeLimit": 10}
+    first = (await good(wire, "PUSH", data=1, **options))["id"]
+    assert (await good(other, "PUSH", data=2, **options))["id"] == first
+    assert await queue.count() == 1
 
 
 async def test_options_without_effect_are_accepted(wire: Wire, queue: Queue) -> None:

@@ -1,0 +1,79 @@
+"""The server of the queues is killed and started again while clients use a gateway."""
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+
+from glidemq_py.gateway import Gateway
+from glidemq_py.testing import ServerProcess
+from tests.server.gateway.wire import Wire, good, packed, state_of
+
+
+async def ready_status(http: httpx.AsyncClient) -> int:
+    return (await http.get("/ready")).status_code
+
+
+async def test_clients_continue_after_the_server_is_back(
+    restartable_server: Callable[..., ServerProcess], queue_name: str
+) -> None:
+    server = restartable_server()
+    url = f"{server.url}?request_timeout=500"
+    async with (
+        Gateway(url, port=0, http_port=0) as gateway,
+        Wire(gateway) as wire,
+        Wire(gateway) as polling,
+        Wire(gateway) as subscribed,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", timeout=60) as http,
+    ):
+        held = await good(wire, "PUSH", queue=queue_name, data=1)
+        token = (await good(wire, "PULL", queue=queue_name, owner="w", lockTtl=600_000))["token"]
+        waiting = await good(wire, "PUSH", queue=f"{queue_name}-other", data=2)
+        await good(subscribed, "SubscribeEvents", queue=queue_name)
+        polling.send(packed({"cmd": "PULL", "queue": queue_name, "owner": "w", "timeout": 60_000, "reqId": "poll"}))
+        assert await ready_status(http) == 200
+
+        server.kill()
+        async with asyncio.timeout(60):
+            while await ready_status(http) != 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        answers = [await wire.call(cmd, **fields) for cmd, fields in (
+            ("PUSH", {"queue": queue_name, "data": 3}), ("ACK", {"id": held["id"], "token": token}),
+            ("GetJobCounts", {"queue": queue_name}), ("PULL", {"queue": f"{queue_name}-other", "owner": "w"}),
+        )]  # fmt: skip
+        assert [answer["ok"] for answer in answers] == [False] * 4
+        assert all(isinstance(answer["error"], str) and answer["error"] for answer in answers)
+        assert (await wire.call("Ping"))["ok"] is True
+
+        server.start()
+        async with asyncio.timeout(60):
+            while await ready_status(http) != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await good(wire, "ACK", id=held["id"], token=token, result="kept")
+        assert (await good(wire, "GetResult", id=held["id"]))["result"] == "kept"
+        assert await state_of(wire, waiting["id"]) == "waiting"
+        pushed = (await good(wire, "PUSH", queue=queue_name, data=4))["id"]
+        polled = await polling.receive()
+        if not polled["ok"]:  # it was in a call when the server died, and says so
+            polled = await good(polling, "PULL", queue=queue_name, owner="w", timeout=60_000)
+        assert polled["job"]["id"] == pushed
+        while (await subscribed.receive())["event"]["jobId"] != pushed:
+            pass
+
+
+async def test_jobs_of_a_connection_that_was_lost_meanwhile_are_released(
+    restartable_server: Callable[..., ServerProcess], queue_name: str
+) -> None:
+    """The release fails while the server is gone; the lock expires then."""
+    server = restartable_server()
+    url = f"{server.url}?request_timeout=500"
+    async with Gateway(url, port=0) as gateway, Wire(gateway) as wire:
+        async with Wire(gateway) as lost:
+            job_id = (await good(lost, "PUSH", queue=queue_name, data=1))["id"]
+            await good(lost, "PULL", queue=queue_name, owner="w", lockTtl=1_000)
+            server.kill()
+        server.start()
+        async with asyncio.timeout(90):
+            while (pulled := await wire.call("PULL", queue=queue_name, owner="w", timeout=5_000)).get("job") is None:
+                pass
+        assert pulled["job"]["id"] == job_id
