@@ -36,6 +36,7 @@ class Client:
         self.ports = ports
 
     async def call(self, cmd: str, **fields: Any) -> dict[str, Any]:
+        """Send a command; return its answer."""
         for port in self.ports:
             try:
                 return await self._call(port, {"cmd": cmd, **fields})
