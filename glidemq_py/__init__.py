@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.metrics_by_name.queue_api import DurationStats, MetricsByName, MetricsByNameSetting
     from glidemq_py._features.middleware.middleware import ContextHeaders, Middleware, NewJob
     from glidemq_py._features.ordering_groups import GroupInfo, GroupLimits, Ordering
+    from glidemq_py._features.partitions.options import QueuePartitions
     from glidemq_py._features.remote_control.queue_api import RunningJob, WorkerActivity
     from glidemq_py._features.retention import KeepJobs
     from glidemq_py._features.retries import Backoff
@@ -195,6 +196,7 @@ else:
             "glidemq_py._core.log_lines": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
             "glidemq_py._features.fair_keys.options": ("FairKeyInfo", "NameLimits"),
+            "glidemq_py._features.partitions.options": ("QueuePartitions",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.remote_control.queue_api": ("RunningJob", "WorkerActivity"),
             "glidemq_py._features.retention": ("KeepJobs",),
@@ -350,6 +352,7 @@ __all__ = [
     "QueueEvent",
     "QueueEvents",
     "QueueNotEmptyError",
+    "QueuePartitions",
     "QueueUsage",
     "RateLimit",
     "RateLimitError",

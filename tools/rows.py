@@ -64,6 +64,9 @@ ROWS: dict[str, tuple[str, ...]] = {
         "ordering": "group concurrency rate_max rate_duration tb_capacity tb_rate cost",
         "deduplication": "id ttl mode until_started extend replace",
         "parent": "id queue",
+        # A key that may have jobs in a former partition.
+        "routed_key": "key id ordered deduplication",
+        "group_settings": "name settings",
         "dependencies": "policy refs",
         "added_other": "outcome id",
         "fair_key": "key backlog active weight concurrency rate_max rate_ms max_backlog paused limited_until",
@@ -160,6 +163,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 """Rows within requests and replies, by name."""
 
 BUILT = (
+    "routed_key", "group_settings",
     "amounts", "held", "parent", "added_other", "dropped", "budget_verdicts", "record", "listed",
     "event", "child",
     "waiting_parent", "outcome", "relative", "refused", "scheduler", "due_scheduler", "last_run", "write",
@@ -203,7 +207,7 @@ _RECOVERED = "recovered failed cursor held"
 
 CALLS: tuple[CallLayout, ...] = (
     # -- adding
-    _call("add", "rows quiet", args="mark", reply="now results"),
+    _call("add", "rows quiet layout known", args="mark", reply="now results"),
     _call("add_once", "write batch sequence number keep", args="jobs", reply="status jobs others"),
     _call("confirm_durable", "marks keep cluster", reply="found node"),
     _call("flow_add", "token number rows deps ready quiet budget flow mark", reply="now ids refused"),
@@ -218,7 +222,7 @@ CALLS: tuple[CallLayout, ...] = (
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),
-    _call("heartbeat", "consumer info ttl jobs", reply="now statuses commands"),
+    _call("heartbeat", "consumer info ttl jobs", reply="now statuses commands layout"),
     _call(
         "recover_stalled",
         "holder hold lock_duration max_stalled quiet cursor foreign_prefix grace",
@@ -288,6 +292,12 @@ CALLS: tuple[CallLayout, ...] = (
     _call("delete_side_keys", packed="ids"),
     _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
     _call("create_partitions", "layout"),
+    _call("set_layout", "before layout epoch"),
+    _call("advance_layout", "epoch"),
+    _call("keys_in_use", "epoch rows"),
+    _call("read_settings", "cursor", reply="settings limits groups cursor"),
+    _call("dedup_keys", "start count"),
+    _call("copy_settings", "settings limits groups"),
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),

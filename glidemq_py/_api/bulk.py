@@ -20,6 +20,7 @@ from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, a
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
+from glidemq_py._core.layout_errors import JobMovedError, LayoutChangedError
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.dependencies.dependencies import (
     RemoteDependencies,
@@ -184,6 +185,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         FairKeyFullError: If the fair key of the job has its maximum backlog.
         JobNotFoundError: If its parent, or a job that it depends on, does not exist.
         JobStateError: If its parent has already ended.
+        JobMovedError: If it belongs to another partition.
     """
     if type(result) is str:
         job: Job[Any, Any] = Job(link, result, name)
@@ -199,6 +201,8 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
             raise invalid_parent(options.parent, job_id)
         if outcome == "dependency":
             raise JobNotFoundError(job_id)
+        if outcome == "moved":
+            raise JobMovedError(name)
         job = Job(link, job_id, name)
         job.outcome = JobOutcome(outcome)
         if job.outcome in ADDED_OUTCOMES:
@@ -393,11 +397,13 @@ class BulkAdd:
                 if self._missing and job._stored_id in self._missing:
                     raise self._missing[job._stored_id]
                 self._results[i] = job
-            except (FairKeyFullError, JobCostError, JobNotFoundError, JobStateError) as error:
+            except (FairKeyFullError, JobCostError, JobMovedError, JobNotFoundError, JobStateError) as error:
                 self._results[i] = self._rejection = error
 
     def _failure(self) -> BulkAddError:
-        skipped = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
+        skipped: Any = GlideMQConnectionError("not sent: an earlier part of the bulk failed")
+        if isinstance(self._connection_error, LayoutChangedError):
+            skipped = self._connection_error
         results = [skipped if result is None else result for result in self._results]
         return BulkAddError(self._in_given_order(results))
 

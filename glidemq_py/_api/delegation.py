@@ -20,7 +20,7 @@ __all__ = ["over_partitions"]
 
 QueueT = TypeVar("QueueT", bound="type[Any]")
 
-_OWN: Final = frozenset(("add", "add_bulk", "close", "connect"))
+_OWN: Final = frozenset(("add", "add_bulk", "close", "connect", "get_partitions", "set_partitions"))
 """Methods of `Queue` that know of partitions by themselves."""
 
 
@@ -38,6 +38,7 @@ def over_partitions(queue_type: QueueT) -> QueueT:
 def _awaited(name: str, method: Any) -> Any:
     @wraps(method)
     async def delegating(self: Any, *args: Any, **options: Any) -> Any:
+        await self._check_layout()
         partitions: PartitionedQueue | None = self._partitions
         if partitions is None:
             try:
@@ -53,6 +54,7 @@ def _awaited(name: str, method: Any) -> Any:
 
 def _iterated(name: str, method: Any) -> Any:
     async def chosen(self: Any, plain: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        await self._check_layout()
         if self._partitions is None:
             try:
                 async with aclosing(plain) as found:
@@ -69,7 +71,8 @@ def _iterated(name: str, method: Any) -> Any:
     @wraps(method)
     def delegating(self: Any, *args: Any, **options: Any) -> Any:
         plain = method(self, *args, **options)
-        if not hasattr(plain, "__aiter__") or (self._link is not None and self._partitions is None):
+        is_plain = self._link is not None and self._partitions is None and not self._layout_is_old
+        if is_plain or not hasattr(plain, "__aiter__"):
             return plain
         return chosen(self, plain, args, options)
 

@@ -5,14 +5,19 @@ It adds and reads jobs. The other methods are functions of their features, which
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
+from weakref import WeakKeyDictionary
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api import administration
+from glidemq_py._api import administration, partitioned_adds, partitioned_changes
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
@@ -20,11 +25,12 @@ from glidemq_py._client.connect import Connection, check_connection, open_transp
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls.adding import AddCall, Adder, add, encode_row
+from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable
 from glidemq_py._core.job_options import JobOptions, JobOptionsDict
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobCounts, WorkerInfo
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.log_lines import LogLevel
 from glidemq_py._core.misuse import AsyncOnly, known_arguments, reject_positional_options
 from glidemq_py._core.names import parse_job_id, validate_job_name, validate_queue_name
@@ -61,8 +67,8 @@ from glidemq_py._features.metrics import JobLogs, Metrics
 from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
-from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Partition
-from glidemq_py._features.partitions.stored import open_layout
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, Partition
+from glidemq_py._features.partitions.stored import open_layout, read_layout
 from glidemq_py._features.remote_control import queue_api as remote_control
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
@@ -82,8 +88,10 @@ from glidemq_py._job.waiting import LoopWaiter
 from glidemq_py.errors import (
     BulkAddError,
     ClosedError,
+    GlideMQConnectionError,
     JobStateError,
     PartitionedQueueError,
+    PermissionDeniedError,
     UnsupportedOptionError,
 )
 from glidemq_py.telemetry.spans import observed, observed_add
@@ -95,6 +103,8 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 
 _NAMES_KEPT = 1_000
+LAYOUT_S = 10.0
+"""Time after which a method reads the layout of the partitions again."""
 _ADDS, _LISTING, _SWEEP, _WAKES = "adds", "listing", "sweep", "wakes"
 """Parts that a queue has per event loop, in addition to its connection. Their keys are the queue and one of these: all
 partitions of a queue share its connection."""
@@ -168,6 +178,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._wanted_partitions = None if partitions is None else check_int("partitions", partitions, 1, MAX_PARTITIONS)
         self._partitions: PartitionedQueue | None = None
         self._layout_known = False
+        self._layout_read_at: float | None = None
+        self._gates: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
         self._partition: Partition | None = None
         self._shown_name = name
         """Name of the queue; of a partition, that of the whole queue."""
@@ -181,7 +193,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """Names that are known to be valid."""
 
     _runtime: Runtime = ASYNC_RUNTIME
-    _add_call: AddCall = staticmethod(add)
+    _layout_number = 0
+    """Of a partition: number of the layout that its jobs were routed by."""
+    _takes_known = False
+    """Of a partition: True if it takes only jobs whose keys have jobs there."""
+    _add_call: AddCall = staticmethod(add_to_layout(0))
     _payload_limit = PAYLOAD_LIMIT
     _may_suspend = True
     """Whether its jobs may be suspended: then their timeouts are polled for."""
@@ -250,13 +266,71 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return (self,) if self._partitions is None else self._partitions.queues
 
     async def _find_partitions(self, transport: Transport) -> None:
-        names = await open_layout(transport, self._keys, self._wanted_partitions)
-        if names is not None:
-            self._partitions = PartitionedQueue(self, names)
-        self._layout_known = True
+        layout = await open_layout(transport, self._keys, self._wanted_partitions)
+        if layout is not None:
+            self._partitions = PartitionedQueue(self, layout)
+        self._layout_known, self._layout_read_at = True, time.monotonic()
 
-    def _partition_queue(self, name: str, partition: Partition) -> Queue[DataT, ResultT]:
-        """Return a partition of this queue, as a queue that uses this one's connection."""
+    async def _renew_layout(self) -> None:
+        """Read the layout of the partitions again. Raises the errors of `read_layout`."""
+        layout = await read_layout(self._transport, self._keys)
+        self._layout_read_at = time.monotonic()
+        if layout is not None:
+            await self._use_layout(layout)
+
+    def _with_layout(self, layout: Layout) -> PartitionedQueue:
+        return PartitionedQueue(self, layout)
+
+    async def _use_layout(self, layout: Layout) -> None:
+        """Use another layout from now on, unless it is older than the known one."""
+        known = self._partitions
+        if known is not None and known.layout.number >= layout.number:
+            return
+        self._partitions, self._link, self._adder, self._durable_adder = (
+            PartitionedQueue(self, layout),
+            None,
+            None,
+            None,
+        )
+        connection = await self._transport.connected()
+        if connection.transport is not None:
+            for queue in self._parts:
+                await queue._begin_here(connection, connection.transport)
+
+    @property
+    def _layout_is_old(self) -> bool:
+        """True if the layout was not read for `LAYOUT_S`: another client may have changed it."""
+        at = self._layout_read_at
+        return at is not None and time.monotonic() - at >= LAYOUT_S and not self._closed
+
+    async def _check_layout(self) -> None:
+        """Read the layout again if it is old."""
+        if not self._layout_is_old:
+            return
+        with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
+            await self._renew_layout()
+
+    def _gate(self) -> AbstractAsyncContextManager[object]:
+        """Return the lock of the running event loop that keeps the order of adds which are routed again."""
+        loop = self._current_loop()
+        if loop is None:
+            return contextlib.nullcontext()
+        gate = self._gates.get(loop)
+        if gate is None:
+            gate = self._gates[loop] = asyncio.Lock()
+        return gate
+
+    def _partition_queue(
+        self, name: str, partition: Partition, layout: int, known: bool = False
+    ) -> Queue[DataT, ResultT]:
+        """Return a partition of this queue, as a queue that uses this one's connection.
+
+        Args:
+            name: Name of the partition.
+            partition: Its number.
+            layout: Number of the layout.
+            known: True to take only jobs whose keys have jobs there.
+        """
         options = self.options
         queue = type(self)(
             name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
@@ -265,6 +339,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         )  # fmt: skip
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit
+        queue._layout_number, queue._takes_known = layout, known
+        queue._add_call = add_to_layout(layout, known)
         queue._link = queue._link_over(self._transport)
         return queue
 
@@ -330,7 +406,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
         def make(transport: Transport) -> DurableAdds:
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
-            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), add_marked), confirmer)
+            marked = add_marked(self._layout_number, self._takes_known)
+            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), marked), confirmer)
 
         adder = connection.part((self, durability), make)
         self._durable_adder = durability, connection, adder
@@ -404,29 +481,39 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         if link is None or self._closed:
             link = await self._plain_link()
             if link is None:
-                assert self._partitions is not None
-                queue = self._partitions.queue_of(self._options(cast("Mapping[str, Any]", options)))
-                return await queue.add(name, data, durable=durable, **options)
+                given = cast("Mapping[str, Any]", options)
+                return await partitioned_adds.add_one(self, self._options(given), name, data, durable, given)
         job_options = self._options(cast("Mapping[str, Any]", options)) if options else self._defaults
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
         adder = self._adder
-        if self._middleware:
-            job = NewJob(self._shown_name, name, data, job_options)
-
-            async def add_one() -> Job[Any, Any]:
-                return await self._add_specially(link, name, job.data, job.with_headers(job_options), durability)
-
-            return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
-        if (
-            adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
-            or job_options.depends_on is not None or adder.loop is not self._current_loop()
-        ):  # fmt: skip
-            return await self._add_specially(link, name, data, job_options, durability)
-        row = encode_row(link, name, data, job_options)
-        now, result = await adder.add(row)
+        try:
+            if (
+                adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
+                or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
+            ):  # fmt: skip
+                return await self._add_through_middleware(link, name, data, job_options, durability)
+            row = encode_row(link, name, data, job_options)
+            now, result = await adder.add(row)
+        except LayoutChangedError:
+            if self._partition is not None:
+                raise
+            given = cast("Mapping[str, Any]", options)
+            return await partitioned_adds.add_after_change(self, job_options, name, data, durable, given)
         return added_job(link, name, data, job_options, now, result)
+
+    async def _add_through_middleware(
+        self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
+    ) -> Job[Any, Any]:
+        if not self._middleware:
+            return await self._add_specially(link, name, data, options, durability)
+        job = NewJob(self._shown_name, name, data, options)
+
+        async def add_one() -> Job[Any, Any]:
+            return await self._add_specially(link, name, job.data, job.with_headers(options), durability)
+
+        return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
 
     async def _add_specially(
         self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
@@ -496,13 +583,19 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self, link: QueueLink | None, jobs: Iterable[Any], durability: Durability | None
     ) -> list[Job[Any, Any]]:
         if link is None:
-            assert self._partitions is not None
-            return await self._partitions.add_all(jobs, durability)
-        if durability is not None:
-            added = await self._add_bulk_durably(link, jobs, durability)
-        else:
-            bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
-            added = await self._run_bulk(bulk)
+            return await partitioned_adds.add_all(self, jobs, durability)
+        if self._partition is None:
+            jobs = list(check_iterable("jobs", jobs, "jobs"))  # they may have to be added again
+        try:
+            if durability is not None:
+                added = await self._add_bulk_durably(link, jobs, durability)
+            else:
+                bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
+                added = await self._run_bulk(bulk)
+        except BulkAddError as error:
+            if self._partition is not None or not any(isinstance(each, LayoutChangedError) for each in error.results):
+                raise
+            return await partitioned_adds.add_rest(self, jobs, durability, error)
         if not link.is_listed and added:
             await queue_list.register(link)
         return added
@@ -513,7 +606,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         return await bulk.run()
 
     async def _add_bulk_durably(self, link: QueueLink, jobs: Iterable[Any], durability: Durability) -> list[Any]:
-        chunks = MarkedChunks()
+        chunks = MarkedChunks(self._layout_number, self._takes_known)
         confirmer = (await self._durable_adds(durability)).confirmer
         renew = partial(chunks.renew, confirmer)
         bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, chunks.add_call, renew)
@@ -797,6 +890,11 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     set_group_limits = limits.set_group_limits
     rate_limit_group = limits.rate_limit_group
     get_group = limits.get_group
+
+    # -- partitions ---------------------------------------------------------------------------------------
+
+    get_partitions = partitioned_changes.get_partitions
+    set_partitions = partitioned_changes.set_partitions
 
     # -- remote control -----------------------------------------------------------------------------------
 

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from glidemq_py._api import partitioned_adds as adds
 from glidemq_py._api import partitioned_dead_letters as dead_letters
 from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
 from glidemq_py._api import partitioned_limits as limits
 from glidemq_py._api import partitioned_schedulers as schedulers
-from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
 from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._core.checks import check_int, check_iterable
-from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._features import queue_list
-from glidemq_py._features.durability.options import Durability
-from glidemq_py._features.partitions.layout import Partition, partition_of_key
-from glidemq_py._features.partitions.routing import candidates, routing_key
+from glidemq_py._features.partitions.changing import keys_in_use
+from glidemq_py._features.partitions.layout import Layout, Partition, partition_of_key
+from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between, listable
 from glidemq_py.errors import (
-    BulkAddError,
-    GlideMQError,
-    GlideMQValidationError,
     JobNotFoundError,
     JobStateError,
     PartitionedQueueError,
@@ -73,9 +67,10 @@ _COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
 """Methods whose first argument is the maximum number of jobs, 0 = all, and which return a number of jobs."""
 _IN_TURN: Final = ("iter_dead_letter_jobs", "iter_failures", "iter_fair_keys", "iter_jobs", "iter_search_jobs")
 """Methods that iterate over something of all partitions, one after the other."""
+_KEYS_PER_CALL: Final = 500
+_MOVED_KEPT: Final = 100_000
 ADDS_PER_TURN: Final = 128
 """Concurrent adds without a key that go to the same partition in a row."""
-_POSITION: Final = re.compile(r"jobs\[(\d+)\]")
 
 
 class PartitionedQueue:
@@ -83,21 +78,28 @@ class PartitionedQueue:
 
     Args:
         home: The queue of the user.
-        names: Names of the partitions.
+        layout: Its partitions.
     """
 
-    def __init__(self, home: Queue[Any, Any], names: Sequence[str]) -> None:
+    def __init__(self, home: Queue[Any, Any], layout: Layout) -> None:
         self.home = home
+        self.layout = layout
         self.queues: tuple[Queue[Any, Any], ...] = tuple(
-            home._partition_queue(name, Partition(number, home.name)) for number, name in enumerate(names)
+            home._partition_queue(name, Partition(number, home.name), layout.number)
+            for number, name in enumerate(layout.served)
         )
+        """All that may have jobs; the first ``layout.partitions`` get new ones."""
         self._turn = self._adds = 0
+        self._former: dict[int, Queue[Any, Any]] = {}
+        """Former partitions, as queues that take only jobs whose keys have jobs there."""
+        self._moved: set[tuple[int, str]] = set()
+        """Keys that have no jobs in a former partition any more."""
 
     # -- choosing partitions --------------------------------------------------------------------------------
 
     def next_partition(self) -> int:
         """Return the partition of the next job, or jobs, without a routing key."""
-        self._turn = (self._turn + 1) % len(self.queues)
+        self._turn = (self._turn + 1) % self.layout.partitions
         return self._turn
 
     def partition_of(self, key: str | None) -> int:
@@ -106,7 +108,7 @@ class PartitionedQueue:
         Concurrent adds without a key go to one partition for as long as it can send them together.
         """
         if key is not None:
-            return partition_of_key(key, len(self.queues))
+            return partition_of_key(key, self.layout.partitions)
         adder: Any = self.queues[self._turn]._adder
         if getattr(adder, "is_busy", False) and self._adds < ADDS_PER_TURN:
             self._adds += 1
@@ -116,7 +118,7 @@ class PartitionedQueue:
 
     async def _locate(self, job_id: object) -> tuple[Queue[Any, Any], str]:
         """Return the partition of a job and the job's id in it. Jobs of other clients may need a read."""
-        found = candidates(parse_job_id(job_id), len(self.queues))
+        found = candidates(parse_job_id(job_id), self.layout)
         for number, own in found[:-1]:
             link = await self.queues[number]._connected()
             if await link.transport.command("EXISTS", link.keys.job(own)):
@@ -128,11 +130,48 @@ class PartitionedQueue:
                 number, own = found[0]  # the place of a job that does not exist
         return self.queues[number], own
 
+    async def has_moved_on(self, number: int, key: str, row: list[object]) -> bool:
+        """Return True if a key has no jobs in a former partition any more. ``row``: see `moving_row`."""
+        return not (await self.still_there(number, [(key, row)]))[0]
+
+    async def still_there(self, number: int, keys: Sequence[tuple[str, list[object]]]) -> list[bool]:
+        """Return for each key whether it has jobs in a former partition. Raises `LayoutChangedError`."""
+        found = [self.may_have(number, key) for key, _ in keys]
+        unknown = [at for at, known in enumerate(found) if known]
+        link = await self.queues[number]._connected()
+        for start in range(0, len(unknown), _KEYS_PER_CALL):
+            page = unknown[start : start + _KEYS_PER_CALL]
+            call = keys_in_use(link.keys.meta, self.layout.number, [keys[at][1] for at in page])
+            for at, in_use in zip(page, await link.transport.call(call), strict=True):
+                found[at] = bool(in_use)
+                key, (_, job_id, *_) = keys[at]
+                if not in_use and job_id is False:
+                    self.note_moved(number, key)
+        return found
+
+    def may_have(self, number: int, key: str) -> bool:
+        """Return False if a key is known to have no jobs in a former partition any more."""
+        return (number, key) not in self._moved
+
+    def note_moved(self, number: int, key: str) -> None:
+        """Remember that a key has no jobs in a former partition any more; custom ids are not remembered."""
+        if len(self._moved) < _MOVED_KEPT:
+            self._moved.add((number, key))
+
+    def former(self, number: int) -> Queue[Any, Any]:
+        """Return a former partition as a queue that takes only jobs whose keys have jobs there."""
+        queue = self._former.get(number)
+        if queue is None:
+            part, name = Partition(number, self.home.name), self.layout.names[number]
+            queue = self._former[number] = self.home._partition_queue(name, part, self.layout.number, known=True)
+        return queue
+
     async def each(self, method: str, *args: Any, **options: Any) -> list[Any]:
         """Call a method of every partition; return the results in the order of the partitions."""
-        return await self._together(getattr(queue, method)(*args, **options) for queue in self.queues)
+        return await self.together(getattr(queue, method)(*args, **options) for queue in self.queues)
 
-    async def _together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+    async def together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        """Await several calls, at the same time if the queue is not a blocking one."""
         if self.home._runtime is ASYNC_RUNTIME:
             return list(await asyncio.gather(*calls))
         return [await call for call in calls]
@@ -143,7 +182,7 @@ class PartitionedQueue:
             return await self._by_id(method, *_first(args, options))
         if method in _BY_KEY:
             key, _, _ = _first(args, options)
-            return await getattr(self.queues[self.partition_of(str(key))], method)(*args, **options)
+            return await self._by_key(method, str(key), args, options)
         if method in _SETTINGS:
             for queue in reversed(self.queues):
                 await getattr(queue, method)(*args, **options)
@@ -183,6 +222,22 @@ class PartitionedQueue:
             return record
         return replace(record, job_id=Partition(number, self.home.name).id_of(record.job_id))
 
+    async def _by_key(self, method: str, key: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Read the key where its jobs are; change it in all partitions that may have jobs of it."""
+        *former, home = self.layout.homes(key)
+        if method == "get_group":
+            for number in former:
+                if await self.has_moved_on(number, key, [key, False, True, False]):
+                    continue
+                return await self.queues[number].get_group(key)
+            former = []
+        found: Any = await getattr(self.queues[home], method)(*args, **options)
+        for number in former:
+            if method.startswith("get_") and found is not None:
+                break
+            found = await getattr(self.queues[number], method)(*args, **options) or found
+        return found
+
     async def _by_id(self, method: str, job_id: object, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         queue, own = await self._locate(job_id)
         try:
@@ -205,88 +260,10 @@ class PartitionedQueue:
                 break
         return done
 
-    # -- adding ---------------------------------------------------------------------------------------------
-
-    def queue_of(self, options: JobOptions) -> Queue[Any, Any]:
-        """Return the partition of a new job. Raises the errors of `routing_key`."""
-        return self.queues[self.partition_of(routing_key(options))]
-
-    async def add_all(self, jobs: Iterable[Any], durability: Durability | None) -> list[Job[Any, Any]]:
-        """Add the jobs of a bulk: one bulk per partition.
-
-        Raises:
-            GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
-            BulkAddError: If some jobs were not added, or may not have been.
-        """
-        given = list(check_iterable("jobs", jobs, "jobs"))
-        positions = self._divide(given)
-        parts: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
-        for number, mine in positions.items():
-            parts.append((mine, await self._bulk(number, [given[i] for i in mine], mine, durability)))
-        results: list[Any] = [None] * len(given)
-        failed: GlideMQError | None = None
-        for (mine, _), added in zip(parts, await self._together(_settled(call) for _, call in parts), strict=True):
-            if isinstance(added, BulkAddError):
-                failed, found = added, added.results
-            elif isinstance(added, GlideMQError):
-                failed, found = added, [added] * len(mine)
-            else:
-                found = cast("Sequence[object]", added)
-            for i, result in zip(mine, found, strict=True):
-                results[i] = result
-        if failed is not None:
-            raise BulkAddError(results) from (failed.__cause__ if isinstance(failed, BulkAddError) else failed)
-        return results
-
-    def _divide(self, jobs: Sequence[Any]) -> dict[int, list[int]]:
-        """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk."""
-        defaults = self.home._defaults
-        default_key = routing_key(defaults)
-        divided: dict[int, list[int]] = {}
-        turn = left = 0
-        for i, job in enumerate(jobs):
-            key = default_key
-            if pair_of(job) is None:
-                try:
-                    key = routing_key(spec_of(job, i, defaults)[2])
-                except GlideMQValidationError as error:
-                    raise _at(error, i) from None
-            if key is not None:
-                number = partition_of_key(key, len(self.queues))
-            else:
-                if not left:
-                    turn, left = self.next_partition(), CHUNK_ROWS
-                number, left = turn, left - 1
-            divided.setdefault(number, []).append(i)
-        return divided
-
-    async def _bulk(
-        self, number: int, jobs: list[Any], positions: list[int], durability: Durability | None
-    ) -> Awaitable[list[Job[Any, Any]]]:
-        """Check the jobs of one partition and return the call that adds them."""
-        queue = self.queues[number]
-        link = await queue._connected()
-        try:
-            bulk = BulkAdd(link, jobs, queue._defaults, not queue.options.events, queue._add_call)
-        except GlideMQValidationError as error:
-            found = _POSITION.match(error.option)
-            raise error if found is None else _at(error, positions[int(found[1])]) from None
-        if durability is not None:
-            return queue._add_all(link, jobs, durability)
-        return self._run_bulk(queue, bulk)
-
-    @staticmethod
-    async def _run_bulk(queue: Queue[Any, Any], bulk: BulkAdd) -> list[Job[Any, Any]]:
-        link = await queue._connected()
-        added = await queue._run_bulk(bulk)
-        if not link.is_listed and added:
-            await queue_list.register(link)
-        return added
-
     async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
         """See `Queue.add_and_wait`."""
-        queue = self.queue_of(self.home._options(options))
-        return await queue.add_and_wait(name, data, wait_timeout=wait_timeout, **options)
+        chosen = self.home._options(options)
+        return await adds.add_one_and_wait(self.home, chosen, name, data, wait_timeout, options)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -447,19 +424,3 @@ def _first(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, tupl
         return args[0], args[1:], dict(options)
     name = next(name for name in _NAMES if name in options)
     return options[name], (), {other: value for other, value in options.items() if other != name}
-
-
-async def _settled(call: Awaitable[T]) -> T | GlideMQError:
-    try:
-        return await call
-    except GlideMQError as error:
-        return error
-
-
-def _at(error: GlideMQValidationError, position: int) -> GlideMQValidationError:
-    """Let the error name the position of the job in the whole bulk."""
-    where = f"jobs[{position}]"
-    replaced = _POSITION.sub(where, error.option, count=1)
-    error.option = replaced if replaced.startswith(where) else f"{where}.{error.option}"
-    error.args = (error.option, *error.args[1:])
-    return error

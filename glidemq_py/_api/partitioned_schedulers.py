@@ -10,7 +10,7 @@ from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._features.partitions.layout import Partition, partition_of_key
+from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.queue_api import NAME_LENGTH
 from glidemq_py.errors import UnsupportedOptionError
@@ -31,7 +31,7 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
     Raises:
         UnsupportedOptionError: If an option of the jobs would choose a partition.
     """
-    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
+    home, *_ = places = _places(self, name)
     given: Any = template
     if isinstance(template, Mapping):
         given = cast("Mapping[str, Any]", template).get("options")
@@ -44,6 +44,10 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
                 f"template.{option}", getattr(chosen, option),
                 "is not supported by the schedulers of partitioned queues: their name chooses the partition",
             )  # fmt: skip
+    number = home
+    for place in places[1:]:  # where another client has created it, or it was before the number of partitions changed
+        if await self.queues[place].get_job_scheduler(name) is not None:
+            number = place
     made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
     return _shown(self, number, made)
 
@@ -64,21 +68,20 @@ async def resume_job_scheduler(self: Partitions, name: str, *, catch_up: bool | 
 
 
 async def _found(self: Partitions, method: str, name: str, **options: Any) -> JobScheduler | None:
-    """Call a method of the partition that has the scheduler: that of its name, or partition 0 for other clients."""
-    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
-    found = await getattr(self.queues[number], method)(name, **options)
-    if found is None and number:
-        number, found = 0, await getattr(self.queues[0], method)(name, **options)
-    return None if found is None else _shown(self, number, found)
+    """Call a method of the partition that has the scheduler."""
+    for number in _places(self, name):
+        found = await getattr(self.queues[number], method)(name, **options)
+        if found is not None:
+            return _shown(self, number, found)
+    return None
 
 
 async def remove_job_scheduler(self: Partitions, name: str) -> bool:
     """See `Queue.remove_job_scheduler`."""
-    number = partition_of_key(check_text("name", name, maximum=NAME_LENGTH), len(self.queues))
-    removed: bool = await self.queues[number].remove_job_scheduler(name)
-    if number and not removed:
-        removed = await self.queues[0].remove_job_scheduler(name)
-    return removed
+    for number in _places(self, name):
+        if await self.queues[number].remove_job_scheduler(name):
+            return True
+    return False
 
 
 async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
@@ -86,6 +89,12 @@ async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
     pages: list[list[JobScheduler]] = await self.each("get_job_schedulers")
     found = [_shown(self, number, each) for number, page in enumerate(pages) for each in page]
     return sorted(found, key=lambda scheduler: scheduler.name)
+
+
+def _places(self: Partitions, name: str) -> list[int]:
+    """Return the partitions that may have the scheduler: that of its name, former ones, and that of other clients."""
+    homes = self.layout.homes(check_text("name", name, maximum=NAME_LENGTH))
+    return list(dict.fromkeys([*reversed(homes), 0]))
 
 
 def _shown(self: Partitions, number: int, scheduler: JobScheduler) -> JobScheduler:

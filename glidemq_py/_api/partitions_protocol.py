@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from glidemq_py._features.partitions.layout import Layout
+
 __all__ = ["Partitions"]
 
 
@@ -14,6 +16,11 @@ class Partitions(Protocol):
     @property
     def queues(self) -> Sequence[Any]:
         """The partitions."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """The layout."""
         ...
 
     @property

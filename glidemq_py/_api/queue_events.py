@@ -25,7 +25,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import (
     ClosedError,
     EventLoopError,
@@ -147,8 +147,9 @@ class QueueEvents(AsyncOnly):
     async def _connect(self) -> EventReader | PartitionEvents:
         opened = await self._open()
         self._connections.append(opened)
-        names = await read_partitions(opened, self._keys)
-        if names is not None:
+        layout = await read_layout(opened, self._keys)
+        if layout is not None:
+            names = layout.served
             self._check_partitioned(names)
             return await self._partition_events(opened, names)
         # A shared client is used for other commands too, which a blocking read must not delay.

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -101,6 +102,7 @@ _OUT_OF_MEMORY = _permanent(
 _DENIED = _permanent("denied", PermissionDeniedError, "permission denied")
 _OTHER = _permanent("other", GlideMQError)
 _FEATURE = _permanent("feature", UnsupportedFeatureError)
+_LAYOUT = _permanent("layout", LayoutChangedError, "the partitions of the queue have changed; nothing was added")
 CLOSED = _permanent("closed", ClosedError, "the connection is closed")
 TIMEOUT = Failure("timeout", CallOutcome.AMBIGUOUS, False, AmbiguousResultError, "no reply within the request timeout")
 LOST = Failure(
@@ -156,6 +158,7 @@ _DENIED_TO = re.compile(r"User (?:(?P<user>.*) )?has no permissions to (?:run|ac
 _NO_FUNCTION = ("Function not found", "Function not loaded")
 _NO_MEMORY = ("OOM command not allowed", "used memory > 'maxmemory'")
 _UNKNOWN_FEATURE: Final = "unknown feature "
+_OTHER_LAYOUT: Final = "layout "
 _FEATURE_OF_QUEUE = re.compile(
     _UNKNOWN_FEATURE + r"(?P<name>.*?)(?::(?P<version>[^:]*))? of queue (?P<base>.*)", re.DOTALL
 )
@@ -167,6 +170,8 @@ def classify_reply(text: str) -> Failure:
     bare = _WRAPPED.sub("", text)
     if bare.startswith(_UNKNOWN_FEATURE):
         return _FEATURE
+    if bare.startswith(_OTHER_LAYOUT):
+        return _LAYOUT
     if any(phrase in bare for phrase in _NO_FUNCTION):
         return FUNCTION_MISSING
     if any(phrase in bare for phrase in _NO_MEMORY):

@@ -12,6 +12,7 @@ __all__ = [
     "add_dependency",
     "add_once",
     "add_remote_children",
+    "advance_layout",
     "backup_jobs",
     "backup_keys",
     "batch_change",
@@ -54,12 +55,14 @@ __all__ = [
     "control_replies",
     "control_reply",
     "control_workers",
+    "copy_settings",
     "count_delayed",
     "count_parked",
     "count_ranks",
     "create_budget",
     "create_partitions",
     "dead_letter_queue",
+    "dedup_keys",
     "delete_side_keys",
     "depend",
     "discard",
@@ -79,6 +82,7 @@ __all__ = [
     "group_info",
     "heartbeat",
     "invalidate",
+    "keys_in_use",
     "leave",
     "limit_group",
     "limit_queue",
@@ -93,6 +97,7 @@ __all__ = [
     "promote",
     "promote_jobs",
     "rate_limit_group",
+    "read_settings",
     "reattach",
     "records",
     "recover_stalled",
@@ -132,6 +137,7 @@ __all__ = [
     "set_event_retention",
     "set_failure_setting",
     "set_fair_limits",
+    "set_layout",
     "set_metrics_by_name",
     "set_result_retention",
     "set_stalled_policy",
@@ -158,9 +164,9 @@ __all__ = [
 ]
 
 
-def add(*, rows: object, quiet: object, mark: str | bytes) -> tuple[bytes, str | bytes]:
+def add(*, rows: object, quiet: object, layout: object, known: object, mark: str | bytes) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``add``."""
-    return (pack((rows, quiet)), mark)
+    return (pack((rows, quiet, layout, known)), mark)
 
 
 def add_once(
@@ -561,6 +567,36 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
 def create_partitions(*, layout: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
     return (pack((layout,)),)
+
+
+def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]:
+    """Return the arguments of ``set_layout``."""
+    return (pack((before, layout, epoch)),)
+
+
+def advance_layout(*, epoch: object) -> tuple[bytes]:
+    """Return the arguments of ``advance_layout``."""
+    return (pack((epoch,)),)
+
+
+def keys_in_use(*, epoch: object, rows: object) -> tuple[bytes]:
+    """Return the arguments of ``keys_in_use``."""
+    return (pack((epoch, rows)),)
+
+
+def read_settings(*, cursor: object) -> tuple[bytes]:
+    """Return the arguments of ``read_settings``."""
+    return (pack((cursor,)),)
+
+
+def dedup_keys(*, start: object, count: object) -> tuple[bytes]:
+    """Return the arguments of ``dedup_keys``."""
+    return (pack((start, count)),)
+
+
+def copy_settings(*, settings: object, limits: object, groups: object) -> tuple[bytes]:
+    """Return the arguments of ``copy_settings``."""
+    return (pack((settings, limits, groups)),)
 
 
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:

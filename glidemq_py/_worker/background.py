@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,12 +45,13 @@ class Background:
         outcomes: Builds the rows that report results.
         expects_outbox: True if the queue has a dead letter queue.
         control: Runs commands for the worker.
+        layout: Called with the number of the layout of the queue's partitions.
     """
 
     def __init__(
         self, *, link: QueueLink, source: QueueSource, consumer: str, options: WorkerOptions, listeners: Listeners,
         fetching: FetchLoop, runner: AttemptRunner, outcomes: Outcomes, expects_outbox: bool,
-        control: CommandRunner | None = None,
+        control: CommandRunner | None = None, layout: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
         self._link = link
         self._listeners = listeners
@@ -59,7 +61,7 @@ class Background:
             stalled_policy=options.stalled_policy, running=runner.running, lost=runner.lost,
             unresponsive_seconds=lambda: fetching.unresponsive_seconds, unsupported=fetching.refuse,
             commands=None if control is None else partial(control.run, link),
-            about=None if control is None else control.about,
+            about=None if control is None else control.about, layout=layout,
         )  # fmt: skip
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)

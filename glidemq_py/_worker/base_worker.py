@@ -88,7 +88,7 @@ class BaseWorker(AsyncOnly):
         self._queue: Queue[Any, Any] | None = None
         self._control = CommandRunner(self)
         self._concurrency: int | None = None
-        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
+        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue, self._renamed)
 
     _job_type: type[Any] = Job
     """Class of the jobs that handlers are called with."""
@@ -389,6 +389,9 @@ class BaseWorker(AsyncOnly):
             GlideMQError: If called by one of the worker's own handlers, which it would have to wait for.
         """
         await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
+
+    def _renamed(self, consumer: str) -> None:
+        self.consumer = consumer
 
     async def _close_queue(self) -> None:
         if self._queue is not None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from glidemq_py._client.connect import Connection, is_glide_transport
@@ -17,8 +18,8 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._features.partitions.layout import Partition
-from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py._features.partitions.layout import Layout, Partition
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
@@ -101,6 +102,16 @@ class WorkerComponents:
     """True if the queues have weights; False for strict order."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it ``keys`` are."""
+    context: Any = None
+    """Value that the lifespan has yielded, if the worker was opened before its queue was partitioned."""
+    layout_seen: Callable[[str, int], None] | None = None
+    """Called with the name of a queue and the number of the layout of its partitions."""
+
+    def layout_of(self, keys: QueueKeys) -> Callable[[int], None] | None:
+        """Return the function to call with the number of a queue's layout; None for partitions but the first."""
+        if self.layout_seen is None or (self.partition is not None and self.partition.number):
+            return None
+        return partial(self.layout_seen, keys.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +126,8 @@ class Parts:
     background: Background | None
     patience: float
     """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
+    context: Any = None
+    """Value that the lifespan has yielded."""
 
     def interrupt(self) -> None:
         """Let jobs that can continue later end at their next step."""
@@ -236,12 +249,12 @@ class FoundPartitionsError(GlideMQError):
     """The queue of a worker is partitioned: it must be opened with `open_lanes`.
 
     Attributes:
-        names: names of the partitions.
+        layout: its partitions.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__(names)
-        self.names = names
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self.layout = layout
 
 
 async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
@@ -257,9 +270,9 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
 
     async def prepare(transport: Transport) -> tuple[QueueLink, bool]:
         if opening.source is None:
-            names = await read_partitions(transport, keys)
-            if names is not None:
-                raise FoundPartitionsError(names)
+            layout = await read_layout(transport, keys)
+            if layout is not None:
+                raise FoundPartitionsError(layout)
         link = link_over(transport, opening)
         await source.open(link)
         return link, await source.declare_dead_letters(link, queue_options)
@@ -284,6 +297,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     background = Background(
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, fetching=fetching,
         runner=runner, outcomes=outcomes, expects_outbox=has_dead_letters, control=opening.control,
+        layout=opening.layout_of(keys),
     )  # fmt: skip
     stack.push_async_callback(background.close)
     wake = WakeReader(link, fetching, source)
@@ -292,7 +306,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         wake.start()
     return Parts(
         link=link, source=source, fetching=fetching, runner=runner, wake=wake, background=background,
-        patience=(request_timeout_ms(transport) + options.lock_duration) / 1000,
+        patience=(request_timeout_ms(transport) + options.lock_duration) / 1000, context=context,
     )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ class Heartbeat:
         unresponsive_seconds: Returns `Worker.unresponsive_seconds`; written into the registration.
         commands: Called on the loop with commands for the worker.
         about: Returns the state of the worker, for the registration.
+        layout: Called on the loop with the number of the layout of the queue's partitions.
         unsupported: Called on the loop, once, if the queue uses a feature that this version does not have.
     """
 
@@ -100,6 +101,7 @@ class Heartbeat:
         unsupported: Callable[[UnsupportedFeatureError], None],
         commands: Callable[[Sequence[str]], None] | None = None,
         about: Callable[[], Mapping[str, object]] | None = None,
+        layout: Callable[[int], None] | None = None,
     ) -> None:
         self._connect = connect
         self._source = source
@@ -112,6 +114,7 @@ class Heartbeat:
         self._unsupported = unsupported
         self._commands = commands
         self._about = about
+        self._layout = layout
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: Transport | None = None
@@ -188,6 +191,8 @@ class Heartbeat:
             jobs = [(r.job._stored_id, r.attempt.entry, *r.attempt.token) for r in part]
             reply = await self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
+            if reply.layout and self._layout is not None:
+                self._call_in_loop(self._layout, reply.layout)
             if reply.commands and self._commands is not None:
                 self._call_in_loop(self._commands, reply.commands)
             for run, status in zip(part, reply.statuses, strict=True):

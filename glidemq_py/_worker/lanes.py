@@ -22,7 +22,8 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
-from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py._features.partitions.layout import Layout
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
@@ -58,6 +59,8 @@ REGISTERED_S: Final = 600.0
 """Time between registrations of the worker with a queue that has no work."""
 _OPENED_AT_ONCE: Final = 20
 _SHOWN: Final = 5
+_FORMER_POLL_S: Final = 0.02
+"""Time between two counts of the jobs that were fetched before the queue was partitioned."""
 _SHORT_S: Final = 0.25
 """Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
 
@@ -81,6 +84,7 @@ class Lane:
     ) -> None:  # fmt: skip
         options = opening.options
         self._opening = opening
+        self._shared = transport, pool, channels, context
         self.link: QueueLink = link_over(transport, opening)
         self.source = QueueSource(opening.keys, opening.consumer, options)
         number = channels.next_number()
@@ -112,6 +116,11 @@ class Lane:
         """Name of the queue; of a partition, that of the whole queue."""
         partition = self.link.partition
         return self.link.keys.name if partition is None else partition.queue_name
+
+    def beside(self, opening: WorkerComponents, served: ServedQueue, position: int) -> Lane:
+        """Return a lane of another queue of the same worker."""
+        transport, pool, channels, context = self._shared
+        return _lane_of(opening, served, transport, pool, position, channels, context)
 
     async def open(self) -> None:
         """Prepare the server. Raises GlideMQError."""
@@ -163,6 +172,7 @@ class Lane:
             link=self.link, source=self.source, consumer=opening.consumer, options=opening.options,
             listeners=opening.listeners, fetching=self.fetching, runner=self.runner, outcomes=self._outcomes,
             expects_outbox=self._expects_outbox, control=opening.control,
+            layout=opening.layout_of(self.link.keys),
         )  # fmt: skip
         self.fetching.started = None
         background.outbox.wake()
@@ -208,6 +218,9 @@ class Lane:
         call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
         try:
             reply = await self.link.transport.call(call)
+            seen = self._opening.layout_of(self.link.keys)
+            if reply.layout and seen is not None:
+                seen(reply.layout)
             if reply.commands and self._opening.control is not None:
                 self._opening.control.run(self.link, reply.commands)
         except UnsupportedFeatureError as error:
@@ -237,16 +250,30 @@ class Lane:
         self.runner.close()
 
 
+def _lane_of(
+    opening: WorkerComponents, served: ServedQueue, transport: Transport, pool: SlotPool, position: int,
+    channels: WakeChannels, context: Any,
+) -> Lane:  # fmt: skip
+    of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
+    return Lane(
+        opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight, channels=channels,
+        context=context,
+    )  # fmt: skip
+
+
 class _Running:
     """The running jobs of all lanes, as those of one runner."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
+        self.former: Parts | None = None
+        """What the worker was before its queue was partitioned, while its jobs are running."""
 
     @property
     def running(self) -> list[Run]:
         """Every job whose handler has not ended."""
-        return [run for lane in self._lanes for run in lane.runner.running]
+        found = [run for lane in self._lanes for run in lane.runner.running]
+        return found if self.former is None else [*self.former.runner.running, *found]
 
     def resize(self, concurrency: int) -> None:
         """See `Runner.resize`."""
@@ -259,6 +286,8 @@ class _Running:
         if queue is None and len(names) > 1:
             shown = ", ".join(map(repr, sorted(names)[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
             raise GlideMQValidationError("queue", None, f"job {job_id!r} runs in the queues {shown}; name one of them")
+        if self.former is not None and self.former.runner.cancel(job_id):
+            return True
         lanes = [lane for lane in self._lanes if lane.queue_name in names and queue in (None, lane.queue_name)]
         return any(lane.runner.cancel(job_id) for lane in lanes)
 
@@ -269,6 +298,10 @@ class _Fetching:
     def __init__(self, lanes: Sequence[Lane], pool: SlotPool) -> None:
         self._lanes = lanes
         self._pool = pool
+        self._slots = pool.slots
+        self.former_slots = 0
+        """Slots that jobs have which were fetched before the queue was partitioned."""
+        self.former_ended = 0
 
     @property
     def on_unsupported(self) -> Callable[[UnsupportedFeatureError], None] | None:
@@ -294,7 +327,8 @@ class _Fetching:
 
     def resize(self, slots: int) -> None:
         """See `FetchLoop.resize`."""
-        self._pool.resize(slots)
+        self._slots = slots
+        self._pool.resize(max(0, slots - self.former_slots))
         for lane in self._lanes:
             lane.fetching.engine.limit_calls(slots)
         self._pool.pump()
@@ -312,22 +346,92 @@ class _Fetching:
     @property
     def jobs_ended(self) -> int:
         """The sum of all lanes."""
-        return sum(lane.fetching.jobs_ended for lane in self._lanes)
+        return self.former_ended + sum(lane.fetching.jobs_ended for lane in self._lanes)
+
+    def reserve(self, slots: int) -> None:
+        """Leave so many slots to jobs that were fetched before the queue was partitioned."""
+        if slots != self.former_slots:
+            self.former_slots = slots
+            self._pool.resize(max(0, self._slots - slots))
+            self._pool.pump()
 
 
 class Lanes:
     """The components of a running worker that serves several queues; it takes the place of `Parts`.
 
     Args:
+        opening: The worker; ``several`` without partitions.
         lanes: The queues.
         pool: The slots.
+        layouts: Names of the partitions of each queue that has any.
     """
 
-    def __init__(self, lanes: Sequence[Lane], pool: SlotPool) -> None:
+    def __init__(
+        self, opening: WorkerComponents, lanes: list[Lane], pool: SlotPool, layouts: dict[str, Sequence[str]]
+    ) -> None:
+        self._opening = opening
+        self._pool = pool
+        self._layouts = layouts
         self.lanes = lanes
         self.fetching = _Fetching(lanes, pool)
         self.runner = _Running(lanes)
         self._registering: asyncio.Task[None] | None = None
+        self._taking_over: asyncio.Task[None] | None = None
+
+    # -- partitions that are added later --------------------------------------------------------------------
+
+    async def serve_layout(self, name: str, layout: Layout, *, accepting: bool) -> int:
+        """Serve the partitions of a layout too. Raises the errors of `with_partitions`, and GlideMQError.
+
+        Returns:
+            How many partitions were not served before.
+        """
+        present = {lane.link.keys.name: lane for lane in self.lanes}
+        names = [*layout.served, *(each for each in self._layouts.get(name, ()) if each not in layout.served)]
+        layouts = {**self._layouts, name: names}
+        opening = with_partitions(self._opening, layouts)
+        first = self.lanes[0]
+        new: list[Lane] = []
+        for served in opening.several:
+            lane = present.get(served.keys.name)
+            if lane is not None:
+                lane.fetching.engine.weight = served.weight
+            else:
+                new.append(first.beside(opening, served, len(self.lanes) + len(new)))
+        try:
+            await asyncio.gather(*(lane.open() for lane in new))
+        except BaseException:
+            await asyncio.gather(*(lane.abandon() for lane in new), return_exceptions=True)
+            raise
+        self._pool.share_by_weight(turn_of(opening.several))
+        for lane in new:
+            lane.fetching.on_unsupported = self.fetching.on_unsupported
+            self.lanes.append(lane)
+            if accepting:
+                lane.fetching.engine.accepting = True
+                lane.fetching.engine.wake()
+        self._layouts = layouts
+        self._pool.pump()
+        return len(new)
+
+    def take_over(self, former: Parts) -> None:
+        """Let the jobs of a worker that was opened before its queue was partitioned end; they keep their slots."""
+        self.runner.former = former
+        former.fetching.pause()
+        self.fetching.reserve(_slots_of(former))
+        self._taking_over = asyncio.create_task(self._take_over(former), name="glidemq-former-jobs")
+
+    async def _take_over(self, former: Parts) -> None:
+        while _slots_of(former) or former.fetching.unreported:
+            await asyncio.sleep(_FORMER_POLL_S)
+            self.fetching.reserve(_slots_of(former))
+        await former.close(asyncio.Event())
+        self._end_former(former)
+
+    def _end_former(self, former: Parts) -> None:
+        self.fetching.reserve(0)
+        self.fetching.former_ended += former.fetching.jobs_ended
+        self.runner.former = None
 
     def start(self) -> None:
         """Start registering the worker with its queues."""
@@ -352,13 +456,24 @@ class Lanes:
         """See `Parts.interrupt`."""
         for lane in self.lanes:
             lane.link.is_closing = True
+        if self.runner.former is not None:
+            self.runner.former.interrupt()
 
     async def close(self, force: asyncio.Event) -> None:
         """See `Parts.close`."""
         if self._registering is not None:
             await stop_task(self._registering)
         self.fetching.pause()
-        await asyncio.gather(*(lane.close(force) for lane in self.lanes))
+        if self._taking_over is not None:
+            await stop_task(self._taking_over)
+        former = self.runner.former
+        others = () if former is None else (former.close(force),)
+        await asyncio.gather(*(lane.close(force) for lane in self.lanes), *others)
+
+
+def _slots_of(former: Parts) -> int:
+    engine = former.fetching.engine
+    return len(engine.running) + engine.requested_slots
 
 
 async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:
@@ -394,7 +509,7 @@ async def _open_one(opening: WorkerComponents, stack: AsyncExitStack) -> Parts |
         return await open_parts(opening, stack)
     except FoundPartitionsError as found:
         await stack.aclose()
-        return await open_lanes(with_partitions(opening, {opening.keys.name: found.names}), stack)
+        return await open_lanes(with_partitions(opening, {opening.keys.name: found.layout.served}), stack)
 
 
 async def _shared_server(opening: WorkerComponents) -> Hashable | None:
@@ -414,9 +529,9 @@ async def _layouts(transport: Transport, several: Sequence[ServedQueue]) -> dict
     unknown = [served.keys for served in several if served.partition is None]
     for start in range(0, len(unknown), _OPENED_AT_ONCE):
         page = unknown[start : start + _OPENED_AT_ONCE]
-        for keys, names in zip(page, await asyncio.gather(*(read_partitions(transport, k) for k in page)), strict=True):
-            if names is not None:
-                found[keys.name] = names
+        for keys, each in zip(page, await asyncio.gather(*(read_layout(transport, k) for k in page)), strict=True):
+            if each is not None:
+                found[keys.name] = each.served
     return found
 
 
@@ -428,12 +543,12 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
         return await _layouts(transport, opening.several)
 
     transport, layouts = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
-    opening = with_partitions(opening, layouts)
+    plain, opening = opening, with_partitions(opening, layouts)
     label_log_records()
     if opening.sandbox is not None:
         stack.push_async_callback(opening.sandbox.close)
         await opening.sandbox.open(link_over(transport, opening), opening.options.concurrency)
-    context = None
+    context = opening.context
     if opening.lifespan is not None:
         lifespan = entered(opening.lifespan())
         context = await lifespan.open()
@@ -441,21 +556,17 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     pool = SlotPool(opening.options.slots, weighted=opening.weighted, turn_s=turn_of(opening.several))
     channels = wake_channels_of(transport)
 
-    def lane_of(position: int, served: ServedQueue) -> Lane:
-        of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
-        return Lane(
-            opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight,
-            channels=channels, context=context,
-        )  # fmt: skip
-
-    lanes = [lane_of(position, served) for position, served in enumerate(opening.several)]
+    lanes = [
+        _lane_of(opening, served, transport, pool, position, channels, context)
+        for position, served in enumerate(opening.several)
+    ]
     try:
         for start in range(0, len(lanes), _OPENED_AT_ONCE):
             await asyncio.gather(*(lane.open() for lane in lanes[start : start + _OPENED_AT_ONCE]))
     except BaseException:
         await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
         raise
-    opened = Lanes(lanes, pool)
+    opened = Lanes(plain, lanes, pool, layouts)
     if opening.in_background:
         opened.start()
     return opened

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, cast
 
 from glidemq_py._worker.components import Parts, WorkerComponents
-from glidemq_py._worker.lanes import open_worker
+from glidemq_py._worker.lanes import Lanes, open_worker
 from glidemq_py._worker.listeners import Listeners
-from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError, UnsupportedFeatureError
+from glidemq_py._worker.repartitioning import Repartitioning
+from glidemq_py.errors import ClosedError, EventLoopError, GlideMQError
 
 __all__ = ["Lifecycle"]
 
@@ -22,9 +24,13 @@ class Lifecycle:
         name: Name of the queue.
         listeners: Get the events ``closing`` and ``closed``.
         close_rest: Closes the worker's other resources after its components.
+        renamed: Called with the consumer name of the worker if it gets another one.
     """
 
-    def __init__(self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]],
+        renamed: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._name = name
         self._listeners = listeners
         self._close_rest = close_rest
@@ -39,7 +45,10 @@ class Lifecycle:
         self._closed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop it was started in."""
-        self._failure: UnsupportedFeatureError | None = None
+        self.opening: WorkerComponents | None = None
+        """How the components were opened."""
+        self.repartitioning = Repartitioning(self, renamed)
+        self._failure: GlideMQError | None = None
         self._failing: asyncio.Task[None] | None = None
 
     def check_loop(self) -> None:
@@ -95,12 +104,19 @@ class Lifecycle:
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:
+        self.opening = opening = replace(opening, layout_seen=self.repartitioning.seen)
         self.parts = cast("Parts", await open_worker(opening, self._stack))  # `Lanes` have the same interface
-        self.parts.fetching.on_unsupported = self._fail
+        self.parts.fetching.on_unsupported = self.fail
         if not self.is_paused:
             self.resume()
 
-    def _fail(self, error: UnsupportedFeatureError) -> None:
+    def replace_parts(self, lanes: Lanes, stack: AsyncExitStack) -> None:
+        """Use other components from now on; ``stack`` closes what they have opened."""
+        self._stack.push_async_exit(stack)
+        self.parts = cast("Parts", lanes)
+        self._take_jobs()
+
+    def fail(self, error: GlideMQError) -> None:
         """Close the worker, without waiting for its jobs, whose results would be rejected."""
         self._failure = error
         self._failing = asyncio.create_task(self.close(None, force=True), name=f"glidemq-fail-{self._name}")
@@ -159,6 +175,7 @@ class Lifecycle:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
+        await self.repartitioning.close()
         if self.parts is not None:
             assert self._force is not None
             await self.parts.close(self._force)

@@ -99,6 +99,11 @@ class SlotPool:
         self.free += slots - self.slots
         self.slots = slots
 
+    def share_by_weight(self, turn_s: float) -> None:
+        """Share the slots by weight from now on, with this mean turn of a queue."""
+        self.weighted = True
+        self._turn_s = turn_s
+
     def entered(self, engine: PooledEngine, pump: Callable[[], None]) -> None:
         """Register an engine whose queue may have ready jobs."""
         if engine not in self.ready:

@@ -49,6 +49,7 @@ from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, Metric
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
 from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._features.ordering_groups import GroupInfo
+from glidemq_py._features.partitions.options import QueuePartitions
 from glidemq_py._features.remote_control.queue_api import _TIMEOUT_MS, WorkerActivity
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.schedulers.cron import DayMatch
@@ -903,6 +904,37 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def get_group(self, key: str) -> GroupInfo | None:
         """Return the current state of an ordering group; None if it does not exist."""
         return run_immediately(self._core.get_group(key))
+
+    def get_partitions(self) -> QueuePartitions:
+        """Return the partitions of the queue.
+
+        Returns:
+            How many partitions get new jobs, and whether others still have some. A queue without partitions has 1.
+        """
+        return run_immediately(self._core.get_partitions())
+
+    def set_partitions(self, count: int) -> QueuePartitions:
+        """Change the number of partitions while the queue is in use (docs/learn/partitions.md, "Changing the number").
+
+        No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
+        for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
+        no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
+        restarted, but those of versions before 0.2.0 are refused from then on.
+
+        Do not change settings and limits of the queue meanwhile.
+
+        Args:
+            count: Number of partitions, 1 to 256.
+
+        Returns:
+            The partitions as they are now. ``is_settled`` is True if the change is complete.
+
+        Raises:
+            GlideMQValidationError: If ``count`` is invalid, a limit of the queue is smaller, or a scheduler creates
+                jobs with an option that would choose a partition. Nothing was changed.
+            GlideMQError: If another client changed the number at the same time.
+        """
+        return run_immediately(self._core.set_partitions(count))
 
     def ping_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
         """Return the ids of the workers that answer.

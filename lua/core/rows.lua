@@ -17,6 +17,8 @@ G.rows = {
   },
   deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
   parent = { id = 1, queue = 2 },
+  routed_key = { key = 1, id = 2, ordered = 3, deduplication = 4 },
+  group_settings = { name = 1, settings = 2 },
   dependencies = { policy = 1, refs = 2 },
   added_other = { outcome = 1, id = 2 },
   fair_key = {
@@ -124,6 +126,8 @@ G.rows = {
 
 -- Make a row of named fields: `G.new.refused({ row = i, reason = 'cost' })`.
 G.new = {
+  routed_key = function(r) return { r.key, r.id, r.ordered, r.deduplication } end,
+  group_settings = function(r) return { r.name, r.settings } end,
   amounts = function(r) return { r.tokens, r.costs, r.total_tokens, r.total_cost } end,
   held = function(r) return { r.jobs, r.suspects, r.limit } end,
   parent = function(r) return { r.id, r.queue } end,
@@ -189,7 +193,7 @@ end
 
 -- Positions of the fields of requests that are stored and read later.
 G.requests = {
-  add = { rows = 1, quiet = 2 },
+  add = { rows = 1, quiet = 2, layout = 3, known = 4 },
 }
 
 -- The first field of each report of an attempt.

@@ -10,7 +10,7 @@ from glidemq_py import Job, Queue, Worker
 from glidemq_py._features.partitions.layout import hash_slot, partition_names
 from glidemq_py.testing import RespClient
 from tests.server.faults_support import worker_process
-from tests.server.worker_support import EventRecorder, with_timeout
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 QUICK: dict[str, Any] = {"lock_duration": 1_000, "stalled_interval": 1_000}
 
@@ -77,3 +77,58 @@ async def test_no_job_is_lost_when_a_worker_is_killed(cluster_url: str, queue_na
             await recorded.wait("completed", 30)
             assert recorded.count["stalled"] == 9
     assert finished == Counter({job.id: 1 for job in jobs})
+
+
+async def test_a_plain_queue_grows_over_all_primaries_under_load(
+    cluster_url: str, cluster_resp: RespClient, queue_name: str
+):
+    """Producers and workers run meanwhile, and a worker is killed: no job is lost, and the order of keys holds."""
+    order: defaultdict[str, list[int]] = defaultdict(list)
+    keys, ids, rounds, stop = [f"customer-{number}" for number in range(12)], list[str](), 0, asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        if job.data is not None:
+            order[job.data[0]].append(job.data[1])
+
+    async def produce(queue: Queue) -> None:
+        nonlocal rounds
+        while not stop.is_set():
+            rounds += 1
+            jobs = [("n", [key, rounds], {"ordering": {"key": key}}) for key in keys]
+            added = await queue.add_bulk([*jobs, *(("n", None, {"job_id": f"id-{rounds % 50}-{n}"}) for n in range(3))])
+            ids.extend(job.id for job in added[len(keys) :])
+
+    async with Queue(queue_name, cluster_url) as producer, Queue(queue_name, cluster_url) as operator:
+        async with worker_process("wait", cluster_url, queue_name, concurrency=4, **QUICK) as child:
+            waiting = await producer.add_bulk([("n", None)] * 4)
+            for _ in waiting:
+                await child.line("began")
+            async with Worker(queue_name, handle, cluster_url, concurrency=8, **QUICK) as worker:
+                recorded = EventRecorder(worker)
+                producing = asyncio.create_task(produce(producer))
+                for count in (3, 6):
+                    before = rounds
+                    await with_timeout(until(lambda last=before + 8: rounds >= last), 60)  # type: ignore[misc]
+                    await operator.set_partitions(count)
+                await child.kill()
+                before = rounds
+                await with_timeout(until(lambda: rounds >= before + 60), 60)
+                stop.set()
+                await producing
+                await recorded.wait("stalled", 4)
+                await with_timeout(worker.drain(), 60)
+        counts = await operator.get_job_counts()
+        assert counts.completed == 4 + rounds * len(keys) + len(set(ids))
+        assert {len(await find(operator, f"id-{n}-0")) for n in range(50)} == {1}
+        ranges = primaries(cluster_resp)
+        names = (await operator.get_partitions()).names
+        assert sorted(Counter(primary_of(name, ranges) for name in names).values()) == [2, 2, 2]
+    assert {key: order[key] for key in keys} == {key: list(range(1, rounds + 1)) for key in keys}
+
+
+async def find(queue: Queue, job_id: str) -> list[str]:
+    """Return the ids of all jobs with a custom id, in whatever partition they are."""
+    assert queue._partitions is not None
+    found = [await part.get_job(job_id) for part in queue._partitions.queues]
+    return [job.id for job in found if job is not None]

@@ -314,6 +314,7 @@ DECODERS = dict(
                 "_features.job_batches.calls:_numbers",
                 "_features.remote_control.calls:_texts",
                 "_features.outbox:_read",
+                "_features.partitions.changing:_read_settings",
                 "_features.schedulers.entry:_read",
                 "_features.schedulers.entry:_due",
                 "_features.staged_writes:_aborted",

@@ -44,6 +44,7 @@ EXPORTED = {
     "UnknownOptionError", "UnrecoverableError",
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
+    "QueuePartitions",
     # signals
     "JobSignal", "JobInterruptedError",
     "RateLimitError", "DelayedError", "GroupRateLimitError", "SuspendError", "Signal", "SuspendInfo",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from glidemq_py._core.names import validate_queue_name
 from glidemq_py._features.partitions import layout
 from glidemq_py._features.partitions.layout import (
     MAX_PARTITIONS,
+    SLOTS,
+    further_names,
     hash_slot,
     partition_id,
     partition_names,
@@ -92,3 +96,16 @@ def test_ids_of_partition_0_are_those_of_the_plain_queue() -> None:
     assert partition_id(3, "17") == "3||17"
     assert partition_id(0, "3||17") == "0||3||17"
     assert layout.split_partition_id("0||3||17") == (0, "3||17")
+
+
+@pytest.mark.parametrize("counts", [(1, 3, 6, 12), (2, 3), (4, 8, 9), (1, 256)], ids=str)
+def test_further_partitions_keep_the_present_ones(counts: tuple[int, ...]) -> None:
+    for number in range(20):
+        names: tuple[str, ...] = (f"queue-{number}",)
+        for count in counts:
+            before, names = names, further_names(names, count)
+            assert names[: len(before)] == before
+            assert len(set(names)) == count
+        if counts[-1] % 3 == 0:
+            shares = Counter(hash_slot(name) * 3 // SLOTS for name in names)
+            assert min(shares.values()) >= counts[-1] // 3 - 1  # of three primaries

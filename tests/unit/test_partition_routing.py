@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from glidemq_py._api.partitioned_limits import shares
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._features.partitions.layout import Partition, partition_of_key
+from glidemq_py._features.partitions.layout import Layout, Partition, partition_names, partition_of_key
 from glidemq_py._features.partitions.routing import candidates, routing_key
 from glidemq_py._features.partitions.stored import layout_text, parse_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError, UnsupportedOptionError
 
 ROOT = Path(__file__).resolve().parents[2] / "glidemq_py"
+
+EIGHT = Layout(1, (8,), partition_names("q", 8))
 
 
 @pytest.mark.parametrize(
@@ -59,22 +61,33 @@ def test_numbers_are_no_custom_ids() -> None:
 @given(st.integers(0, 7), st.text(min_size=1, max_size=9))
 def test_an_id_leads_to_its_partition(number: int, own: str) -> None:
     shown = Partition(number, "q").id_of(own)
-    found = candidates(shown, 8)
+    found = candidates(shown, EIGHT)
     assert (number, own) in found
     if number:
         assert found == [(number, own)]
 
 
 def test_where_an_id_without_a_partition_may_be() -> None:
-    assert candidates("17", 8) == [(0, "17")]
-    assert candidates("9||x", 8) == [(0, "9||x")]
+    assert candidates("17", EIGHT) == [(0, "17")]
+    assert candidates("9||x", EIGHT) == [(0, "9||x")]
     hashed = partition_of_key("order-7", 8)
-    assert candidates("order-7", 8) == ([(hashed, "order-7"), (0, "order-7")] if hashed else [(0, "order-7")])
+    assert candidates("order-7", EIGHT) == ([(hashed, "order-7"), (0, "order-7")] if hashed else [(0, "order-7")])
+    grown = Layout(2, (3, 8), EIGHT.names)
+    key = next(f"k{n}" for n in range(999) if partition_of_key(f"k{n}", 3) == 2 and partition_of_key(f"k{n}", 8) == 7)
+    assert candidates(key, grown) == [(7, key), (2, key), (0, key)]
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=5), st.text(max_size=9))
+def test_a_key_has_one_home_and_distinct_former_ones(counts: list[int], key: str) -> None:
+    *former, home = Layout(1, tuple(counts), ()).homes(key)
+    assert home == partition_of_key(key, counts[-1])
+    assert len({*former, home}) == len(former) + 1
+    assert {*former, home} == {partition_of_key(key, count) for count in counts}
 
 
 def test_a_layout_is_read_as_it_was_written() -> None:
-    names = ("q", "q~p~aaaa", "q~p~bbbb")
-    assert parse_layout("q", layout_text(names)) == names
+    layout = Layout(7, (1, 3), ("q", "q~p~aaaa", "q~p~bbbb"))
+    assert parse_layout("q", layout_text(layout)) == layout
 
 
 @pytest.mark.parametrize(
@@ -82,7 +95,14 @@ def test_a_layout_is_read_as_it_was_written() -> None:
     [
         "", "[]", "{}", '{"version":1}', '{"version":1,"names":["q"]}', '{"version":1,"names":["x","y"]}',
         '{"version":1,"names":["q","q"]}', '{"version":1,"names":["q",7]}', '{"version":1,"names":["q","{"]}',
-        '{"version":"1","names":["q","r"]}',
+        '{"version":"2","number":1,"counts":[2],"names":["q","r"]}',
+        *(
+            f'{{"version":2,"number":{number},"counts":{counts},"names":{names}}}'
+            for number, counts, names in (
+                (0, [2], '["q","r"]'), (1, [], '["q","r"]'), (1, [3], '["q","r"]'), (1, 2, '["q","r"]'),
+                (1, [2], '["q","q"]'), (1, [2], '["q",7]'), (1, [2], '["q"]'), (1, [2], '["r","q"]'),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_damaged_layout_is_rejected(text: str) -> None:
@@ -92,7 +112,7 @@ def test_a_damaged_layout_is_rejected(text: str) -> None:
 
 def test_a_later_layout_is_rejected() -> None:
     with pytest.raises(UnsupportedFeatureError):
-        parse_layout("q", '{"version":2}')
+        parse_layout("q", '{"version":3}')
 
 
 @given(st.integers(1, 256), st.integers(0, 10_000))

@@ -22,6 +22,7 @@ __all__ = [
     "Row",
     "add",
     "add_packed",
+    "add_to_layout",
     "encode_row",
     "packed_request",
     "request",
@@ -43,6 +44,10 @@ class AddRequest(NamedTuple):
 
     rows: Sequence[Row]
     quiet: bool
+    layout: int
+    """Number of the layout of the queue's partitions that the client knows; 0 = it has none."""
+    known: bool
+    """Add only the jobs whose keys have jobs in this partition."""
 
 
 @declared("add_reply")
@@ -60,7 +65,7 @@ class AddedOther(NamedTuple):
     """Result of a row that did not simply add a job."""
 
     outcome: str
-    """duplicate, skipped, replaced, cost, parent, dependency or backlog (``lua/core/functions/add.lua``)."""
+    """duplicate, skipped, replaced, cost, parent, dependency, backlog or moved (``lua/core/functions/add.lua``)."""
     id: str
     """Of the existing job, or of the new one if it replaced another."""
 
@@ -178,13 +183,28 @@ _read_added: Final = reader(AddReply)
 
 
 def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-    """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice."""
-    return Call("add", meta, (pack(AddRequest(rows, quiet)),), _read_added)
+    """Add jobs atomically. Not repeatable: jobs without custom ids would be added twice.
+
+    If the queue is partitioned, they are added to this partition, whatever their keys are.
+    """
+    return Call("add", meta, (pack((rows, quiet)),), _read_added)
+
+
+def add_to_layout(number: int, known: bool = False) -> AddCall:
+    """Return a function like `add` for clients that know a layout of partitions; see `AddRequest`.
+
+    Its calls raise `LayoutChangedError` if the queue has another layout.
+    """
+
+    def add_if_current(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+        return Call("add", meta, (pack(AddRequest(rows, quiet, number, known)),), _read_added)
+
+    return add_if_current
 
 
 def request(rows: Sequence[Row], quiet: bool) -> bytes:
     """Return the packed argument of an `add`; the parts of a staged write have the same format."""
-    return pack(AddRequest(rows, quiet))
+    return pack((rows, quiet))
 
 
 def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:

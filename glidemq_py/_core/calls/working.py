@@ -213,6 +213,8 @@ class HeartbeatReply(NamedTuple):
     statuses: list[int]
     commands: Sequence[str] = ()
     """Commands for the worker (glidemq_py/_features/remote_control)."""
+    layout: int = 0
+    """Number of the layout of the queue's partitions; 0 = it has none."""
 
 
 @declared("recover_stalled_reply")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, unpack
-from glidemq_py._core.calls.adding import Added, Adder, AddReply, Row
+from glidemq_py._core.calls.adding import AddCall, Added, Adder, AddReply, Row
 from glidemq_py._features.durability.confirming import MARK_S, Confirmer, Mark
 from glidemq_py.errors import BulkAddError, DurabilityError
 
@@ -24,19 +24,20 @@ def _new_mark() -> str:
     return os.urandom(9).hex()
 
 
-def _marked(meta: str, rows: Sequence[Row], quiet: bool, mark: str, decode: Callable[[bytes], AddReply]) -> Call[Any]:
-    return Call("add", meta, requests.add(rows=rows, quiet=quiet, mark=mark), decode)
+def add_marked(layout: int = 0, known: bool = False) -> AddCall:
+    """Return a function that adds jobs with a mark. Each result becomes (`Mark`, result). See `add_to_layout`."""
 
+    def add(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
+        mark = _new_mark()
 
-def add_marked(meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
-    """Add jobs with a mark. Each result becomes (`Mark`, result)."""
-    mark = _new_mark()
+        def decode(reply: bytes) -> AddReply:
+            now, results = unpack(reply)
+            return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
 
-    def decode(reply: bytes) -> AddReply:
-        now, results = unpack(reply)
-        return AddReply(now, [(Mark(mark), result) for result in results])  # type: ignore[misc]
+        request = requests.add(rows=rows, quiet=quiet, layout=layout, known=known, mark=mark)
+        return Call("add", meta, request, decode)
 
-    return _marked(meta, rows, quiet, mark, decode)
+    return add
 
 
 class ConfirmingTransport:
@@ -151,9 +152,16 @@ class FlowWait:
 
 
 class MarkedChunks:
-    """The chunks of a bulk add that the server has added, with their marks."""
+    """The chunks of a bulk add that the server has added, with their marks.
 
-    def __init__(self) -> None:
+    Args:
+        layout: See `add_to_layout`.
+        known: See `add_to_layout`.
+    """
+
+    def __init__(self, layout: int = 0, known: bool = False) -> None:
+        self._layout = layout
+        self._known = known
         self._sent = 0
         self._added: list[tuple[int, int, Mark]] = []
         self._renewed = time.monotonic()
@@ -167,7 +175,8 @@ class MarkedChunks:
             self._added.append((start, count, Mark(mark)))
             return AddReply(*unpack(reply))
 
-        return _marked(meta, rows, quiet, mark, decode)
+        request = requests.add(rows=rows, quiet=quiet, layout=self._layout, known=self._known, mark=mark)
+        return Call("add", meta, request, decode)
 
     async def renew(self, confirmer: Confirmer) -> None:
         """Renew the marks of a long bulk before they expire."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import pairwise, product
 from typing import Final, NamedTuple
@@ -19,7 +21,9 @@ from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
     "MAX_PARTITIONS",
+    "Layout",
     "Partition",
+    "further_names",
     "hash_slot",
     "partition_home",
     "partition_id",
@@ -55,25 +59,38 @@ def partition_names(name: str, partitions: int) -> tuple[str, ...]:
     """
     validate_queue_name(name)
     count = check_int("partitions", partitions, minimum=1, maximum=MAX_PARTITIONS)
-    if count == 1:
-        return (name,)
+    return further_names((name,), count)
+
+
+def further_names(names: tuple[str, ...], partitions: int) -> tuple[str, ...]:
+    """Return the names of a queue's partitions if it is to have at least so many: the present names, then others.
+
+    A further partition lies in a cell that has none yet. Where two present ones share a cell, the cell that is left
+    over is near them.
+
+    Raises:
+        GlideMQValidationError: The name of the queue is reserved or too long.
+    """
+    if partitions <= len(names):
+        return names
+    name = names[0]
     if _RESERVED.search(name) is not None:
         raise GlideMQValidationError("queue name", name, "is reserved for the partitions of another queue")
     if len(name.encode("utf-16-le")) // 2 > NAME_LENGTH - _SUFFIX_LENGTH:
         problem = f"must have at most {NAME_LENGTH - _SUFFIX_LENGTH} characters if the queue is partitioned"
         raise GlideMQValidationError("queue name", name, problem)
-    slots = partition_slots(hash_slot(name), count)
-    wanted = {slot: partition for partition, slot in enumerate(slots) if partition}
+    slots = _free_slots([hash_slot(each) for each in names], partitions)
+    wanted = {slot: position for position, slot in enumerate(slots)}
     state = crc_hqx(f"{name}{_MARK}".encode(), 0)
     found: dict[int, str] = {}
     for letters in product(_SALT, repeat=_SALT_LENGTH):
         salt = bytes(letters)
-        partition = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
-        if partition is not None:
-            found[partition] = f"{name}{_MARK}{salt.decode()}"
+        position = wanted.pop(crc_hqx(salt, state) % SLOTS, None)
+        if position is not None:
+            found[position] = f"{name}{_MARK}{salt.decode()}"
             if not wanted:
                 break
-    return (name, *(found[partition] for partition in sorted(found)))
+    return (*names, *(found[position] for position in sorted(found)))
 
 
 def partition_home(name: str) -> str | None:
@@ -82,15 +99,24 @@ def partition_home(name: str) -> str | None:
 
 
 def partition_slots(first: int, partitions: int) -> tuple[int, ...]:
-    """Return the slots of all partitions, given that of partition 0.
+    """Return the slots of all partitions, given that of partition 0."""
+    return (first, *_free_slots([first], partitions))
+
+
+def _free_slots(taken: Sequence[int], partitions: int) -> list[int]:
+    """Return the slots of further partitions, given those of the present ones.
 
     Cells begin where `valkey-cli --cluster create` lets the ranges of as many primaries begin. With other borders, a
     partition 0 beside one would leave a primary without its share.
     """
     borders = [round(cell * SLOTS / partitions) for cell in range(partitions + 1)]
-    own_cell = bisect_right(borders, first) - 1
-    middles = ((low + high) // 2 for low, high in pairwise(borders))
-    return (first, *(middle for cell, middle in enumerate(middles) if cell != own_cell))
+    cells = Counter(bisect_right(borders, slot) - 1 for slot in taken)
+    empty = [cell for cell in range(partitions) if cell not in cells]
+    for cell, count in sorted(cells.items()):
+        for _ in range(count - 1):
+            empty.remove(min(empty, key=lambda each: abs(each - cell)))
+    middles = [(low + high) // 2 for low, high in pairwise(borders)]
+    return [middles[cell] for cell in empty]
 
 
 def partition_of_key(key: str, partitions: int) -> int:
@@ -119,6 +145,46 @@ def split_partition_id(job_id: str) -> tuple[int, str]:
     """Return the partition and the partition's own id of an id of the logical queue: inverse of `partition_id`."""
     match = _PARTITIONED_ID.fullmatch(job_id)
     return (0, job_id) if match is None else (int(match[1]), match[2])
+
+
+class Layout(NamedTuple):
+    """The partitions of a queue.
+
+    Attributes:
+        number: number of the layout. Each change has a larger one; 0 = a queue without partitions.
+        counts: how many partitions the hash of a key chose from, in the layouts from which jobs may still be; the last
+            is that of this layout.
+        names: queue names of the partitions; those that no layout in `counts` has may be used again.
+    """
+
+    number: int
+    counts: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that get new jobs."""
+        return self.counts[-1]
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Names of the partitions that may have jobs."""
+        return self.names[: max(self.counts)]
+
+    def homes(self, key: str) -> list[int]:
+        """Return the partitions that may have jobs with this routing key; the last is the one for new jobs."""
+        last = partition_of_key(key, self.partitions)
+        former = dict.fromkeys(partition_of_key(key, count) for count in self.counts[:-1])
+        return [*(number for number in former if number != last), last]
+
+    def changed(self, partitions: int) -> Layout:
+        """Return the layout with another number of partitions. Raises the errors of `further_names`."""
+        names = further_names(self.names, partitions)
+        return Layout(self.number + 1, (*self.counts, partitions), names)
+
+    def settled(self) -> Layout:
+        """Return the layout without the former ones."""
+        return Layout(self.number + 1, self.counts[-1:], self.names)
 
 
 class Partition(NamedTuple):

@@ -6,10 +6,10 @@ import re
 from typing import Final
 
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._features.partitions.layout import partition_of_key, split_partition_id
+from glidemq_py._features.partitions.layout import Layout, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 
-__all__ = ["candidates", "routing_key"]
+__all__ = ["candidates", "moving_row", "routing_key"]
 
 _DIGITS: Final = re.compile(r"[0-9]+")
 _REJECTED: Final = ("parent", "depends_on")
@@ -45,7 +45,16 @@ def routing_key(options: JobOptions) -> str | None:
     return next(iter(given.values()), None)
 
 
-def candidates(job_id: str, partitions: int) -> list[tuple[int, str]]:
+def moving_row(options: JobOptions, key: str) -> list[object] | None:
+    """Return the row ``routed_key`` of a new job; None if it may be added without regard to a former partition."""
+    ordering, deduplication = options.ordering, options.deduplication
+    if ordering is None and deduplication is None and options.job_id is None:
+        return None
+    dedup = False if deduplication is None else deduplication.to_row()
+    return [key, options.job_id or False, ordering is not None, dedup]
+
+
+def candidates(job_id: str, layout: Layout) -> list[tuple[int, str]]:
     """Return the partitions that may have the job with this id, most likely first, and its id in each.
 
     An id that names no partition is that of partition 0, or a custom id: then its hash chose the partition, unless
@@ -53,8 +62,7 @@ def candidates(job_id: str, partitions: int) -> list[tuple[int, str]]:
     """
     number, own = split_partition_id(job_id)
     if own != job_id:
-        return [(number, own)] if number < partitions else [(0, job_id)]
+        return [(number, own)] if number < len(layout.served) else [(0, job_id)]
     if _DIGITS.fullmatch(job_id) is not None:
         return [(0, job_id)]
-    hashed = partition_of_key(job_id, partitions)
-    return [(hashed, job_id)] if hashed == 0 else [(hashed, job_id), (0, job_id)]
+    return [(home, job_id) for home in dict.fromkeys([*layout.homes(job_id)[::-1], 0])]

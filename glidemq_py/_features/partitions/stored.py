@@ -10,7 +10,7 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_queue_name
-from glidemq_py._features.partitions.layout import MAX_PARTITIONS, partition_names
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, partition_names
 from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
@@ -19,21 +19,30 @@ from glidemq_py.errors import (
     UnsupportedFeatureError,
 )
 
-__all__ = ["FIELD", "create_partitions", "open_layout", "parse_layout", "read_partitions"]
+__all__ = [
+    "FIELD",
+    "create_partitions",
+    "layout_text",
+    "open_layout",
+    "parse_layout",
+    "read_layout",
+]
 
 FIELD: Final = "partitions"
 """Field of the meta key."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _OPTION: Final = "partitions"
 
 
-def layout_text(names: tuple[str, ...]) -> str:
+def layout_text(layout: Layout) -> str:
     """Return the text of a layout: the inverse of `parse_layout`."""
-    return json.dumps({"version": _VERSION, "names": list(names)})
+    return json.dumps(
+        {"version": _VERSION, "number": layout.number, "counts": list(layout.counts), "names": list(layout.names)}
+    )
 
 
-def parse_layout(queue: str, text: str) -> tuple[str, ...]:
-    """Return the names of the partitions of a stored layout.
+def parse_layout(queue: str, text: str) -> Layout:
+    """Return a stored layout.
 
     Raises:
         UnsupportedFeatureError: A later version of this package wrote it.
@@ -48,7 +57,9 @@ def parse_layout(queue: str, text: str) -> tuple[str, ...]:
     if isinstance(version, int) and version > _VERSION:
         raise UnsupportedFeatureError(queue, "partitions", f"with layouts of version {version}")
     listed = cast("list[object]", names) if isinstance(names, list) else []
-    if version != _VERSION or not 2 <= len(listed) <= MAX_PARTITIONS or listed[0] != queue:
+    number, counts = layout.get("number"), layout.get("counts")
+    valid = version == _VERSION and 2 <= len(listed) <= MAX_PARTITIONS and listed[0] == queue
+    if not (valid and isinstance(number, int) and number > 0 and _are_counts(counts, len(listed))):
         raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: {text[:200]!r}")
     try:
         found = tuple(validate_queue_name(name) for name in listed)
@@ -56,7 +67,13 @@ def parse_layout(queue: str, text: str) -> tuple[str, ...]:
         raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: {error}") from error
     if len(set(found)) < len(found):
         raise GlideMQError(f"queue {queue!r}: the layout of its partitions is damaged: a name occurs twice")
-    return found
+    return Layout(number, tuple(cast("list[int]", counts)), found)
+
+
+def _are_counts(counts: object, most: int) -> bool:
+    if not isinstance(counts, list) or not counts:
+        return False
+    return all(isinstance(count, int) and 1 <= count <= most for count in cast("list[object]", counts))
 
 
 def create_partitions(meta: str, layout: str) -> Call[bytes]:
@@ -64,8 +81,8 @@ def create_partitions(meta: str, layout: str) -> Call[bytes]:
     return Call("create_partitions", meta, requests.create_partitions(layout=layout), bytes, repeatable=True)
 
 
-async def read_partitions(transport: Transport, keys: QueueKeys) -> tuple[str, ...] | None:
-    """Return the names of the queue's partitions, or None. Raises the errors of `parse_layout`."""
+async def read_layout(transport: Transport, keys: QueueKeys) -> Layout | None:
+    """Return the layout of the queue's partitions, or None. Raises the errors of `parse_layout`."""
     (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD)])  # repeated if its reply is lost
     if isinstance(reply, PermissionDeniedError):
         return None  # every function needs this permission, so its first call reports what is missing
@@ -75,21 +92,23 @@ async def read_partitions(transport: Transport, keys: QueueKeys) -> tuple[str, .
     return None if not found else parse_layout(keys.name, found.decode("utf-8", "replace"))
 
 
-async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> tuple[str, ...] | None:
-    """Return the names of the queue's partitions, after creating them if ``partitions`` is at least 2.
+async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> Layout | None:
+    """Return the layout of the queue's partitions, after creating them if ``partitions`` is at least 2.
 
     Raises:
         GlideMQValidationError: The queue has another number of partitions, or has jobs and no partitions.
         GlideMQError: The stored layout is damaged.
     """
-    found = await read_partitions(transport, keys)
+    found = await read_layout(transport, keys)
     if found is None and partitions is not None and partitions > 1:
-        layout = layout_text(partition_names(keys.name, partitions))
-        stored = await transport.call(create_partitions(keys.meta, layout))
+        layout = Layout(1, (partitions,), partition_names(keys.name, partitions))
+        stored = await transport.call(create_partitions(keys.meta, layout_text(layout)))
         if not stored:
-            raise GlideMQValidationError(_OPTION, partitions, f"queue {keys.name!r} has jobs and is not partitioned")
+            problem = f"queue {keys.name!r} has jobs and is not partitioned; call Queue.set_partitions({partitions})"
+            raise GlideMQValidationError(_OPTION, partitions, problem)
         found = parse_layout(keys.name, stored.decode("utf-8", "replace"))
-    if partitions is not None and partitions != len(found or (keys.name,)):
-        count = "1 partition" if found is None else f"{len(found)} partitions"
-        raise GlideMQValidationError(_OPTION, partitions, f"queue {keys.name!r} has {count}")
+    present = 1 if found is None else found.partitions
+    if partitions is not None and partitions != present:
+        problem = f"queue {keys.name!r} has {present} partition{'s' if present > 1 else ''}"
+        raise GlideMQValidationError(_OPTION, partitions, f"{problem}; Queue.set_partitions changes the number")
     return found

@@ -4,7 +4,7 @@
 G.calls = {
   add = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { rows = r[1], quiet = r[2], mark = args[2] }
+    return { rows = r[1], quiet = r[2], layout = r[3], known = r[4], mark = args[2] }
   end,
   add_once = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -214,6 +214,30 @@ G.calls = {
   create_partitions = function(args)
     local r = cmsgpack.unpack(args[1])
     return { layout = r[1] }
+  end,
+  set_layout = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { before = r[1], layout = r[2], epoch = r[3] }
+  end,
+  advance_layout = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { epoch = r[1] }
+  end,
+  keys_in_use = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { epoch = r[1], rows = r[2] }
+  end,
+  read_settings = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { cursor = r[1] }
+  end,
+  dedup_keys = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { start = r[1], count = r[2] }
+  end,
+  copy_settings = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { settings = r[1], limits = r[2], groups = r[3] }
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -572,7 +596,7 @@ G.replies = {
     return cmsgpack.pack({ r.now, r.statuses, r.jobs, r.next_due, r.flags, r.dropped, r.budgets })
   end,
   reattach = function(r) return cmsgpack.pack({ r.now, r.jobs, r.dropped, r.cursor, r.budgets }) end,
-  heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses, r.commands }) end,
+  heartbeat = function(r) return cmsgpack.pack({ r.now, r.statuses, r.commands, r.layout }) end,
   recover_stalled = function(r)
     return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
   end,
@@ -605,6 +629,7 @@ G.replies = {
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
+  read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
   queue_limits = function(r) return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl }) end,
   group_info = function(r)
     return cmsgpack.pack({

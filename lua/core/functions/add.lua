@@ -1,5 +1,7 @@
 -- add: add one or many jobs in one step.
--- KEYS 1 meta   ARGV 1 packed {rows, quiet} 2 (optional) mark   -> packed {now, results}
+-- KEYS 1 meta   ARGV 1 packed {rows, quiet, layout, known} 2 (optional) mark   -> packed {now, results}
+-- layout: number of the layout that the client knows (features/partitions/moving.lua), 0 = no partitions; may be absent.
+-- known: true = add only jobs whose key has jobs here
 -- mark: text that `confirm_durable` finds if the add was not lost (features/durability/durability.lua)
 -- row: {name, data, opts, id|'', delay, attempts, priority, lifo 0|1, ttl, run_at, ordering, dedup, parent, rank,
 -- dependencies, fair key, batch}, cut after the last one given; `false` = not given
@@ -12,8 +14,9 @@
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
 -- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog' (the
--- fair key has its maximum of ready jobs: not added)
--- errors: OOM (not allow-oom: a full server rejects new jobs)
+-- fair key has its maximum of ready jobs: not added), 'moved' (with `known`: the key has no jobs here, and will have none:
+-- not added)
+-- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
 local JOB, DEDUPLICATION = G.rows.new_job, G.rows.deduplication
@@ -198,8 +201,25 @@ G.add_rows = function(q, rows, quiet, not_plain)
   return now, F.adding(q, #rows, add_all, q, rows, quiet, not_plain, now)
 end
 
+-- Add the rows whose keys have jobs in this partition; the others are for another one.
+local function add_known(q, rows, quiet)
+  local now, kept, results = G.now(q), {}, {}
+  for i = 1, #rows do
+    if G.moving.in_use(q, G.moving.routed_key(rows[i]), now) then kept[#kept + 1] = i end
+  end
+  local known = {}
+  for i = 1, #kept do known[i] = rows[kept[i]] end
+  local at, added = G.add_rows(q, known, quiet)
+  for i = 1, #rows do results[i] = G.new.added_other({ outcome = 'moved', id = '' }) end
+  for i = 1, #kept do results[kept[i]] = added[i] end
+  return at, results
+end
+
 G.export('add', {}, function(q, request)
-  local now, results = G.add_rows(q, request.rows, request.quiet)
+  local refused = G.moving.check(q, request.layout)
+  if refused then return refused end
+  local add = request.known and add_known or G.add_rows
+  local now, results = add(q, request.rows, request.quiet)
   if request.mark then G.mark_durable(q, request.mark) end
   return G.replies.add({ now = now, results = results })
 end)

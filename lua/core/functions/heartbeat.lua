@@ -1,7 +1,8 @@
 -- heartbeat: register a worker and renew the locks of its jobs.
--- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses, commands}
+-- KEYS 1 meta   ARGV 1 packed {consumer, info, ttl_ms, jobs}   -> packed {now, statuses, commands, layout}
 -- job: {id, entry, fence, processed_on}   status: 0 locked by this worker, 2 gone, 3 stale, 7 locked but revoked
 -- info '' = do not register (a heartbeat between two registrations). commands: texts of control_workers
+-- layout: number of the layout of the queue's partitions, 0 = it has none
 -- Both clocks are renewed: `lastActive` for Node peers, and the entry's idle time (XCLAIM to the same consumer, no
 -- delivery counted), so that neither our recovery nor XAUTOCLAIM of a Node peer recovers a job whose worker is alive.
 -- Bound: the jobs given.
@@ -40,5 +41,6 @@ G.export('heartbeat', { 'allow-oom' }, function(q, request)
   for i, job in ipairs(request.jobs) do
     statuses[i] = renew_lock(q, now_text, request.consumer, job)
   end
-  return G.replies.heartbeat({ now = now, statuses = statuses, commands = commands })
+  return G.replies.heartbeat({ now = now, statuses = statuses, commands = commands,
+    layout = G.moving.number(q) })
 end)

@@ -298,7 +298,7 @@ local function delete_queue(q)
     q.temporary, q.write_reports, q.last_write, q.obliterating, q.parents_left, q.search_cursors, q.results, q.leases,
     q.restore, q.failure_counts, q.failure_retries, q.ranked_above, q.ranked_below,
     q.delayed_own, q.fair, q.fair_keys, q.fair_blocked, q.fair_delayed, q.fair_active, q.fair_running, q.fair_limits,
-    q.fair_rates, q.fair_state, q.batches, P .. 'lock:backup', P .. 'lock:maintenance')
+    q.fair_rates, q.fair_state, q.batches, q.moved_keys, P .. 'lock:backup', P .. 'lock:maintenance')
 end
 
 -- Delete one batch of the jobs in the indexes. Return the deleted jobs, and how many places were emptied.

@@ -92,6 +92,13 @@ G.deduplicate = function(q, dedup_id, mode, ttl, now, quiet, more)
   return outcome, id
 end
 
+-- Return whether an add with this dedup id would find a job that has not ended, or that was added less than ttl ago.
+G.is_deduplicated = function(q, dedup_id, ttl, now)
+  local id, at = existing_job(q, dedup_id)
+  if not id then return false end
+  return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or not is_over(G.job_of(q, id), false)
+end
+
 -- Delete entries that have expired and whose job has ended, at most `most`.
 local function delete_expired(q, now, most)
   local ids = redis.call('ZRANGEBYSCORE', q.dedup_expiry, '-inf', G.int(now), 'LIMIT', 0, most)

@@ -4,7 +4,7 @@
 -- keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys; nothing was changed.
 -- Bound: constant.
 
-local FEATURE = 'partitions:0.2.0'
+local M = G.moving
 
 local function has_jobs(q)
   if redis.call('EXISTS', q.scheduled, q.completed, q.failed, q.priority, q.lifo, q.list_active, q.suspended,
@@ -19,7 +19,124 @@ G.export('create_partitions', {}, function(q, r)
   local layout = redis.call('HGET', q.meta, 'partitions')
   if layout then return layout end
   if has_jobs(q) then return '' end
-  G.use_feature(q, FEATURE)
+  M.advance(q, 1)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
+end)
+
+-- set_layout: replace the layout of a queue, if it is still the one that the caller has read.
+--   KEYS 1 meta (of partition 0)   ARGV 1 packed {before, layout, epoch}   -> the layout of the queue
+-- before: the layout that was read, '' = none. epoch: number of the new layout, larger than any before. If the reply is not
+-- `layout`, another client has changed it meanwhile; nothing was changed.
+-- Bound: constant.
+G.export('set_layout', {}, function(q, r)
+  local found = redis.call('HGET', q.meta, 'partitions') or ''
+  if found ~= r.before then return found end
+  M.advance(q, r.epoch)
+  redis.call('HSET', q.meta, 'partitions', r.layout)
+  return r.layout
+end)
+
+-- advance_layout: let a partition refuse clients that know an earlier layout only.
+--   KEYS 1 meta   ARGV 1 packed {epoch}   -> 1
+-- epoch: number of the layout.
+-- errors: ERR layout (the partition has a later one)
+-- Bound: constant.
+G.export('advance_layout', {}, function(q, r)
+  return M.check(q, r.epoch) or 1
+end)
+
+-- keys_in_use: return which keys still have jobs in their former partition. The others are moved: this partition takes
+-- no more of their jobs until the next layout.
+--   KEYS 1 meta   ARGV 1 packed {epoch, rows}   -> packed list: 1 = in use, 0 = moved
+-- row: {key, custom id or false, true if the key is an ordering key, dedup as in `add` or false}; at least one of the
+-- three is given, with the text of the key.
+-- errors: ERR layout (the partition has a later one)
+-- Bound: the rows given.
+G.export('keys_in_use', {}, function(q, r)
+  local refused = M.check(q, r.epoch)
+  if refused then return refused end
+  local now, found = G.now(q), {}
+  for i = 1, #r.rows do found[i] = M.in_use(q, r.rows[i], now) and 1 or 0 end
+  return cmsgpack.pack(found)
+end)
+
+local COPIED = {
+  'features', 'paused', 'deadLetterQueueName', 'deadLetterOn', 'stalledInterval', 'maxStalledCount', 'stalledGrace',
+  'attemptHistory', 'failurePolicy', 'metricsByName', 'timeline', 'tellsStarts', 'maxLenEvents',
+}
+local OF_GROUP = { 'limitsKept', 'maxConcurrency', 'rateMax', 'rateDuration', 'tbCapacity', 'tbRefillRate' }
+local SCAN, GROUP = G.rows.scan, G.rows.group_settings
+local PAGE = 200
+
+-- Return the fields with values that exist, as a flat list.
+local function existing(key, names)
+  local found, values = {}, redis.call('HMGET', key, unpack(names))
+  for i = 1, #names do
+    if values[i] then found[#found + 1], found[#found + 2] = names[i], values[i] end
+  end
+  return found
+end
+
+-- names: group and last sequence, flat. Return the rows of the groups whose limits were set by limit_group.
+local function kept_groups(q, names)
+  local groups = {}
+  for i = 1, #names, 2 do
+    local key = q.P .. 'group:' .. names[i]
+    if redis.call('HEXISTS', key, 'limitsKept') == 1 then
+      groups[#groups + 1] = G.new.group_settings({ name = names[i], settings = existing(key, OF_GROUP) })
+    end
+  end
+  return groups
+end
+
+-- read_settings: return the settings of a queue, and the limits of its keys, for a further partition.
+--   KEYS 1 meta   ARGV 1 packed {cursor}   -> packed {settings, limits, groups, cursor ('' = the end)}
+-- cursor: '' = begin; the first page has the settings: fields of P:meta and values, flat
+-- limits: members of P:fair-limits, flat   groups: rows {ordering key, fields of its group, flat} of the groups whose limits
+-- were set by limit_group
+-- Bound: a page of about 200 keys.
+G.export('read_settings', { 'allow-oom' }, function(q, r)
+  local phase, at = string.match(r.cursor, '^([lg])(%d+)$')
+  phase, at = phase or 'l', at or '0'
+  local of_limits = phase == 'l'
+  local page = redis.call('HSCAN', of_limits and q.fair_limits or q.ordering, at, 'COUNT', PAGE)
+  local found, following = page[SCAN.found], page[SCAN.cursor]
+  local cursor = of_limits and 'g0' or ''
+  if following ~= '0' then cursor = phase .. following end
+  return G.replies.read_settings({
+    settings = r.cursor == '' and existing(q.meta, COPIED) or {}, limits = of_limits and found or {},
+    groups = of_limits and {} or kept_groups(q, found), cursor = cursor,
+  })
+end)
+
+-- copy_settings: write what read_settings has returned for another partition of the queue.
+--   KEYS 1 meta   ARGV 1 packed {settings, limits, groups}   -> 1
+-- Bound: what is given.
+G.export('copy_settings', {}, function(q, r)
+  for i = 1, #r.settings, 2 do
+    if r.settings[i] ~= 'features' then
+      redis.call('HSET', q.meta, r.settings[i], r.settings[i + 1])
+    else
+      for feature in string.gmatch(r.settings[i + 1], '[^,]+') do G.use_feature(q, feature) end
+    end
+  end
+  if #r.limits > 0 then redis.call('HSET', q.fair_limits, unpack(r.limits)) end
+  for i = 1, #r.groups do
+    local group = r.groups[i]
+    local name, settings = group[GROUP.name], group[GROUP.settings]
+    redis.call('HSET', q.P .. 'group:' .. name, unpack(settings))
+    redis.call('HSETNX', q.P .. 'group:' .. name, 'nextSeq', '1')
+    redis.call('HSETNX', q.ordering, name, '0')
+  end
+  return 1
+end)
+
+-- dedup_keys: return the dedup ids whose jobs may still be found by an add.
+--   KEYS 1 meta   ARGV 1 packed {start, count}   -> packed list of ids
+-- start: number of ids to skip. An id stays for at least an hour after its last add.
+-- Bound: a page of `count` ids.
+G.export('dedup_keys', { 'no-writes' }, function(q, r)
+  local now = G.int(G.now(q))
+  return cmsgpack.pack(redis.call('ZRANGEBYSCORE', q.dedup_expiry, '(' .. now, '+inf', 'LIMIT', r.start, r.count))
 end)

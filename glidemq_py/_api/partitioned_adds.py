@@ -1,0 +1,269 @@
+"""Adding jobs to a partitioned queue: each goes to the partition of its key, or to the former one that has its jobs.
+
+Every call has the number of the layout that its jobs were routed by. If the queue has another one, nothing is added:
+the layout is read again, and the jobs are routed again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
+from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.layout_errors import JobMovedError, LayoutChangedError
+from glidemq_py._features import queue_list
+from glidemq_py._features.durability.options import Durability
+from glidemq_py._features.partitions.routing import moving_row, routing_key
+from glidemq_py._job.job import Job
+from glidemq_py.errors import BulkAddError, GlideMQError, GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._api.partitioned import PartitionedQueue
+
+__all__ = ["add_after_change", "add_all", "add_one", "add_one_and_wait", "add_rest"]
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 20
+"""Times that a job is routed. More than two are needed only if the layout changes again and again."""
+_POSITION: Final = re.compile(r"jobs\[(\d+)\]")
+_REROUTED: Final = (JobMovedError, LayoutChangedError)
+
+
+def _partitions(home: Queue[Any, Any]) -> PartitionedQueue:
+    found = home._partitions
+    if found is None:
+        raise LayoutChangedError(f"queue {home.name!r} has no partitions any more; open it again")
+    return found
+
+
+async def _with_partition(
+    home: Queue[Any, Any], options: JobOptions, use: Callable[[Queue[Any, Any]], Awaitable[T]]
+) -> T:
+    """Call ``use`` with the partition of a new job, again if the job has been refused there."""
+    key = routing_key(options)
+    async with home._gate():  # behind those that are routed again
+        pass
+    try:
+        return await _use_partition(home, options, key, use)
+    except LayoutChangedError:
+        return await _rerouted(home, options, use)
+
+
+async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Callable[[Queue[Any, Any]], Awaitable[T]]) -> T:
+    """Read the layout and add the job again. Jobs that are routed again keep their order, one after the other."""
+    async with home._gate():
+        for left in reversed(range(_ATTEMPTS)):
+            await home._renew_layout()
+            try:
+                return await _use_partition(home, options, routing_key(options), use)
+            except LayoutChangedError:
+                if not left:
+                    raise
+    raise AssertionError
+
+
+async def _use_partition(
+    home: Queue[Any, Any], options: JobOptions, key: str | None, use: Callable[[Queue[Any, Any]], Awaitable[T]]
+) -> T:
+    self = _partitions(home)
+    if key is None or len(self.layout.counts) == 1:
+        return await use(self.queues[self.partition_of(key)])
+    *former, number = self.layout.homes(key)
+    row = moving_row(options, key) if former else None
+    for before in () if row is None else former:
+        if not self.may_have(before, key):
+            continue
+        if options.ordering is None and options.deduplication is None:
+            assert row is not None
+            if not (await self.still_there(before, [(key, row)]))[0]:
+                continue  # custom ids have no order, and each is looked up once
+        try:
+            return await use(self.former(before))
+        except JobMovedError:
+            if options.job_id is None:
+                self.note_moved(before, key)
+    return await use(self.queues[number])
+
+
+async def add_one(
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durable: Any, given: Mapping[str, Any]
+) -> Job[Any, Any]:
+    """See `Queue.add`."""
+    return await _with_partition(home, options, lambda queue: queue.add(name, data, durable=durable, **given))
+
+
+async def add_after_change(
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durable: Any, given: Mapping[str, Any]
+) -> Job[Any, Any]:
+    """Add a job to a queue that was opened before it was partitioned."""
+    return await _rerouted(home, options, lambda queue: queue.add(name, data, durable=durable, **given))
+
+
+async def add_one_and_wait(
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, timeout: Any, given: Mapping[str, Any]
+) -> Any:
+    """See `Queue.add_and_wait`."""
+    return await _with_partition(
+        home, options, lambda queue: queue.add_and_wait(name, data, wait_timeout=timeout, **given)
+    )
+
+
+async def add_all(home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None) -> list[Job[Any, Any]]:
+    """Add the jobs of a bulk: one bulk per partition.
+
+    Raises:
+        GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
+        BulkAddError: If some jobs were not added, or may not have been.
+    """
+    given = list(check_iterable("jobs", jobs, "jobs"))
+    return await _add_from(home, given, [LayoutChangedError()] * len(given), durability, None)
+
+
+async def _add_from(
+    home: Queue[Any, Any], given: Sequence[Any], results: list[Any], durability: Durability | None,
+    failed: GlideMQError | None,
+) -> list[Job[Any, Any]]:  # fmt: skip
+    """Add the jobs that were not routed to the right partition so far. Raises the errors of `add_all`."""
+    positions = [at for at, result in enumerate(results) if isinstance(result, _REROUTED)]
+    for _ in range(_ATTEMPTS):
+        try:
+            failed = await _add_some(_partitions(home), given, positions, durability, results) or failed
+        except LayoutChangedError:  # while the former partitions were read
+            await home._renew_layout()
+            continue
+        positions = [at for at in positions if isinstance(results[at], _REROUTED)]
+        if not positions:
+            break
+        if any(isinstance(results[at], LayoutChangedError) for at in positions):
+            await home._renew_layout()
+    if any(isinstance(each, GlideMQError) for each in results):
+        raise BulkAddError(results) from (failed.__cause__ if isinstance(failed, BulkAddError) else failed)
+    return results
+
+
+async def add_rest(
+    home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None, error: BulkAddError
+) -> list[Job[Any, Any]]:
+    """Add the jobs of a bulk that were refused because the queue has been partitioned meanwhile."""
+    await home._renew_layout()
+    return await _add_from(home, list(jobs), list(error.results), durability, error)
+
+
+async def _add_some(
+    self: PartitionedQueue, given: Sequence[Any], positions: Sequence[int], durability: Durability | None,
+    results: list[Any],
+) -> GlideMQError | None:  # fmt: skip
+    """Add the jobs at these positions; write their results. Return the error of a part, if there is one."""
+    parts: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
+    for queue, mine in await _divide(self, given, positions):
+        parts.append((mine, await _bulk(queue, [given[i] for i in mine], mine, durability)))
+    failed: GlideMQError | None = None
+    for (mine, _), added in zip(parts, await self.together(_settled(call) for _, call in parts), strict=True):
+        if isinstance(added, BulkAddError):
+            failed, found = added, added.results
+        elif isinstance(added, GlideMQError):
+            failed, found = added, [added] * len(mine)
+        else:
+            found = added
+        for i, result in zip(mine, found, strict=True):
+            results[i] = result
+    return failed
+
+
+async def _divide(
+    self: PartitionedQueue, jobs: Sequence[Any], positions: Sequence[int]
+) -> list[tuple[Queue[Any, Any], list[int]]]:
+    """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk."""
+    defaults = self.home._defaults
+    moving = len(self.layout.counts) > 1
+    divided: dict[int, list[int]] = {}
+    undecided: list[tuple[int, str, list[object]]] = []
+    turn = left = 0
+    for i in positions:
+        options = defaults
+        if pair_of(jobs[i]) is None:
+            options = spec_of(jobs[i], i, defaults)[2]
+        try:
+            key = routing_key(options)
+        except GlideMQValidationError as error:
+            raise _at(error, i) from None
+        if key is None:
+            if not left:
+                turn, left = self.next_partition(), CHUNK_ROWS
+            number, left = turn, left - 1
+        else:
+            row = moving_row(options, key) if moving else None
+            if row is not None and len(self.layout.homes(key)) > 1:
+                undecided.append((i, key, row))
+                continue
+            number = self.partition_of(key)
+        divided.setdefault(number, []).append(i)
+    taken = await _divide_former(self, undecided, divided)
+    return [*((self.queues[number], mine) for number, mine in divided.items()), *taken]
+
+
+async def _divide_former(
+    self: PartitionedQueue, undecided: Sequence[tuple[int, str, list[object]]], divided: dict[int, list[int]]
+) -> list[tuple[Queue[Any, Any], list[int]]]:
+    """Return the positions of the jobs for former partitions; add the others to ``divided``."""
+    asked: dict[int, list[tuple[int, str, list[object]]]] = {}
+    for each in undecided:
+        for number in self.layout.homes(each[1])[:-1]:
+            asked.setdefault(number, []).append(each)
+    taken: dict[int, int] = {}
+    for number, some in asked.items():
+        found = await self.still_there(number, [(key, row) for _, key, row in some])
+        taken |= {i: number for (i, _, _), there in zip(some, found, strict=True) if there}
+    former: dict[int, list[int]] = {}
+    for i, key, _ in undecided:
+        if i in taken:
+            former.setdefault(taken[i], []).append(i)
+        else:
+            divided.setdefault(self.partition_of(key), []).append(i)
+    for mine in divided.values():
+        mine.sort()
+    return [(self.former(number), mine) for number, mine in former.items()]
+
+
+async def _bulk(
+    queue: Queue[Any, Any], jobs: list[Any], positions: list[int], durability: Durability | None
+) -> Awaitable[list[Job[Any, Any]]]:
+    """Check the jobs of one partition and return the call that adds them."""
+    link = await queue._connected()
+    try:
+        bulk = BulkAdd(link, jobs, queue._defaults, not queue.options.events, queue._add_call)
+    except GlideMQValidationError as error:
+        found = _POSITION.match(error.option)
+        raise error if found is None else _at(error, positions[int(found[1])]) from None
+    if durability is not None:
+        return queue._add_all(link, jobs, durability)
+    return _run_bulk(queue, bulk)
+
+
+async def _run_bulk(queue: Queue[Any, Any], bulk: BulkAdd) -> list[Job[Any, Any]]:
+    link = await queue._connected()
+    added = await queue._run_bulk(bulk)
+    if not link.is_listed and added:
+        await queue_list.register(link)
+    return added
+
+
+async def _settled(call: Awaitable[T]) -> T | GlideMQError:
+    try:
+        return await call
+    except GlideMQError as error:
+        return error
+
+
+def _at(error: GlideMQValidationError, position: int) -> GlideMQValidationError:
+    """Let the error name the position of the job in the whole bulk."""
+    where = f"jobs[{position}]"
+    replaced = _POSITION.sub(where, error.option, count=1)
+    error.option = replaced if replaced.startswith(where) else f"{where}.{error.option}"
+    error.args = (error.option, *error.args[1:])
+    return error

@@ -1,0 +1,317 @@
+"""Changing the number of partitions of a queue while it is in use (docs/design/partitions.md).
+
+The new partitions get the settings of the queue first. Then one call replaces the layout, and from then on jobs without
+a key are added by the new one. A key stays in its former partition for as long as it has jobs there. When no former
+partition has jobs of such keys any more, the former layouts are removed. Each step is a bounded call, and a change that
+was interrupted is continued by calling `set_partitions` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+
+from glidemq_py._core import json_text as json
+from glidemq_py._core.calls import Call
+from glidemq_py._core.checks import check_int
+from glidemq_py._core.job_options import read_stored_options
+from glidemq_py._features.fair_keys.options import NAME_PREFIX, NameLimits
+from glidemq_py._features.limits.options import GlobalLimits, RateLimit
+from glidemq_py._features.partitions.changing import (
+    SettingsPage,
+    advance_layout,
+    copy_settings,
+    dedup_keys,
+    replace_layout,
+    settings_page,
+)
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, partition_of_key
+from glidemq_py._features.partitions.options import QueuePartitions
+from glidemq_py._features.partitions.routing import routing_key
+from glidemq_py._features.partitions.stored import parse_layout, read_layout
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+    from glidemq_py._api.partitioned import PartitionedQueue
+
+__all__ = ["get_partitions", "set_partitions"]
+
+T = TypeVar("T")
+
+_STATES: Final = (
+    "active", "waiting", "prioritized", "delayed", "group-waiting", "suspended", "waiting-children", "completed",
+    "failed",
+)  # fmt: skip
+_ENDED: Final = ("completed", "failed")
+_PAGE: Final = 500
+_CHANGING: Final = "changingLimits"
+"""Field of the meta key of partition 0: the limits of the queue while they are divided."""
+_CHOOSING: Final = ("ordering", "fair_key", "deduplication", "job_id")
+
+
+def _shown(layout: Layout) -> QueuePartitions:
+    return QueuePartitions(
+        count=layout.partitions, serving=len(layout.served), is_settled=len(layout.counts) == 1, names=layout.served
+    )
+
+
+async def get_partitions(self: Queue[Any, Any]) -> QueuePartitions:
+    """Return the partitions of the queue.
+
+    Returns:
+        How many partitions get new jobs, and whether others still have some. A queue without partitions has 1.
+    """
+    await self._plain_link()
+    await self._renew_layout()
+    found = self._partitions
+    return _shown(_plain(self) if found is None else found.layout)
+
+
+async def set_partitions(self: Queue[Any, Any], count: int) -> QueuePartitions:
+    """Change the number of partitions while the queue is in use (docs/learn/partitions.md, "Changing the number").
+
+    No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
+    for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
+    no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
+    restarted, but those of versions before 0.2.0 are refused from then on.
+
+    Do not change settings and limits of the queue meanwhile.
+
+    Args:
+        count: Number of partitions, 1 to 256.
+
+    Returns:
+        The partitions as they are now. ``is_settled`` is True if the change is complete.
+
+    Raises:
+        GlideMQValidationError: If ``count`` is invalid, a limit of the queue is smaller, or a scheduler creates
+            jobs with an option that would choose a partition. Nothing was changed.
+        GlideMQError: If another client changed the number at the same time.
+    """
+    check_int("count", count, 1, MAX_PARTITIONS)
+    await self._plain_link()
+    return await _change(self, count)
+
+
+def _plain(home: Queue[Any, Any]) -> Layout:
+    return Layout(0, (1,), (home.name,))
+
+
+async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
+    check_int("count", count, 1, MAX_PARTITIONS)
+    stored = await read_layout(home._transport, home._keys)
+    layout = _plain(home) if stored is None else stored
+    if layout.partitions == count:
+        return await _settle(home, layout)
+    following = layout.changed(count)
+    before, after = home._with_layout(layout), home._with_layout(following)
+    await _check_schedulers(before)
+    limits = await _limits_of(home, before)
+    _check_shares(limits, len(after.queues))
+    await _copy(before, after, layout)
+    await _divide(home, after, limits)
+    await _publish(home, stored, following, after)
+    await _note(home, None)
+    return _shown(following)
+
+
+async def _publish(home: Queue[Any, Any], before: Layout | None, following: Layout, after: PartitionedQueue) -> None:
+    """Replace the layout; then let all partitions refuse clients that do not know it."""
+    reply = await home._transport.call(replace_layout(home._keys.meta, before, following))
+    if parse_layout(home.name, reply.decode("utf-8", "replace")) != following:
+        raise GlideMQError(
+            f"queue {home.name!r}: another client changed the number of partitions; call set_partitions again"
+        )
+    await home._use_layout(following)
+    await _advance(after, following.number)
+
+
+async def _advance(self: PartitionedQueue, number: int) -> None:
+    for queue in self.queues[1:]:
+        link = await queue._connected()
+        await link.transport.call(advance_layout(link.keys.meta, number))
+
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+async def _check_schedulers(before: PartitionedQueue) -> None:
+    for scheduler in await before.run("get_job_schedulers", (), {}):
+        for option in _CHOOSING:
+            if getattr(scheduler.options, option) is not None:
+                raise GlideMQValidationError(
+                    "template", option,
+                    f"scheduler {scheduler.name!r} creates jobs with {option!r}, which would choose a partition; "
+                    "remove it, or create it without this option",
+                )  # fmt: skip
+
+
+async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layout) -> None:
+    """Copy the settings to the further partitions, and the limits of keys to their new one."""
+    used, count = len(layout.served), after.layout.partitions
+    for number, queue in enumerate(before.queues):
+        async for page in _pages(queue):
+            limits = dict(zip(page.limits[::2], page.limits[1::2], strict=True))
+            moving: dict[int, tuple[list[str], list[list[Any]]]] = {}
+            for key, limit in limits.items():
+                if not key.startswith(NAME_PREFIX):
+                    moving.setdefault(partition_of_key(key, count), ([], []))[0].extend((key, limit))
+            for row in page.groups:
+                moving.setdefault(partition_of_key(row[0], count), ([], []))[1].append(row)
+            for target, other in enumerate(after.queues):
+                settings = page.settings if number == 0 and target >= used else []
+                mine, groups = moving.get(target, ([], [])) if target != number else ([], [])
+                if settings or mine or groups:
+                    await _send(before.home, copy_settings(other._keys.meta, settings, mine, groups))
+    kept = await before.queues[0].get_result_retention()
+    for queue in after.queues[used:] if kept else ():
+        await queue.set_result_retention(kept)
+
+
+async def _pages(queue: Queue[Any, Any]) -> AsyncIterator[SettingsPage]:
+    cursor, following = "", True
+    while following:
+        page = await _send(queue, settings_page(queue._keys.meta, cursor))
+        yield page
+        cursor = page.cursor
+        following = bool(cursor)
+
+
+async def _send(queue: Queue[Any, Any], call: Call[T]) -> T:
+    return await queue._transport.call(call)
+
+
+# -- limits ----------------------------------------------------------------------------------------------------
+
+
+class _Limits(NamedTuple):
+    """The limits of the whole queue while they are divided among other partitions."""
+
+    concurrency: int | None
+    concurrency_ttl: int | None
+    rate: tuple[int, int] | None
+    rate_ttl: int | None
+    names: dict[str, tuple[int | None, tuple[int, int] | None]]
+
+
+async def _limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits:
+    """Return the limits of the queue, and store them until all partitions have their share of them."""
+    pending = await _pending(home)
+    if pending is not None:
+        return pending
+    found: GlobalLimits = await before.run("get_global_limits", (), {})
+    names: dict[str, tuple[int | None, tuple[int, int] | None]] = {}
+    async for page in _pages(before.queues[0]):
+        for key in page.limits[::2]:
+            if key.startswith(NAME_PREFIX):
+                name = key.removeprefix(NAME_PREFIX)
+                of_name: NameLimits = await before.run("get_name_limits", (name,), {})
+                names[name] = (of_name.concurrency, _pair(of_name.rate_limit))
+    limits = _Limits(found.concurrency, found.concurrency_ttl, _pair(found.rate_limit), found.rate_limit_ttl, names)
+    if limits != _Limits(None, None, None, None, {}):
+        await _note(home, limits)
+    return limits
+
+
+def _pair(rate: RateLimit | None) -> tuple[int, int] | None:
+    return None if rate is None else (rate.max, rate.duration)
+
+
+async def _pending(home: Queue[Any, Any]) -> _Limits | None:
+    """Return the limits that an interrupted change has stored."""
+    text = await home._transport.command("HGET", home._keys.meta, _CHANGING)
+    if not text:
+        return None
+    found: Any = json.loads(text.decode())
+    names = {name: (number, rate and tuple(rate)) for name, (number, rate) in found["names"].items()}
+    rate = found["rate"]
+    return _Limits(found["concurrency"], found["concurrency_ttl"], rate and tuple(rate), found["rate_ttl"], names)
+
+
+async def _note(home: Queue[Any, Any], limits: _Limits | None) -> None:
+    text = "" if limits is None else json.dumps(limits._asdict())
+    if limits is None and await _pending(home) is None:
+        return
+    await _send(home, copy_settings(home._keys.meta, [_CHANGING, text], [], []))
+
+
+def _check_shares(limits: _Limits, partitions: int) -> None:
+    """Raise GlideMQValidationError if a limit is too small to be divided."""
+    numbers = {"concurrency": limits.concurrency, "max": limits.rate and limits.rate[0]}
+    for name, (concurrency, rate) in limits.names.items():
+        numbers |= {f"concurrency of name {name!r}": concurrency, f"max of name {name!r}": rate and rate[0]}
+    for option, number in numbers.items():
+        if number is not None and number < partitions:
+            raise GlideMQValidationError(
+                "count", partitions, f"must be at most the limit {option!r} of the queue, {number}"
+            )
+
+
+async def _divide(home: Queue[Any, Any], after: PartitionedQueue, limits: _Limits) -> None:
+    """Give each partition its share. Together they never exceed the limits meanwhile: the former ones come first."""
+    if limits.concurrency is not None:
+        await after.run("set_global_concurrency", (limits.concurrency,), {"ttl": limits.concurrency_ttl})
+    if limits.rate is not None:
+        await after.run("set_global_rate_limit", limits.rate, {"ttl": limits.rate_ttl})
+    for name, (concurrency, rate) in limits.names.items():
+        if concurrency is not None or rate is not None:
+            options = {"concurrency": concurrency, "rate_limit": None if rate is None else RateLimit(*rate)}
+            await after.run("set_name_limits", (name,), options)
+
+
+# -- completing a change ---------------------------------------------------------------------------------------
+
+
+async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
+    """Remove the former layouts if no partition has jobs of theirs any more."""
+    before = home._with_layout(layout)
+    if len(layout.counts) == 1:
+        pending = await _pending(home)
+        if pending is not None:  # the call that completed the change was interrupted
+            await _divide(home, before, pending)
+            await _note(home, None)
+        return _shown(layout)
+    await _advance(before, layout.number)
+    for number, queue in enumerate(before.queues):
+        if await _has_moving_jobs(queue, number, layout):
+            return _shown(layout)
+    following = layout.settled()
+    after = home._with_layout(following)
+    limits = await _limits_of(home, before)
+    await _publish(home, layout, following, after)
+    await _advance(before, following.number)
+    if len(after.queues) < len(before.queues):
+        await _divide(home, after, limits)
+    await _note(home, None)
+    return _shown(following)
+
+
+async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
+    """Return whether a partition has a job whose key belongs to another one, or any job if it gets no new ones."""
+    if number >= layout.partitions and await queue.get_job_schedulers():
+        return True
+    for state in _STATES:
+        async for job in queue.iter_jobs(state, _PAGE, exclude_data=True):
+            if number >= layout.partitions or _is_moving(job, number, layout, state in _ENDED):
+                return True
+    link = await queue._connected()
+    start = 0
+    while True:
+        ids = await link.transport.call(dedup_keys(link.keys.meta, start, _PAGE))
+        if any(partition_of_key(key, layout.partitions) != number for key in ids):
+            return True
+        if len(ids) < _PAGE:
+            return False
+        start += _PAGE
+
+
+def _is_moving(job: Any, number: int, layout: Layout, has_ended: bool) -> bool:
+    options = read_stored_options(cast("str", job._opts_text))
+    if has_ended and options.job_id is None:
+        return False
+    try:
+        key = routing_key(options)
+    except GlideMQError:
+        return False  # it was added to this partition without regard to its keys
+    return key is not None and partition_of_key(key, layout.partitions) != number

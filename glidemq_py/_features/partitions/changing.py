@@ -1,0 +1,68 @@
+"""Calls that change the layout of a partitioned queue (lua/features/partitions/functions/partitions.lua)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from glidemq_py._core import requests
+from glidemq_py._core.calls import Call, declared, reader, unpack
+from glidemq_py._features.partitions.layout import Layout
+from glidemq_py._features.partitions.stored import layout_text
+
+__all__ = [
+    "SettingsPage",
+    "advance_layout",
+    "copy_settings",
+    "dedup_keys",
+    "keys_in_use",
+    "replace_layout",
+    "settings_page",
+]
+
+
+@declared("read_settings_reply")
+class SettingsPage(NamedTuple):
+    """A page of the settings of a queue."""
+
+    settings: list[str]
+    limits: list[str]
+    groups: list[list[Any]]
+    cursor: str
+
+
+def replace_layout(meta: str, before: Layout | None, layout: Layout) -> Call[bytes]:
+    """Replace the layout of a queue. Returns the one that applies: another one if it is not ``before`` any more."""
+    request = requests.set_layout(
+        before="" if before is None else layout_text(before), layout=layout_text(layout), epoch=layout.number
+    )
+    return Call("set_layout", meta, request, bytes)
+
+
+def advance_layout(meta: str, number: int) -> Call[int]:
+    """Let a partition refuse clients that know only layouts before this one."""
+    return Call("advance_layout", meta, requests.advance_layout(epoch=number), int, repeatable=True)
+
+
+def keys_in_use(meta: str, number: int, rows: Sequence[object]) -> Call[list[int]]:
+    """Return 1 for each key that has jobs in this partition. The others have moved for good (see the Lua function)."""
+    return Call("keys_in_use", meta, requests.keys_in_use(epoch=number, rows=rows), unpack, repeatable=True)
+
+
+_read_settings: Final = reader(SettingsPage)
+
+
+def settings_page(meta: str, cursor: str) -> Call[SettingsPage]:
+    """Return the settings of a queue and the limits of its keys, page by page."""
+    return Call("read_settings", meta, requests.read_settings(cursor=cursor), _read_settings, repeatable=True)
+
+
+def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
+    """Return the deduplication ids whose jobs may still be found by an add."""
+    return Call("dedup_keys", meta, requests.dedup_keys(start=start, count=count), unpack, repeatable=True)
+
+
+def copy_settings(meta: str, settings: list[str], limits: list[str], groups: list[list[Any]]) -> Call[int]:
+    """Write settings and limits of another partition."""
+    request = requests.copy_settings(settings=settings, limits=limits, groups=groups)
+    return Call("copy_settings", meta, request, int, repeatable=True)

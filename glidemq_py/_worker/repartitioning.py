@@ -1,0 +1,100 @@
+"""Lets a running worker serve the partitions that its queues get meanwhile.
+
+Heartbeats report the number of the layout. A worker of several lanes gets further ones. A worker that was opened for a
+queue without partitions is replaced by one with lanes; the jobs that it runs keep their slots until they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.logs import get_logger
+from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._worker.components import Parts, ServedQueue, WorkerComponents
+from glidemq_py._worker.lanes import Lanes, open_lanes
+from glidemq_py._worker.opening import consumer_name
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+
+if TYPE_CHECKING:
+    from glidemq_py._worker.lifecycle import Lifecycle
+
+__all__ = ["Repartitioning"]
+
+_log = get_logger(__name__)
+
+
+class Repartitioning:
+    """Follows the layouts of a worker's queues.
+
+    Args:
+        life: The worker.
+        renamed: Called with the consumer name that the worker gets if it is replaced.
+    """
+
+    def __init__(self, life: Lifecycle, renamed: Callable[[str], None]) -> None:
+        self._life = life
+        self._renamed = renamed
+        self._known: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def seen(self, name: str, number: int) -> None:
+        """Serve the partitions of a queue if the number of its layout is a new one."""
+        if number <= self._known.get(name, 0) or self._life.is_closing:
+            return
+        self._pending[name] = number
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow(), name="glidemq-partitions")
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _follow(self) -> None:
+        while self._pending:
+            name, number = self._pending.popitem()
+            try:
+                await self._serve(name)
+                self._known[name] = number
+            except (GlideMQValidationError, UnsupportedOptionError) as error:
+                _log.error("queue %r: the worker closes, as it cannot serve partitions: %s", name, error)
+                self._life.fail(error)
+                return
+            except GlideMQError as error:  # the next heartbeat tries again
+                _log.warning("queue %r: the worker cannot serve the new partitions yet: %s", name, error)
+
+    async def _serve(self, name: str) -> None:
+        life, opening = self._life, self._life.opening
+        parts = cast("Parts | Lanes | None", life.parts)
+        if parts is None or opening is None:
+            return
+        link = parts.lanes[0].link if isinstance(parts, Lanes) else parts.link
+        layout = await read_layout(link.transport, QueueKeys(link.keys.prefix, name))
+        if layout is None:
+            return
+        if not isinstance(parts, Lanes):
+            await self._replace(opening, parts)
+        elif not await parts.serve_layout(name, layout, accepting=not life.is_paused):
+            return
+        _log.info("queue %r: the worker serves %d partitions now", name, len(layout.served))
+
+    async def _replace(self, opening: WorkerComponents, parts: Parts) -> None:
+        life, stack, consumer = self._life, AsyncExitStack(), consumer_name()
+        only = ServedQueue(opening.keys, opening.queue_options, 1)
+        opening = replace(opening, several=(only,), consumer=consumer, lifespan=None, context=parts.context)
+        try:
+            lanes = await open_lanes(opening, stack)
+        except BaseException:
+            await stack.aclose()
+            raise
+        lanes.fetching.on_unsupported = parts.fetching.on_unsupported
+        lanes.take_over(parts)
+        life.replace_parts(lanes, stack)
+        self._renamed(consumer)

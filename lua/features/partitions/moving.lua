@@ -1,0 +1,76 @@
+-- Keys of a partitioned queue whose partition has changed (docs/design/partitions.md). A client adds with the number of
+-- the layout that it knows, which is never smaller than that of any partition: the first call with a new number raises the
+-- partition's, so clients with the former layout are refused from then on, and read the layout again.
+-- A key stays in its former partition for as long as it has jobs there. As soon as a call finds that it has none, the key
+-- is in P:moved-keys until the next layout, so it never returns while its jobs are added elsewhere.
+
+local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.deduplication
+local FEATURE = 'partitions:0.2.0'
+local FIELD = 'layoutNumber'
+local PARTITION_NAME = '~p~%w%w%w%w}:meta$'
+local M = {}
+G.moving = M
+
+M.FEATURE, M.FIELD = FEATURE, FIELD
+
+-- Note the number of a new layout.
+M.advance = function(q, number)
+  G.use_feature(q, FEATURE)
+  redis.call('HSET', q.meta, FIELD, G.int(number))
+  redis.call('UNLINK', q.moved_keys)
+end
+
+local function is_partitioned(q)
+  local features = rawget(q, 'features')
+  return features and string.find(features, FEATURE, 1, true)
+end
+
+-- Return the number of the layout; 0 = the queue has no partitions.
+M.number = function(q)
+  return is_partitioned(q) and G.count_of(redis.call('HGET', q.meta, FIELD)) or 0
+end
+
+-- Return the error reply for a client that does not know the layout; nil for one that does. number: of its layout, 0 =
+-- a queue without partitions; absent for clients that add to partition 0 without knowing of others.
+-- Only a layout that is written (set_layout) raises the number of partition 0.
+M.check = function(q, number)
+  if not number then return nil end
+  if number == 0 and not is_partitioned(q) then return nil end
+  local stored = G.count_of(redis.call('HGET', q.meta, FIELD))
+  if stored == number then return nil end
+  if number > stored and string.find(q.meta, PARTITION_NAME) then
+    M.advance(q, number)
+    return nil
+  end
+  return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of the partitions is another one')
+end
+
+local function group_in_use(q, name)
+  local issued = G.count_of(redis.call('HGET', q.ordering, name))
+  if issued == 0 then return false end
+  local g = G.groups.group(q, name)
+  G.groups.skip_marked(g)
+  return g.active > 0 or g.nextSeq ~= issued + 1 or redis.call('ZCARD', g.queue) > 0
+end
+
+-- Return whether this partition has the job with the key's id, or jobs that the key orders or deduplicates. A key that
+-- has no jobs any more is moved.
+M.in_use = function(q, routed, now)
+  local key, id, dedup = routed[ROUTED.key], routed[ROUTED.id], routed[ROUTED.deduplication]
+  if id and redis.call('EXISTS', q.J .. id) == 1 then return true end
+  if not (dedup or routed[ROUTED.ordered]) then return false end
+  if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return false end
+  if routed[ROUTED.ordered] and group_in_use(q, key) then return true end
+  if dedup and G.is_deduplicated(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.ttl], now) then return true end
+  redis.call('SADD', q.moved_keys, key)
+  return false
+end
+
+-- Return what `in_use` needs of a job: the keys that a job has are equal.
+M.routed_key = function(row)
+  local id, ordering, dedup = row[JOB.id], row[JOB.ordering], row[JOB.deduplication]
+  local key = ordering and ordering[G.rows.ordering.group] or dedup and dedup[DEDUPLICATION.id] or id
+  return G.new.routed_key({
+    key = key, id = id and id ~= '' and id or false, ordered = ordering and true or false, deduplication = dedup or false,
+  })
+end
