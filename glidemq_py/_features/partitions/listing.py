@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.partitions.layout import partition_home
-from glidemq_py._features.partitions.stored import read_partitions
+from glidemq_py._features.partitions.layout import Layout, partition_home
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError
 
 __all__ = ["layout_or_name", "whole_queues"]
@@ -23,11 +23,11 @@ async def whole_queues(transport: Transport, prefix: str, names: Iterable[str]) 
     """
     found: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
     for home in sorted({home for name in found if (home := partition_home(name)) is not None}):
-        layout = await layout_or_name(transport, prefix, home)
-        if len(layout) > 1:
-            for name in layout:
+        layout = await _layout_of(transport, prefix, home)
+        if layout is not None:
+            for name in layout.names:
                 found.pop(name, None)
-            found[home] = layout
+            found[home] = layout.served
     return found
 
 
@@ -37,9 +37,14 @@ async def layout_or_name(transport: Transport, prefix: str, name: str) -> tuple[
     Raises:
         GlideMQConnectionError: The server cannot be reached.
     """
+    layout = await _layout_of(transport, prefix, name)
+    return (name,) if layout is None else layout.served
+
+
+async def _layout_of(transport: Transport, prefix: str, name: str) -> Layout | None:
     try:
-        return await read_partitions(transport, QueueKeys(prefix, name)) or (name,)
+        return await read_layout(transport, QueueKeys(prefix, name))
     except GlideMQConnectionError:
         raise
     except GlideMQError:  # opening the queue reports it
-        return (name,)
+        return None
