@@ -19,7 +19,7 @@ from glidemq_py._core.calls.adding import Row, add, row
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.keys import QueueKeys, split_budget_key
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.payload import JSON_SERIALIZER, decode_data, encode_data
+from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._features.failures.attempts import read_failed_attempts
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended, notify_parents
 from glidemq_py._features.usage.calls import Charge, charge_budget
@@ -28,6 +28,7 @@ from glidemq_py.errors import GlideMQError, PayloadTooLargeError, SerializationE
 
 __all__ = [
     "STORED",
+    "STORED_JSON",
     "Outbox",
     "OutboxEntry",
     "OutboxReply",
@@ -114,6 +115,8 @@ async def deliver_charge(link: QueueLink, entry: OutboxEntry) -> None:
 
 _log = get_logger(__name__)
 
+STORED_JSON: Final = "json"
+"""Value of an envelope's ``encoding`` if its ``data`` is the stored text of another serializer, which is JSON."""
 STORED: Final = "stored"
 """Value of an envelope's ``encoding`` if its ``data`` is the stored text instead of the deserialized value."""
 _HOLD_MS: Final = 5_000
@@ -304,14 +307,29 @@ def _dead_letter_row(link: QueueLink, entry: OutboxEntry) -> Row:
     if attempts := read_failed_attempts(fields.get("failedAttempts", "")):
         envelope["failedAttempts"] = [attempt.to_dict() for attempt in attempts]
     try:
-        envelope["data"] = decode_data(fields["data"], link.serializer) if fields["data"] else None
-        text = _encode(link, envelope)
+        text = _encode(link, envelope | _readable(link, fields["data"]))
     except SerializationError:
         # Broken, written by another serializer, or not representable in JSON: keep the stored text.
         text = _encode(link, envelope | {"data": fields["data"], "encoding": STORED})
     tags = read_stored_options(fields.get("opts", "{}")).tags
     opts = json.dumps({"tags": list(tags)}) if tags else "{}"
     return row(fields["name"], text, opts, job_id=dead_letter_id(queue, job_id, fields["activation"]))
+
+
+def _readable(link: QueueLink, stored: str) -> dict[str, Any]:
+    """Return the members of an envelope for data that can be written as JSON.
+
+    A serializer of the application may encrypt, so its texts are never deserialized here: those that are JSON are
+    embedded as they are.
+
+    Raises:
+        SerializationError: The text is not JSON.
+    """
+    if not stored:
+        return {}
+    if link.serializer in (JSON_SERIALIZER, MSGPACK_SERIALIZER):
+        return {"data": decode_data(stored, link.serializer)}
+    return {"data": decode_data(stored), "encoding": STORED_JSON}
 
 
 def _encode(link: QueueLink, envelope: dict[str, Any]) -> str:

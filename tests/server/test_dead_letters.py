@@ -20,6 +20,7 @@ from glidemq_py import (
     UnknownOptionError,
     Worker,
 )
+from glidemq_py._core.payload import decode_data
 from glidemq_py._features.outbox import Outbox, dead_letter_id
 from glidemq_py._job.link import QueueLink
 from glidemq_py.testing import RespClient
@@ -525,3 +526,63 @@ async def test_failed_declaration_is_retried(private_server: Callable[..., Any],
     with pytest.raises(GlideMQConnectionError):
         await queue.connect()
     await queue.close()
+
+
+# -- serializers of the application -------------------------------------------------------------------------
+
+
+class Reversed:
+    """Stands for a serializer that encrypts: its texts are not JSON."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps(value)[::-1]
+
+    def deserialize(self, text: str) -> Any:
+        return json.loads(text[::-1])
+
+
+class Wrapped:
+    """A serializer whose texts are JSON of another form than its values."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps({"wrapped": value})
+
+    def deserialize(self, text: str) -> Any:
+        return json.loads(text)["wrapped"]
+
+
+async def test_entry_has_the_text_of_a_serializer_of_the_application(
+    url: str, resp: RespClient, queue_name: str
+) -> None:
+    async with open_queue(queue_name, url, serializer=Reversed()) as queue:
+        job = await failed_job(queue, url, {"card": "4111"})
+        (letter,) = await queue.get_dead_letter_jobs()
+        stored = json.loads(Raw(resp, dlq_of(queue_name)).job(letter.id)["data"])
+        assert (stored["data"], stored["encoding"]) == (Reversed().serialize({"card": "4111"}), "stored")
+        assert letter.data["data"] == {"card": "4111"}  # for those who have the serializer
+        assert "encoding" not in letter.data
+        found = await queue.get_dead_letter_job(letter.id)
+        assert found is not None
+        assert found.data == letter.data
+        async with open_queue(queue_name, url) as stranger:
+            (same,) = await stranger.get_dead_letter_jobs()
+            assert (same.data["data"], same.data["encoding"]) == (stored["data"], "stored")
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == {"card": "4111"}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_entry_embeds_the_json_of_a_serializer_of_the_application(
+    url: str, resp: RespClient, queue_name: str, compression: Any
+) -> None:
+    async with open_queue(queue_name, url, serializer=Wrapped(), compression=compression) as queue:
+        job = await failed_job(queue, url, ["a"])
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert (letter.data["data"], letter.data["encoding"]) == ({"wrapped": ["a"]}, "json")
+        await job.remove()
+        again = await queue.replay_dead_letter_job(letter.id)
+        assert again is not None
+        assert again.data == ["a"]
+        assert decode_data(Raw(resp, queue_name).job(again.id)["data"]) == {"wrapped": ["a"]}

@@ -6,16 +6,23 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from cryptography.fernet import Fernet
 
 from glidemq_py import (
     JSON_SERIALIZER,
     MSGPACK_SERIALIZER,
+    DagNode,
+    FlowJob,
+    FlowProducer,
     GlideMQValidationError,
     Job,
     JobFailedError,
+    JobSpec,
     PayloadTooLargeError,
+    Producer,
     Queue,
     SerializationError,
+    UnrecoverableError,
     Worker,
 )
 from glidemq_py.testing import RespClient
@@ -214,3 +221,82 @@ async def test_exception_message_is_bounded(url: str, resp: RespClient, queue_na
     traces = json.loads(record["stacktrace"])
     assert len(traces) == 10
     assert max(map(len, traces)) <= 8_192
+
+
+# -- encryption --------------------------------------------------------------------------------------------
+
+
+class Encrypted:
+    """As in examples/encryption.py."""
+
+    def __init__(self) -> None:
+        self._fernet = Fernet(Fernet.generate_key())
+
+    def serialize(self, value: Any) -> str:
+        return self._fernet.encrypt(JSON_SERIALIZER.serialize(value).encode()).decode()
+
+    def deserialize(self, text: str) -> Any:
+        return JSON_SERIALIZER.deserialize(self._fernet.decrypt(text).decode())
+
+
+SECRET = "4111-1111"
+DATA = {"card": SECRET}
+
+
+async def charge(job: Job) -> Any:
+    assert job.data == DATA
+    if job.name == "step" and job.attempts_made == 0:
+        await job.update_data(DATA)
+        raise ValueError("once more")
+    if job.name == "broken":
+        raise UnrecoverableError("no funds")
+    return DATA
+
+
+def everything_on(resp: RespClient, queue_name: str) -> str:
+    """Return the contents of all keys of the queue and of its dead letter queue."""
+    read = {
+        "hash": ("HGETALL",), "stream": ("XRANGE", "-", "+"), "zset": ("ZRANGE", "0", "-1"), "set": ("SMEMBERS",),
+        "list": ("LRANGE", "0", "-1"), "string": ("GET",),
+    }  # fmt: skip
+    found: list[Any] = []
+    for key in resp.execute("KEYS", f"*{queue_name}*"):
+        name, *more = read[str(resp.execute("TYPE", key))]
+        found.append(resp.execute(name, key, *more))
+    return repr(found)
+
+
+async def test_no_writer_stores_what_a_serializer_encrypts(url: str, resp: RespClient, queue_name: str) -> None:
+    with_key: Any = {"serializer": Encrypted()}
+    letters = f"{queue_name}-dead"
+    async with (
+        Queue(queue_name, url, dead_letter_queue=letters, **with_key) as queue,
+        Producer(queue_name, url, **with_key) as producer,
+        FlowProducer(url, **with_key) as flows,
+        Worker(queue_name, charge, url, concurrency=5, log_failures=False, **with_key) as worker,
+    ):
+        await queue.add("add", DATA, headers={"tenant": "acme"})
+        await queue.add_bulk([("bulk", DATA, {"fair_key": "a"}), ("later", DATA, {"delay": 50})])
+        await queue.add("step", DATA, attempts=2)
+        await queue.add("unique", DATA, deduplication={"id": "u", "replace": True})
+        await producer.add("producer", DATA)
+        await producer.add_bulk([("producer", DATA)])
+        await flows.add(FlowJob("parent", queue_name, DATA, children=[FlowJob("child", queue_name, DATA)]))
+        await flows.add_dag([DagNode("a", queue_name, DATA), DagNode("b", queue_name, DATA, deps=["a"])])
+        await queue.upsert_job_scheduler("s", every=3_600_000, template=JobSpec("tick", DATA), immediately=True)
+        async with await queue.create_batch(on_complete=("callback", DATA)) as batch:
+            await batch.add("member", DATA)
+        assert await queue.add_and_wait("waited", DATA) == DATA
+        broken = await queue.add("broken", DATA)
+        with pytest.raises(JobFailedError):
+            await broken.wait_until_finished()
+        await worker.drain()
+        await queue.add("leased", DATA)
+        await worker.drain()
+        (letter,) = await queue.get_dead_letter_jobs()
+        assert letter.data["data"] == DATA
+        await queue.replay_dead_letter_job(letter.id)
+        assert (await queue.get_job_counts()).completed > 10
+    stored = everything_on(resp, queue_name)
+    assert "gAAAA" in stored
+    assert SECRET not in stored

@@ -10,7 +10,7 @@ from glidemq_py._core.job_states import JobState
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._features.broadcast import calls as broadcasting
 from glidemq_py._features.broadcast.options import validate_subscription
-from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter
+from glidemq_py._features.dead_letters.queue_api import envelope_of, remove_dead_letter, with_readable_data
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
@@ -59,6 +59,7 @@ async def get_dead_letter_jobs(
     first = check_int("start", start, 0, 2**53)
     last = check_int("end", end, -1, 2**53)
     dead_queue = await _open(self, subscription)
+    link = await self._queue._connected()
     found: list[Job[Any, Any]] = []
     if dead_queue is None:
         return found
@@ -66,7 +67,7 @@ async def get_dead_letter_jobs(
         if last != -1 and len(found) > last:
             break
         if _is_ours(self, job, subscription):
-            found.append(job)
+            found.append(with_readable_data(job, link))
     return found[first:]
 
 

@@ -5,6 +5,7 @@ The entries are jobs of another queue; the outbox delivers them there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol, cast
@@ -19,14 +20,21 @@ from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.names import parse_job_id
-from glidemq_py._core.payload import encode_data
+from glidemq_py._core.payload import JSON_SERIALIZER, MSGPACK_SERIALIZER, decode_data, encode_data
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.record import JobRecord
-from glidemq_py._features.outbox import STORED, Outbox, dead_letter_queue
+from glidemq_py._features.outbox import STORED, STORED_JSON, Outbox, dead_letter_queue
 from glidemq_py._job import reading
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue, QueueLink, Waiter
-from glidemq_py.errors import FairKeyFullError, GlideMQError, GlideMQValidationError, JobCostError, JobDataError
+from glidemq_py.errors import (
+    FairKeyFullError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobCostError,
+    JobDataError,
+    SerializationError,
+)
 
 __all__ = [
     "DeadLetterQueue",
@@ -39,6 +47,7 @@ __all__ = [
     "remove_dead_letter_job",
     "replay_dead_letter_job",
     "replay_entry",
+    "with_readable_data",
 ]
 
 _log = get_logger(__name__)
@@ -124,7 +133,7 @@ async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> 
     name = link.keys.name
     async for job in reading.iterate(dead_queue, JobState.WAITING, page):
         if envelope_of(job, name) is not None:
-            yield job
+            yield with_readable_data(job, link)
 
 
 async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
@@ -147,7 +156,7 @@ async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: 
 async def get_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> Job[Any, Any] | None:
     """Return the dead-letter entry with this id (not the id of the original job), or None."""
     found = await _find(self, job_id)
-    return None if found is None else found[1]
+    return None if found is None else with_readable_data(found[1], await self._connected())
 
 
 async def remove_dead_letter_job(self: QueueWithDeadLetters, job_id: str) -> bool:
@@ -240,6 +249,25 @@ def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
     return envelope if envelope.get("originalQueue") == queue and "originalJobId" in envelope else None
 
 
+def with_readable_data(entry: Job[Any, Any], link: QueueLink) -> Job[Any, Any]:
+    """Return a dead-letter entry whose data the serializer of its queue can read, with the value of that data.
+
+    The entry contains the stored text of a serializer of the application, such as one that encrypts.
+    """
+    envelope = cast("dict[str, Any]", entry.data)
+    text = envelope.get("data")
+    if envelope.get("encoding") != STORED or not isinstance(text, str) or not _is_custom(link):
+        return entry
+    with contextlib.suppress(SerializationError):
+        value: object = decode_data(text, link.serializer)
+        entry._data = {key: part for key, part in envelope.items() if key != "encoding"} | {"data": value}
+    return entry
+
+
+def _is_custom(link: QueueLink) -> bool:
+    return link.serializer not in (JSON_SERIALIZER, MSGPACK_SERIALIZER)
+
+
 async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, str, JobOptions]:
     """Return the name, stored data, stored options and parsed options for the replay of an entry."""
     envelope = cast("dict[str, Any]", entry.data)
@@ -252,6 +280,8 @@ async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, st
     opts = json.dumps(options.to_wire())
     if envelope.get("encoding") == STORED and isinstance(data, str):
         return entry.name, data, opts, options
+    if envelope.get("encoding") == STORED_JSON:
+        return entry.name, encode_data(data, JSON_SERIALIZER, link.compression), opts, options
     return entry.name, encode_data(data, link.serializer, link.compression), opts, options
 
 
