@@ -92,6 +92,7 @@ TABLES = (
             "backoff_strategies": "../learn/retries.md#backoff",
             "limiter": "../learn/limits.md#a-worker",
             "token_limiter": "../learn/limits.md#tokens",
+            "fair_key_preference": "../learn/fair-shares.md#preference-of-a-worker",
             "batch": "../learn/batch.md",
             "sandbox": "../learn/sandbox.md",
             "serializer": "../learn/serializers.md",

@@ -91,6 +91,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tokens": "max duration counts",
         "held": "jobs suspects limit",
         "leasing": "owner lock counts_expiry limits",
+        "preferred": "turns keys",
         "wake_channel": "name cluster",
         "leased": "id entry fence processed_on limit",
         "dropped": "entry id reason",
@@ -218,7 +219,7 @@ CALLS: tuple[CallLayout, ...] = (
     # -- working
     _call(
         "exchange",
-        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel by_name",
+        "consumer want finished quiet no_metrics limiter tokens idle charges held leasing channel by_name preferred",
         reply="now statuses jobs next_due flags dropped budgets",
     ),
     _call("reattach", "consumer known want quiet cursor known_ids", reply="now jobs dropped cursor budgets"),

@@ -100,7 +100,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         **dict.fromkeys(
             (
                 "concurrency", "prefetch", "handler", "processor", "batch", "lifespan", "token_limiter", "sandbox",
-                "retry_on", "no_retry_on",
+                "retry_on", "no_retry_on", "fair_key_preference",
             ),
             _WORKER_OPTION,
         ),

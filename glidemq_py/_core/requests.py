@@ -238,6 +238,7 @@ def exchange(
     leasing: object = False,
     channel: object = False,
     by_name: object = False,
+    preferred: object = False,
 ) -> tuple[bytes]:
     """Return the arguments of ``exchange``."""
     return (
@@ -256,6 +257,7 @@ def exchange(
                 leasing,
                 channel,
                 by_name,
+                preferred,
             )
         ),
     )

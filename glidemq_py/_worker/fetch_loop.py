@@ -292,6 +292,9 @@ class FetchLoop:
             runs.append(run)
             if run.options.lock_duration is not None and self.short_lock is not None:
                 self.short_lock(run.options.lock_duration)
+        recent = self._source.recent_keys
+        if recent is not None:
+            recent.add([run.options.fair_key for run in runs])
         return runs
 
     # -- replies ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypedDict, cast
 from glidemq_py._core.checked_options import CheckedOptions, Converted, OptionValue, option, parse_nested
 from glidemq_py._core.checks import check_bool, check_callable, check_choice, check_int
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, to_ms
+from glidemq_py._features.fair_keys.preference import MAX_PREFERENCE
 from glidemq_py._features.limits.options import RateLimit, TokenLimiter
 from glidemq_py._features.retries import BackoffStrategy
 from glidemq_py._features.stalled_jobs.queue_api import MAX_STALLED_COUNT
@@ -210,6 +211,8 @@ class WorkerOptions(CheckedOptions):
             `RateLimit` or ``{"max": jobs, "duration": ms}``. A rate limit of the queue has precedence.
         token_limiter: Fetch no jobs once the jobs of the current window have reported so many tokens: a
             `TokenLimiter` or ``{"max_tokens": number, "duration": ms, "scope": "queue" | "worker" | "both"}``.
+        fair_key_preference: Prefer jobs with the fair keys of this worker's last jobs, at most so many turns of a key
+            early, 0..100. 0 (the default): no preference.
         batch: Call the handler with lists of jobs: a `BatchOptions` or ``{"size": jobs, "timeout": ms}``. At most
             ``concurrency`` batches run at the same time.
         events: False disables the queue events of this worker's jobs.
@@ -231,6 +234,7 @@ class WorkerOptions(CheckedOptions):
     backoff_strategies: Mapping[str, BackoffStrategy] | None = option(_strategies)
     limiter: RateLimit | None = option(partial(parse_nested, kind=RateLimit))
     token_limiter: TokenLimiter | None = option(partial(parse_nested, kind=TokenLimiter))
+    fair_key_preference: int = option(partial(check_int, minimum=0, maximum=MAX_PREFERENCE), 0)
     batch: BatchOptions | None = option(partial(parse_nested, kind=BatchOptions))
     events: bool = option(check_bool, True)
     metrics: bool = option(check_bool, True)

@@ -14,6 +14,7 @@ from glidemq_py._core.calls.working import ExchangeReply, Finished, HeartbeatRep
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.dead_letters.queue_api import declare_dead_letters
+from glidemq_py._features.fair_keys.preference import RecentKeys
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.options import WorkerOptions
@@ -67,6 +68,9 @@ class QueueSource:
         self._options = options
         self._quiet = not options.events
         self._no_metrics = not options.metrics
+        turns = options.fair_key_preference
+        self.recent_keys = RecentKeys(turns, options.slots) if turns else None
+        """Fair keys that the worker prefers."""
         self.label = f"queue {keys.name!r}"
         """First words of log lines."""
 
@@ -83,7 +87,8 @@ class QueueSource:
 
     def exchange_builder(self) -> ExchangeBuilder:
         """Return the function that builds exchange calls."""
-        return partial(working.exchange, self._meta, self._consumer, quiet=self._quiet, no_metrics=self._no_metrics)
+        build = partial(working.exchange, self._meta, self._consumer, quiet=self._quiet, no_metrics=self._no_metrics)
+        return build if self.recent_keys is None else self.recent_keys.preferring(build)
 
     def idle_exchange(self, want: int, token: str, held: working.Held | None = None) -> Call[ExchangeReply]:
         """See `working.idle_exchange`."""

@@ -78,6 +78,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         backoff_strategies: Functions for ``backoff={"type": name}``.
         limiter: Maximum number of jobs fetched per window.
         token_limiter: Maximum number of tokens used per window.
+        fair_key_preference: Turns by which jobs with the fair keys of this worker's last jobs may be early; 0: none.
         batch: Call the handler with lists of jobs.
         sandbox: Options of the child processes of a handler given as text: a `SandboxOptions` or a mapping.
         lifespan: Called with the worker; returns an async context manager that is entered before the first job and
@@ -115,6 +116,7 @@ class Worker(BaseWorker, Generic[ContextT]):
         backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         limiter: RateLimit | RateLimitDict | None = None,
         token_limiter: TokenLimiter | TokenLimiterDict | None = None,
+        fair_key_preference: int = 0,
         batch: BatchOptions | BatchDict | None = None,
         sandbox: SandboxOptions | SandboxDict | None = None,
         lifespan: Lifespan[ContextT] | None = None,
@@ -130,7 +132,8 @@ class Worker(BaseWorker, Generic[ContextT]):
             concurrency=concurrency, lock_duration=lock_duration, stalled_interval=stalled_interval,
             max_stalled_count=max_stalled_count, stalled_grace=stalled_grace, retry_on=retry_on,
             no_retry_on=no_retry_on, backoff_strategies=backoff_strategies, limiter=limiter,
-            token_limiter=token_limiter, batch=batch, events=events, metrics=metrics, log_failures=log_failures,
+            token_limiter=token_limiter, fair_key_preference=fair_key_preference, batch=batch, events=events,
+            metrics=metrics, log_failures=log_failures,
         )  # fmt: skip
         selection = parse_queues(queue_name)
         if selection.several:

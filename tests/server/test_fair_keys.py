@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -479,3 +480,79 @@ async def test_an_older_build_refuses_the_queue(queue: Queue) -> None:
     await queue.add("a", fair_key="k")
     assert await queue.get_features() == {"fair-keys": "0.2.0"}
     await queue.drain()
+
+
+# -- preference ---------------------------------------------------------------------------------------------
+
+
+async def started_keys(url: str, queue: Queue, preference: int, concurrency: int = 1) -> list[str]:
+    """Run all jobs of the queue in a worker; return their keys in the order of their starts."""
+    order: list[str] = []
+
+    async def handle(job: Job) -> None:
+        order.append(job.fair_key or "")
+
+    async with Worker(queue.name, handle, url, concurrency=concurrency, fair_key_preference=preference) as worker:
+        await worker.drain()
+    return order
+
+
+def furthest_ahead(order: list[str], key: str, other: str) -> int:
+    """Return how many jobs more of ``key`` than of ``other`` had started at most, while ``other`` had ready jobs."""
+    ahead, most, left = 0, 0, order.count(other)
+    for each in order:
+        ahead += (each == key) - (each == other)
+        left -= each == other
+        most = max(most, ahead) if left else most
+    return most
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+async def test_a_worker_prefers_the_keys_of_its_last_jobs(url: str, queue: Queue, concurrency: int, raw: Raw) -> None:
+    keys = [f"t{n}" for n in range(8)]
+    await queue.add_bulk(of(key) for _ in range(40) for key in keys)
+    order = await started_keys(url, queue, 10, concurrency)
+    assert Counter(order) == dict.fromkeys(keys, 40)
+    switches = sum(before != after for before, after in pairwise(order))
+    assert switches < len(order) / 2, order  # every job, if the keys take turns
+    assert max(furthest_ahead(order, key, other) for key in keys for other in keys if key != other) <= 12
+    await assert_empty(queue, raw)
+
+
+async def test_no_preference_is_the_default(url: str, queue: Queue) -> None:
+    await queue.add_bulk(of(key) for _ in range(10) for key in "ab")
+    order = await started_keys(url, queue, 0)
+    assert all(before != after for before, after in pairwise(order))
+
+
+async def test_a_preferred_key_has_its_weight_and_its_limits(url: str, queue: Queue, raw: Raw) -> None:
+    await queue.set_fair_key_limits("heavy", weight=3)
+    await queue.set_fair_key_limits("limited", rate_limit={"max": 2, "duration": 50})
+    await queue.add_bulk(of(key) for key, jobs in (("heavy", 90), ("light", 30), ("limited", 4)) for _ in range(jobs))
+    order = await started_keys(url, queue, 5)
+    assert Counter(order) == {"heavy": 90, "light": 30, "limited": 4}
+    share = order[:80].count("heavy") / order[:80].count("light")
+    assert 2 < share < 5
+    await assert_empty(queue, raw)
+
+
+async def test_a_job_of_another_key_waits_for_a_bounded_number_of_preferred_ones(url: str, queue: Queue) -> None:
+    order: list[str] = []
+    added = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        order.append(job.fair_key or "")
+        if len(order) == 50:
+            await queue.add("a", fair_key="idle")
+            added.set()
+
+    await queue.add_bulk(of("big") for _ in range(300))
+    async with Worker(queue.name, handle, url, fair_key_preference=20) as worker:
+        await worker.drain()
+    assert order.index("idle") - 50 <= 21
+
+
+@pytest.mark.parametrize("value", [-1, 101, 1.5, True])
+def test_invalid_preferences_are_rejected(value: Any) -> None:
+    with pytest.raises(GlideMQValidationError, match="fair_key_preference"):
+        Worker("q", print, fair_key_preference=value)

@@ -198,7 +198,7 @@ def test_arguments_are_packed_in_order() -> None:
     assert jobs == b"jobs"
     assert requests.lock(token="t", ttl="5") == ("t", "5")
     (packed,) = requests.exchange(consumer="c", want=1, finished=(), quiet=True, no_metrics=False)
-    assert unpack(packed) == ["c", 1, [], True, False, *[False] * 8]
+    assert unpack(packed) == ["c", 1, [], True, False, *[False] * 9]
 
 
 REPLIES = {"call", "command", "unpack", "decode"}

@@ -31,6 +31,7 @@ __all__ = [
     "HeartbeatReply",
     "Held",
     "Leasing",
+    "Preferred",
     "ReattachReply",
     "RecoverStalledReply",
     "Released",
@@ -87,6 +88,15 @@ class Leasing(NamedTuple):
     """True if the expiry of the lock counts as a failed attempt."""
     limits: Sequence[int]
     """When the timeout of each reported attempt ends, epoch ms; 0 = none. May be shorter than ``finished``."""
+
+
+@declared("preferred")
+class Preferred(NamedTuple):
+    """Field ``preferred`` of an exchange: fair keys that may be served before their turn."""
+
+    turns: int
+    """By how many turns."""
+    keys: Sequence[str]
 
 
 @declared("wake_channel")
@@ -185,6 +195,7 @@ class ExchangeRequest(NamedTuple):
     leasing: object = False
     channel: object = False
     by_name: object = False
+    preferred: object = False
 
 
 @declared("exchange_reply")
@@ -486,17 +497,19 @@ def exchange(
     leasing: Leasing | None = None,
     channel: WakeChannel | None = None,
     by_name: NameMetricsReport | None = None,
+    preferred: Preferred | None = None,
 ) -> Call[ExchangeReply]:
     """Report ``finished`` and fetch up to ``want`` jobs within ``limiter`` (jobs, ms), ``tokens`` and queue limits.
 
     The report is idempotent: fencing tokens make a second report return `ALREADY`. The jobs of a lost reply are found
     by `reattach`. ``held`` is given if this call may fetch suspects, ``leasing`` if its jobs are leases, ``channel`` if
-    the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs.
+    the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs, ``preferred`` if it prefers fair
+    keys.
     """
     request = ExchangeRequest(
         consumer, want, finished, quiet, no_metrics, limiter=limiter or False, tokens=tokens or False,
         charges=charges or False, held=held or False, leasing=leasing or False, channel=channel or False,
-        by_name=by_name or False,
+        by_name=by_name or False, preferred=preferred or False,
     )  # fmt: skip
     return Call("exchange", meta, (pack(request),), _read_exchange)
 

@@ -38,7 +38,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       consumer = r[1], want = r[2], finished = r[3], quiet = r[4], no_metrics = r[5], limiter = r[6], tokens = r[7],
-      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12], by_name = r[13],
+      idle = r[8], charges = r[9], held = r[10], leasing = r[11], channel = r[12], by_name = r[13], preferred = r[14],
     }
   end,
   reattach = function(args)

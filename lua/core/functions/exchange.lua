@@ -1,6 +1,6 @@
 -- exchange: report finished jobs, promote due jobs and fetch ready jobs. The main call of a worker.
 -- KEYS 1 meta   ARGV 1 packed {consumer, want, finished, quiet, no_metrics, limiter, tokens, idle, charges, held,
--- leasing, channel, by_name}
+-- leasing, channel, by_name, preferred}
 -- -> packed {now, statuses, jobs, next_due, flags, dropped, budgets}   want: jobs to fetch, at most WANT_MAX per call
 --   statuses: one per finished row, see core/finish.lua      jobs: see core/fetch.lua
 --   next_due: ms until more jobs may be ready, or -1      limiter: {max, duration ms} or false
@@ -21,6 +21,8 @@
 --   requested are ready, see features/many_queues/wake_channels.lua
 --   by_name: false or absent, or {number, rows}: figures per job name of the worker, see
 --   features/metrics_by_name/functions/_metrics_by_name.lua
+--   preferred: false or absent, or {turns, fair keys}: the keys may be served so many turns early, see
+--   features/fair_keys/fetch_fair.lua
 --   budgets: absent, or {decisions by job id, or false; rows that passed a limit}, see features/budgets/budget.lua
 -- Bound: 1,000 finished rows, WANT_MAX jobs, PROMOTE_MAX promoted jobs.
 
@@ -151,6 +153,7 @@ G.export('exchange', { 'allow-oom' }, function(q, args)
   local fetching, want = G.fetching(q, G.now(q), request.consumer, request.quiet), math.min(request.want, WANT_MAX)
   if request.idle and redis.call('ZSCORE', q.invalidated, request.idle) then want = 0 end
   fetching.held, fetching.settings, fetching.channel = request.held or nil, settings, request.channel or nil
+  fetching.preferred = request.preferred or nil
   fetching.timeline, fetching.tells_starts = rawget(q, 'timeline'), tells_starts(q, fetching)
   if request.leasing then fetching.lease = G.leases.settings(request.leasing, request.no_metrics) end
   q.defer = true

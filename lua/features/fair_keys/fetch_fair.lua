@@ -1,11 +1,13 @@
 -- Fetch jobs with a fair key: the keys take turns (a source of core/fetch.lua). Half of the free slots are offered to
 -- them, the other half to the stream; each side gets the slots that the other does not use.
 
-local SCORED = G.rows.scored
+local SCORED, PREFERRED = G.rows.scored, G.rows.preferred
 local F = G.fair
 
 local UNBLOCKED_MAX = 100
 local PAGE_MAX = 200 -- keys of the ring that are read at a time
+local PREFERRED_MAX = 16
+local TURNS_MAX = 100
 
 -- Return the window of the key's rate limit: start and count.
 local function window_of(q, key, limits, now)
@@ -41,8 +43,27 @@ end
 -- The first keys of the ring are read once. New turns are kept here, and written when the keys have been served, or
 -- before more of the ring is read.
 
+-- A worker may prefer keys, those of its last jobs: the first of them is served as long as its turn is at most `ring.lead`
+-- after that of the key that is next, then the second. So no key gets further ahead of the others.
+
+-- Read the turns of the preferred keys.
+local function read_preferred(q, ring, keys)
+  ring.preferred, ring.is_preferred = {}, {}
+  for i = 1, math.min(#keys, PREFERRED_MAX) do
+    local turn = not ring.is_preferred[keys[i]] and redis.call('ZSCORE', q.fair, keys[i])
+    if turn then
+      ring.is_preferred[keys[i]] = true
+      ring.preferred[#ring.preferred + 1] = { key = keys[i], turn = G.num(turn) }
+    end
+  end
+end
+
 local function read_ring(q, ring, count)
   ring.read, ring.next, ring.again, ring.served, ring.turns = {}, 1, {}, {}, {}
+  if ring.keys then
+    read_preferred(q, ring, ring.keys)
+    count = count + #ring.preferred
+  end
   local found = redis.call('ZRANGE', q.fair, 0, count - 1, 'WITHSCORES')
   for i = 1, #found, 2 do ring.read[#ring.read + 1] = { key = found[i], turn = G.num(found[i + 1]) } end
   ring.whole = #ring.read < count
@@ -51,9 +72,34 @@ end
 -- Return whether the turn of the key `a` is before that of `b`, in the order of the sorted set.
 local function is_before(a, b) return a.turn < b.turn or a.turn == b.turn and a.key < b.key end
 
--- Remove the key whose turn is first. Return nil if more of the ring must be read.
+-- Remove the first preferred key that may be served; first: the next other key, if one is left. Return nil if there is
+-- none.
+local function take_preferred(ring, first)
+  local next_turn = first and first.turn or math.huge
+  for i = 1, #ring.preferred do next_turn = math.min(next_turn, ring.preferred[i].turn) end
+  for i = 1, #ring.preferred do
+    if ring.preferred[i].turn <= next_turn + ring.lead then return table.remove(ring.preferred, i) end
+  end
+end
+
+-- Skip the preferred keys in what was read of the ring, and return the next other one.
+local function skip_preferred(ring)
+  for i = ring.next, #ring.read do
+    ring.next = i
+    if not ring.is_preferred[ring.read[i].key] then return ring.read[i] end
+  end
+  ring.next = #ring.read + 1
+end
+
+-- Remove the key whose turn is first, or a preferred one. Return nil if more of the ring must be read.
 local function next_of(ring)
   local read, again = ring.read[ring.next], G.first(ring.again)
+  if ring.keys then
+    read = skip_preferred(ring)
+    if not read and not ring.whole then return nil end
+    local preferred = take_preferred(ring, again and (not read or is_before(again, read)) and again or read)
+    if preferred then return preferred end
+  end
   if read and (not again or is_before(read, again)) then
     ring.next = ring.next + 1
     return read
@@ -68,6 +114,10 @@ local function put_back(ring, item, step)
   local again = ring.again
   item.turn = item.turn + step
   ring.turns[item.key] = item.turn
+  if ring.keys and ring.is_preferred[item.key] then
+    table.insert(ring.preferred, 1, item)
+    return
+  end
   local at = #again + 1
   for _ = 1, #again do
     if not is_before(item, again[at - 1]) then break end
@@ -78,18 +128,19 @@ end
 
 -- Write the turns of the served keys, and remove those that have no more jobs.
 local function write_ring(q, ring)
-  local served, queues, turns = ring.served, {}, {}
+  local served, queues, turns, empty = ring.served, {}, {}, {}
   if #served == 0 then return end
+  for i = 1, #served do queues[i] = F.queue_of(q, served[i]) end
+  local left = redis.call('EXISTS', unpack(queues))
   for i = 1, #served do
-    queues[i] = F.queue_of(q, served[i])
-    turns[2 * i - 1], turns[2 * i] = G.int(ring.turns[served[i]]), served[i]
+    if left == 0 or left < #served and redis.call('EXISTS', queues[i]) == 0 then
+      empty[#empty + 1] = served[i]
+    else
+      turns[#turns + 1] = G.int(ring.turns[served[i]])
+      turns[#turns + 1] = served[i]
+    end
   end
-  redis.call('ZADD', q.fair, 'XX', unpack(turns))
-  if redis.call('EXISTS', unpack(queues)) == #served then return end
-  local empty = {}
-  for i = 1, #served do
-    if redis.call('EXISTS', queues[i]) == 0 then empty[#empty + 1] = served[i] end
-  end
+  if #turns > 0 then redis.call('ZADD', q.fair, 'XX', unpack(turns)) end
   F.forget_all(q, empty)
 end
 
@@ -136,7 +187,10 @@ local function serve_key(q, fetching, ring, item, limited)
   end
   put_back(ring, item, F.step(limits))
   local id = G.first(redis.call('ZPOPMIN', F.queue_of(q, item.key)))
-  if not id then return false, 0 end
+  if not id then
+    if ring.keys and ring.is_preferred[item.key] then table.remove(ring.preferred, 1) end
+    return false, 0
+  end
   local fetched = fetching.reads_plain and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
   if fetched then count_start(q, item.key, limits, fetching.now) end
   return fetched, 1
@@ -146,7 +200,11 @@ end
 -- their keys once more.
 local function serve(q, fetching, most)
   local limited, fetched, removed, empty = redis.call('EXISTS', q.fair_limits) == 1, 0, 0, false
-  local ring, page = {}, math.min(most, PAGE_MAX)
+  local ring, page, preferred = {}, math.min(most, PAGE_MAX), fetching.preferred
+  if preferred and #preferred[PREFERRED.keys] > 0 then
+    ring.keys = preferred[PREFERRED.keys]
+    ring.lead = math.min(G.count_of(preferred[PREFERRED.turns]), TURNS_MAX) * F.step()
+  end
   local serving = { ids = {}, keys = {}, started = {} }
   fetching.from_fair = true
   rawset(q, 'fair_serving', serving)
