@@ -28,7 +28,7 @@ from typing import Any
 
 from glidemq_py import Queue
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.adding import Row, add
+from glidemq_py._core.calls.adding import Row, add, row
 from tests.bench.flow_scale import flows
 from tests.bench.server import BenchServer, running_server
 from tests.bench.server_time import DATA, JOBS, Gauge
@@ -70,12 +70,13 @@ class Point:
 class Site:
     """A queue on a server, with the calls of a producer and a worker."""
 
-    def __init__(self, server: BenchServer, queue: Queue[Any, Any], transport: Any) -> None:
-        self.gauge = Gauge(server)
+    def __init__(self, server: BenchServer, queue: Queue[Any, Any], transport: Any, cpu: bool) -> None:
+        self.gauge = Gauge(server, cpu)
         self.queue = queue
         self.server = server
         self._transport = transport
         self._meta = queue._keys.meta
+        self.leasing: working.Leasing | None = None
 
     async def add(self, rows: list[Row]) -> None:
         for start in range(0, len(rows), CHUNK):
@@ -87,7 +88,7 @@ class Site:
         left = jobs
         while left > 0 or finished:
             want = min(CHUNK, left)
-            call = working.exchange(self._meta, "py-bench", want, finished, False, False)
+            call = working.exchange(self._meta, "py-bench", want, finished, False, False, leasing=self.leasing)
             reply = await self._transport.call(call)
             if not reply.jobs and not finished:
                 raise RuntimeError(f"{left} jobs are missing")
@@ -115,19 +116,31 @@ def prioritized(number: int) -> Row:
     return ["noop", DATA, OPTIONS, "", 0, 0, 1 + number % 5, 0, 0]
 
 
+def ranked(number: int) -> Row:
+    return row("noop", DATA, OPTIONS, rank=10_000 + number % 100)
+
+
+def fair(number: int, keys: int) -> Row:
+    return row("noop", DATA, OPTIONS, fair_key=f"tenant-{number % keys}")
+
+
+def unique(number: int, _: int = 0) -> Row:
+    return row("noop", DATA, OPTIONS, deduplication=[f"document-{number}", 0, "simple"])
+
+
 def grouped(number: int, groups: int) -> Row:
     return ["noop", DATA, OPTIONS, "", False, 0, False, 0, 0, False, [f"group-{number % groups}", CHUNK, 0, 0, 0, 0, 0]]
 
 
 @asynccontextmanager
-async def _site(server: BenchServer) -> AsyncGenerator[Site]:
+async def _site(server: BenchServer, cpu: bool = False) -> AsyncGenerator[Site]:
     server.empty()
     async with Queue[Any, Any]("scale", server.url.replace("redis://", "valkey://", 1)) as queue:
         await queue.add("first")
         await queue.obliterate(force=True)
         link = queue._link
         assert link is not None
-        yield Site(server, queue, link.transport)
+        yield Site(server, queue, link.transport, cpu)
 
 
 async def _measured(site: Site, size: int, row: Callable[[int], Row]) -> Point:
@@ -178,6 +191,37 @@ async def completed(site: Site, size: int) -> Point:
     """Measure plain jobs next to retained completed jobs."""
     await _filled(site, size, lambda _: plain("{}"))
     await site.work(size)
+    return await _measured(site, size, lambda _: plain())
+
+
+async def waiting_ranked(site: Site, size: int) -> Point:
+    """Measure with a backlog of jobs of a hundred ranks."""
+    await _filled(site, size, ranked)
+    return await _measured(site, size, ranked)
+
+
+async def fair_jobs(site: Site, size: int) -> Point:
+    """Measure with a backlog of jobs of 1,000 fair keys."""
+    await _filled(site, size, lambda number: fair(number, 1_000))
+    return await _measured(site, size, lambda number: fair(number, 1_000))
+
+
+async def fair_keys(site: Site, size: int) -> Point:
+    """Measure with a backlog of one job of each of ``size`` fair keys."""
+    await _filled(site, size, lambda number: fair(number, size))
+    return await _measured(site, size, lambda number: fair(number, size))
+
+
+async def unique_keys(site: Site, size: int) -> Point:
+    """Measure unique jobs next to a backlog of jobs that are unique, too."""
+    await _filled(site, size, unique)
+    return await _measured(site, size, lambda number: unique(size + number))
+
+
+async def leases(site: Site, size: int) -> Point:
+    """Measure leases with a backlog of waiting jobs."""
+    await _filled(site, size, lambda _: plain())
+    site.leasing = working.Leasing("", 30_000, False, ())
     return await _measured(site, size, lambda _: plain())
 
 
@@ -284,7 +328,7 @@ def _spread(points: list[Point], name: str) -> float:
     return max(costs) / min(costs)
 
 
-async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
+async def run(most: int, most_groups: int, only: str, cpu: bool = False) -> tuple[str, list[str]]:
     """Measure; return the report and the measurements above the limits."""
     sizes = [10**power for power in range(3, 7) if 10**power <= most]
     groups = [size for size in (1, 10, 100, 1_000, 10_000, 100_000) if size <= most_groups]
@@ -293,6 +337,11 @@ async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
         ("Plain jobs next to delayed jobs", sizes, far_delayed),
         ("Prioritized jobs", sizes, waiting_prioritized),
         ("Plain jobs next to completed jobs", sizes, completed),
+        ("Ranked jobs, 100 ranks", sizes, waiting_ranked),
+        ("Fair jobs, 1,000 keys", sizes, fair_jobs),
+        ("Fair keys with a job each", sizes, fair_keys),
+        ("Unique jobs", sizes, unique_keys),
+        ("Leases of waiting jobs", sizes, leases),
         (f"Ordering groups in a backlog of {most_groups:,} jobs", groups, in_groups(most_groups)),
     ]
     lines, beyond = [""], list[str]()
@@ -302,7 +351,7 @@ async def run(most: int, most_groups: int, only: str) -> tuple[str, list[str]]:
                 continue
             points: list[Point] = []
             for size in at:
-                async with _site(server) as site:
+                async with _site(server, cpu) as site:
                     points.append(await measure(site, size))
                     print(title, points[-1], flush=True)
             lines += _table(title, points)
@@ -348,8 +397,9 @@ def main() -> None:
     parser.add_argument("--most-groups", type=int, default=100_000, help="groups at the largest size")
     parser.add_argument("--only", default="", help="the start of one table's title, `flows` or `operators`")
     parser.add_argument("--write", metavar="FILE", help="also write the tables to FILE")
+    parser.add_argument("--cpu", action="store_true", help="costs are CPU time of the server, for a busy machine")
     args = parser.parse_args()
-    report, beyond = asyncio.run(run(args.most, args.most_groups, args.only))
+    report, beyond = asyncio.run(run(args.most, args.most_groups, args.only, args.cpu))
     print(report)
     if args.write:
         Path(args.write).write_text(_HEAD + report)

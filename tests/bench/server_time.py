@@ -37,10 +37,18 @@ there is, and the more scattered, the more of it is far from the processor, whoe
 
 
 class Gauge:
-    """Reads how much of the server's time our functions took."""
+    """Reads how much of the server's time our functions took.
 
-    def __init__(self, server: BenchServer) -> None:
+    Args:
+        server: The server.
+        cpu: Read the CPU time of the server's main thread, which includes reading and replying, instead of the time
+            inside functions. Other processes on the machine interrupt the latter, not the former.
+    """
+
+    def __init__(self, server: BenchServer, cpu: bool = False) -> None:
         self._server = server
+        self._cpu = cpu
+        self._began = 0.0
         server.call("CONFIG", "SET", "slowlog-log-slower-than", "500", "slowlog-max-len", "100000")
         self.start()
 
@@ -51,9 +59,16 @@ class Gauge:
         self._server.call("MEMORY", "PURGE")
         self._server.call("EVAL", CONTROL, "0", DATA, str(JOBS))
         self._server.call("CONFIG", "RESETSTAT")
+        self._began = self._main_thread()
+
+    def _main_thread(self) -> float:
+        cpu = self._server.info("cpu")
+        return (float(cpu["used_cpu_user_main_thread"]) + float(cpu["used_cpu_sys_main_thread"])) * 1_000_000
 
     def microseconds(self) -> float:
-        """Inside functions since `start`."""
+        """Return the time since `start`."""
+        if self._cpu:
+            return self._main_thread() - self._began
         stats = self._server.info("commandstats")
         fields = dict(part.split("=") for part in stats.get("cmdstat_fcall", "usec=0").split(","))
         return float(fields["usec"])
@@ -61,7 +76,10 @@ class Gauge:
     def control(self) -> float:
         """Microseconds for one hash like a job's, written, read, changed and removed by a bare script."""
         self._server.call("CONFIG", "RESETSTAT")
+        began = self._main_thread()
         self._server.call("EVAL", CONTROL, "0", DATA, str(JOBS))
+        if self._cpu:
+            return (self._main_thread() - began) / JOBS
         stats = self._server.info("commandstats")["cmdstat_eval"]
         return float(dict(part.split("=") for part in stats.split(","))["usec"]) / JOBS
 
