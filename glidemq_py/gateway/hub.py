@@ -191,7 +191,7 @@ class Hub:
         outcomes: list[LeaseOutcome] = []
         size = 0
         for facts, result in results:
-            row = completed_row(serializer, facts, result, limit)
+            row = completed_row(serializer, facts, result, limit=limit)
             size += len(row.returnvalue)
             if size > _MOST_CHARS and reports:
                 outcomes += await self._report(reports)

@@ -7,8 +7,8 @@
 --   expireAt, groupKey, budgetKey, fairKey, rank         are written by an add or flow with these options only
 --   attemptsMade, stacktrace, stalledCount and those of an earlier run    are written when an attempt has ended
 --   priority                                             whoever changes it moves the job to another place
--- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with leases, ranks or a
--- timeline (`reads_plain`, core/functions/exchange.lua).
+-- Everything else, and every surprise, takes the path of core/fetch.lua. So do all jobs of a call with ranks or a timeline
+-- (`reads_plain`, core/functions/exchange.lua).
 
 local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
 local AT = G.positions(FIELDS)
@@ -18,7 +18,7 @@ local TIMESTAMP, DATA, OPTS, PROGRESS = AT.timestamp, AT.data, AT.opts, AT.progr
 local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
 
 -- Activate the job of a stream entry if it is plain. Return whether it was fetched; if not, nothing was changed.
--- Hot: one function, without calls of others.
+-- Hot: one function, without calls of others, except for leases.
 G.activate_plain = function(q, fetching, entry, fields)
   if fields[PLAIN] ~= 'plain' then return false end
   local id = fields[ID]
@@ -31,7 +31,13 @@ G.activate_plain = function(q, fetching, entry, fields)
     return false
   end
   local now_text, jobs = fetching.now_text, fetching.jobs
-  fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
+  if fetching.lease then
+    local lease, deadline = G.leases.start(fetching, id, entry, 1, opts)
+    fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', '1',
+      'lease', lease)
+  else
+    fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
+  end
   fetching.bytes = fetching.bytes + #data
   if progress then
     jobs[#jobs + 1] = G.fetched_job(id, entry, 1, fields[NAME], data, opts, timestamp, '0', progress, false, '0', false)

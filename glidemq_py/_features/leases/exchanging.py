@@ -147,9 +147,16 @@ class Report(NamedTuple):
 
 
 def completed_row(
-    serializer: Serializer, facts: LeaseFacts, result: Any, limit: int = PAYLOAD_LIMIT
+    serializer: Serializer, facts: LeaseFacts, result: Any, run: Run | None = None, limit: int = PAYLOAD_LIMIT
 ) -> working.Completed:
-    """Return the row of a completed lease. ``limit``: maximum size of the result, bytes.
+    """Return the row of a completed lease.
+
+    Args:
+        serializer: Serializes the result.
+        facts: What identifies the lease.
+        result: The result.
+        run: The job, unless the lease was made from a token.
+        limit: Maximum size of the result, bytes.
 
     Raises:
         SerializationError: If the result cannot be serialized.
@@ -157,7 +164,8 @@ def completed_row(
     """
     text = "null" if result is None else encode_result(result, serializer, limit)
     job_id, entry, fence, processed_on, _, keep = facts
-    return working.Completed(working.COMPLETED, job_id, entry, fence, processed_on, text, keep)
+    kind = working.COMPLETED if run is None else run.completion
+    return working.Completed(kind, job_id, entry, fence, processed_on, text, keep)
 
 
 def released_row(facts: LeaseFacts) -> Finished:

@@ -140,7 +140,7 @@ class Lease(Generic[DataT, ResultT]):
             GlideMQConnectionError: If the server cannot be reached.
         """
         link = await self._queue._connected()
-        row = completed_row(link.serializer, self._facts, result)
+        row = completed_row(link.serializer, self._facts, result, self._run)
         return await self._report(Report(row, self._facts.limit, self._run), fetch_next)
 
     async def fail(self, error: Any, *, retry: bool = True, fetch_next: int = 0) -> list[Lease[Any, Any]]:

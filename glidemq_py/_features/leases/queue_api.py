@@ -224,7 +224,7 @@ async def complete_leases(
     link = await self._connected()
     serializer = link.serializer
     reports = [
-        Report(completed_row(serializer, lease._facts, result), lease._facts.limit, lease._run)
+        Report(completed_row(serializer, lease._facts, result, lease._run), lease._facts.limit, lease._run)
         for lease, result in pairs
     ]
     return await _report_many(self, [lease for lease, _ in pairs], reports, fetch_next)

@@ -146,7 +146,7 @@ end
 
 -- Activate a job that was added with this key, has no other rare option and has never run: fewer fields of its record are
 -- read and returned than by core/fetch.lua, and it is completed like a plain job (docs/reference/data-model.md, "Plain
--- jobs"). A call with leases, ranks or a timeline does not use it (`reads_plain`). Return whether the job was fetched; if not,
+-- jobs"). A call with leases, ranks or a timeline does not use it. Return whether the job was fetched; if not,
 -- nothing was changed. Hot: few calls of others.
 local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'name',
   'fairKey', 'priority', 'expireAt', 'groupKey', 'budgetKey', 'parentId', 'schedulerName' }
@@ -191,7 +191,8 @@ local function serve_key(q, fetching, ring, item, limited)
     if ring.keys and ring.is_preferred[item.key] then table.remove(ring.preferred, 1) end
     return false, 0
   end
-  local fetched = fetching.reads_plain and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
+  local is_short = fetching.reads_plain and not fetching.lease
+  local fetched = is_short and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
   if fetched then count_start(q, item.key, limits, fetching.now) end
   return fetched, 1
 end
