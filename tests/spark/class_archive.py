@@ -16,9 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["jvm_options"]
+__all__ = ["START", "jvm_options"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+START: Final = Path(__file__).resolve().parent / "start"
+"""On the path of Spark's Python processes: it contains the module that they run at their start."""
 SHORT_RUNS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Tests run each plan a few times: optimizing the code takes the JVM longer than it saves."""
 DUMP_S: Final = 600
@@ -132,7 +134,7 @@ def _write_once(archive: Path) -> None:
         new.unlink(missing_ok=True)
         environment = os.environ | {
             "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore",
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(START),
             "SPARK_SUBMIT_OPTS": f"{SHORT_RUNS} -XX:ArchiveClassesAtExit={new} -Xlog:disable",
         }  # fmt: skip
         command = [sys.executable, "-c", PROGRAM, folder]

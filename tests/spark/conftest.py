@@ -15,7 +15,7 @@ import pytest
 from glidemq_py.spark import environment as spark_environment
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
-from tests.spark.class_archive import SHORT_RUNS, jvm_options
+from tests.spark.class_archive import SHORT_RUNS, START, jvm_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1_800
@@ -36,8 +36,8 @@ def missing() -> str:
 
 
 def environment() -> dict[str, str]:
-    """For Spark's processes: this Python, and this checkout."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    """For Spark's processes: this Python, this checkout, and `start/sitecustomize.py`."""
+    path = os.pathsep.join(filter(None, (str(START), str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path,
         "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore", "SPARK_SUBMIT_OPTS": jvm_options(),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.class_archive import jvm_options
+from tests.spark.class_archive import START, jvm_options
 from tests.spark.conftest import LIMIT_S, ROOT, missing
 from tests.test_examples import assert_in_order, environment
 
@@ -26,7 +26,7 @@ def test_flights(tmp_path: Path) -> None:
         [*command, "--plot", str(picture)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env=environment() | {
             "PYTHONWARNINGS": "ignore", "MPLCONFIGDIR": str(tmp_path / os.urandom(4).hex()),
-            "SPARK_SUBMIT_OPTS": jvm_options(),
+            "SPARK_SUBMIT_OPTS": jvm_options(), "PYTHONPATH": os.pathsep.join((str(START), str(ROOT))),
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
