@@ -15,6 +15,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
+from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.events import News
 from glidemq_py.gateway.figures import Figures
@@ -309,6 +310,8 @@ class Session(asyncio.Protocol):
             return await self._execute(name, given)
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
+        except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can express and a key cannot
+            return _failure(f"{show_value(error.object)} must not contain a lone surrogate")
         except Exception:
             _log.exception("gateway: command %s failed", name)
             return _failure("Internal error")

@@ -22,7 +22,7 @@ def other_build(folder: Path, *, newer: bool = False) -> Path:
     for name in _PARTS:
         source, target = ROOT / name, folder / name
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)  # with the compiled files, which fit as long as their sources are as old
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)

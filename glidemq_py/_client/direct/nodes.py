@@ -209,16 +209,19 @@ def _ranges(reply: Sequence[Any], asked: Address) -> tuple[list[int], list[Addre
     """Return the first slots of the ranges of CLUSTER SLOTS and their primaries, ascending.
 
     Raises:
-        ValueError: if slots are not served, or a node does not know its own address.
+        ValueError: if the reply is malformed, slots are not served, or a node does not know its own address.
     """
     found: list[tuple[int, Address]] = []
     expected = 0
-    for first, last, primary, *_ in sorted(reply, key=lambda each: each[0]):
-        host = (primary[0] or b"").decode()
-        if first != expected or host == "?":
-            raise ValueError("the cluster does not serve all slots, or hides its addresses")
-        found.append((first, Address(host or asked.host, primary[1])))
-        expected = last + 1
+    try:
+        for first, last, primary, *_ in sorted(reply, key=lambda each: each[0]):
+            host = (primary[0] or b"").decode()
+            if first != expected or host == "?":
+                raise ValueError("the cluster does not serve all slots, or hides its addresses")
+            found.append((first, Address(host or asked.host, primary[1])))
+            expected = last + 1
+    except (TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"malformed reply to CLUSTER SLOTS: {error}") from None
     if expected != 16_384:
         raise ValueError("the cluster does not serve all slots")
     return [first for first, _ in found], [node for _, node in found]

@@ -21,11 +21,14 @@ def check_secret(secret: str) -> str:
     """Return the secret.
 
     Raises:
-        CommandError: If it is too long, or starts with ``whsec_`` and is not Base64.
+        CommandError: If it is too long, is not Unicode text, or starts with ``whsec_`` and is not Base64.
     """
     if not secret or len(secret) > _MOST_CHARS:
         raise CommandError(f"secret must have 1 to {_MOST_CHARS} characters")
-    _key(secret)
+    try:
+        _key(secret)
+    except UnicodeEncodeError:  # half of a pair, which JSON can express
+        raise CommandError("secret must be Unicode text") from None
     return secret
 
 

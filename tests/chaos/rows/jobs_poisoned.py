@@ -29,10 +29,12 @@ def play(run: ChaosRun) -> None:
     }  # fmt: skip
     arguments = ("--processes", "1", "--max-memory", MEMORY_LIMIT, "--log-level", "info")
 
+    workers = WORKERS if run.long else WORKERS // 2
+
     def start() -> None:
-        for _ in range(WORKERS):
+        for _ in range(workers):
             run.fleet.worker(*arguments, options=options)
-        for worker in run.fleet.workers[-WORKERS:]:
+        for worker in run.fleet.workers[-workers:]:
             worker.wait_ready()
 
     start()

@@ -28,7 +28,7 @@ class _Upgrade:
             run.fleet.worker(options=self.options)
         for worker in run.fleet.workers:
             worker.wait_ready()
-        for _ in range(PRODUCERS):
+        for _ in range(PRODUCERS if run.long else 1):
             run.fleet.producer(rate=25, kinds=PLAIN)
 
     def workers(self, build: Path | None) -> None:

@@ -30,7 +30,7 @@ def play(run: ChaosRun) -> None:
     run.fleet.workers[0].wait_ready()
     run.fleet.producer(rate=20)  # the starts of the workers need most of the processor
     stops = 0
-    for _ in run.faults(8, every=0.05, progress=5, least=STOPS):
+    for _ in run.faults(6, every=0.05, progress=5, least=STOPS):
         alive = [worker for worker in run.fleet.workers if worker.alive]
         victim = run.random.choice(alive)
         match run.random.randrange(4):

@@ -148,6 +148,23 @@ async def test_bad_requests(
     assert error in (None, answer["error"])
 
 
+async def test_lone_surrogates_are_rejected_where_a_key_has_them(
+    client: Client, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cron = {"name": "\ud800", "queue": queue_name, "data": 1, "schedule": "* * * * *"}
+    for path, body in (
+        ("/crons", cron),
+        (f"/queues/{queue_name}/jobs", {"data": 1, "jobId": "\ud800"}),
+        ("/webhooks", {"url": "https://example.com/", "events": ["job.completed"], "secret": "\ud800"}),
+    ):
+        status, answer = await client.call("POST", path, body)
+        assert status == 400
+        assert "lone surrogate" in answer["error"] or "Unicode" in answer["error"]
+    made = await client.good("POST", f"/queues/{queue_name}/jobs", {"data": "\ud83d"})
+    assert (await client.good("GET", f"/jobs/{made['id']}"))["job"]["data"] == "\ud83d"
+    assert caplog.records == []
+
+
 async def test_tokens_and_public_paths(guarded: Client) -> None:
     status, headers, content = await guarded.send("GET", "/queues")
     assert (status, headers["www-authenticate"]) == (401, "bearer")
