@@ -29,7 +29,7 @@ local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
 -- The state of one fetch: fetched jobs, dropped jobs, entries to acknowledge.
 G.fetching = function(_, now, consumer, quiet)
-  return { call = redis.call, pcall = redis.pcall, now = now, now_text = G.int(now), consumer = consumer,
+  return { call = redis.call, pcall = redis.pcall, now = now, now_text = G.time_text(now), consumer = consumer,
     quiet = quiet, jobs = {}, dropped = {},
     acked = {}, from_lists = {}, next_due = -1, bytes = 0, groups = {}, group_listed = {} }
 end

@@ -28,6 +28,8 @@ local AT = G.positions(ACTIVE_AND_TIMELINE)
 -- is not plain (docs/reference/data-model.md, "Plain jobs").
 local PLAIN = { 'state', 'fence', 'processedOn', 'parentIds' }
 local PLAIN_AT = G.positions(PLAIN)
+local PLAIN_STATE, PLAIN_FENCE = PLAIN_AT.state, PLAIN_AT.fence
+local PLAIN_STARTED, PLAIN_PARENTS = PLAIN_AT.processedOn, PLAIN_AT.parentIds
 local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
 local COMPLETED = { completed = true }
 local FAILED = { failed = true, delayed = true, waiting = true, prioritized = true, ['group-waiting'] = true }
@@ -44,7 +46,7 @@ local REVOKED = 'JobRevokedError' -- type of the error that ends the attempt of 
 local function batch(q, fetching, quiet)
   local now = fetching.now
   return {
-    q = q, call = redis.call, pcall = redis.pcall, now = now, fetching = fetching, now_text = G.int(now), quiet = quiet,
+    q = q, call = redis.call, pcall = redis.pcall, now = now, fetching = fetching, now_text = fetching.now_text, quiet = quiet,
     entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
     timeline = fetching.timeline, results = G.results.settings(q, not G.numbers_results(fetching.settings)),
@@ -119,7 +121,8 @@ end
 
 -- Return the text of the time when the attempt was fetched: all jobs of a fetch have the same.
 local function started_text(b, row)
-  if b.started ~= row[PROCESSED_ON] then b.started, b.started_text = row[PROCESSED_ON], G.int(row[PROCESSED_ON]) end
+  local started = row[PROCESSED_ON]
+  if b.started ~= started then b.started, b.started_text = started, G.time_text(started) end
   return b.started_text
 end
 
@@ -130,7 +133,8 @@ local function emit_completed(b, id, result)
     G.emit(b.q.events, 'completed', id, 'returnvalue', result)
   else
     -- One trim of the events per call is enough, and not every call needs one.
-    G.raise_denied(redis.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result))
+    local reply = b.pcall('XADD', b.q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result)
+    if reply.err then G.raise_denied(reply) end
   end
 end
 
@@ -161,28 +165,29 @@ end
 -- Complete a job that was fetched as a plain one, or as one with a fair key and no other rare option. Every surprise
 -- takes the path of `complete`. Hot: few calls of others.
 local function complete_plain(b, row)
-  local q, id, run = b.q, row[ID], b.pcall
-  local key = q.J .. id
-  local h = run('HMGET', key, unpack(PLAIN))
-  if h[PLAIN_AT.state] ~= 'active' or h[PLAIN_AT.processedOn] ~= started_text(b, row)
-    or tonumber(h[PLAIN_AT.fence] or '') ~= row[FENCE] or h[PLAIN_AT.parentIds] or b.timeline or b.results
-    or #row[RESULT] > EVENT_RESULT_MAX then
+  local id, fence, result, keep = row[ID], row[FENCE], row[RESULT], row[KEEP]
+  local key = b.q.J .. id
+  local h = b.pcall('HMGET', key, unpack(PLAIN))
+  local token = h[PLAIN_FENCE]
+  if h[PLAIN_STATE] ~= 'active' or h[PLAIN_STARTED] ~= started_text(b, row) or h[PLAIN_PARENTS]
+    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence
+    or b.timeline or b.results then
     return complete(b, row)
   end
-  local result, keep = row[RESULT], row[KEEP]
-  index(b, q.completed, b.completed, id, keep, 'keep_completed')
+  local members = b.completed
+  if not members.seen or keep and keep ~= 0 then
+    index(b, b.q.completed, members, id, keep, 'keep_completed')
+  else
+    local n = #members
+    members[n + 1], members[n + 2] = b.now_text, id
+  end
   if not DELETED[keep] then
     b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
   end
   leave_source(b, row)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]
-  if b.quiet then return G.OK end
-  if b.trims then
-    G.emit(q.events, 'completed', id, 'returnvalue', result)
-  else
-    G.raise_denied(run('XADD', q.events, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result))
-  end
+  if not b.quiet then emit_completed(b, id, result) end
   return G.OK
 end
 
@@ -321,10 +326,10 @@ local function write(b, no_metrics)
   G.untrack_list_jobs(q, b.list_jobs)
   if #b.completed > 0 then redis.call('ZADD', q.completed, unpack(b.completed)) end
   if #b.failed > 0 then redis.call('ZADD', q.failed, unpack(b.failed)) end
-  G.purge(q, b.removed)
-  G.delete_records(q, b.plain)
-  apply_rules(q, q.completed, b.keep_completed, b.now)
-  apply_rules(q, q.failed, b.keep_failed, b.now)
+  if #b.removed > 0 then G.purge(q, b.removed) end
+  if #b.plain > 0 then G.delete_records(q, b.plain) end
+  if #b.keep_completed > 0 then apply_rules(q, q.completed, b.keep_completed, b.now) end
+  if #b.keep_failed > 0 then apply_rules(q, q.failed, b.keep_failed, b.now) end
   if no_metrics then return end
   G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
   G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
@@ -341,9 +346,11 @@ G.finish = function(q, fetching, rows, quiet, no_metrics)
   -- A failing row ends the call after the changes of the other rows are written. When the rows are reported again,
   -- those return G.ALREADY.
   local ok, failure = pcall(function()
+    local gone = b.gone
     for i = 1, #rows do
+      local row = rows[i]
       b.trims = i == trimming
-      statuses[i] = b.gone[rows[i][ID]] and G.GONE or FINISH[rows[i][KIND]](b, rows[i])
+      statuses[i] = gone[row[ID]] and G.GONE or FINISH[row[KIND]](b, row)
     end
   end)
   write(b, no_metrics)

@@ -25,6 +25,39 @@ end
 -- Lua's tostring keeps only 14 digits; ids and times need all of theirs.
 G.int = function(n) return string.format('%.0f', clamped(n)) end
 
+-- The last two digits of a number: formatting a number costs more than all else that an id needs.
+local DIGITS, TWO_DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }, {}
+for n = 0, 99 do TWO_DIGITS[n] = DIGITS[(n - n % 10) / 10] .. DIGITS[n % 10] end
+
+-- Return the texts of the `count` integers that follow `after`, which is 0 or more.
+G.texts_after = function(after, count)
+  local found, head = {}, nil
+  for i = 1, count do
+    local n = after + i
+    local last = n % 100
+    if n < 100 then
+      found[i] = G.int(n)
+    else
+      if last == 0 or not head then head = G.int((n - last) / 100) end
+      found[i] = head .. TWO_DIGITS[last]
+    end
+  end
+  return found
+end
+
+-- The text of a time in ms. Calls of one moment, and the report of a job soon after its fetch, format it once.
+local TEXTS_KEPT = 64
+local texts, texts_count = {}, 0
+
+G.time_text = function(ms)
+  local text = texts[ms]
+  if text then return text end
+  text = G.int(ms)
+  if texts_count >= TEXTS_KEPT then texts, texts_count = {}, 0 end
+  if ms == ms then texts[ms], texts_count = text, texts_count + 1 end -- a table has no place for NaN
+  return text
+end
+
 -- Format a number as peers do: integers with all their digits.
 G.text = function(n)
   n = clamped(n)

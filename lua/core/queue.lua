@@ -25,23 +25,38 @@ local STATIC = {
   moved_keys = 'moved-keys',
 }
 
-local names = {
-  __index = function(q, field)
+local build = {
+  __index = function(keys, field)
     local suffix = STATIC[field]
     if not suffix then error('no such key: ' .. tostring(field)) end
-    local key = q.P .. suffix
-    rawset(q, field, key)
+    local key = keys.P .. suffix
+    rawset(keys, field, key)
     return key
   end,
 }
+
+-- The key names of the queues that were used last stay in memory between calls: building them took a tenth of the
+-- server's time for a lone job. By meta key, the metatable of the queue's tables.
+local QUEUES_KEPT = 100
+local kept, kept_count = {}, 0
+
+local function names_of(meta_key)
+  local names = kept[meta_key]
+  if names then return names end
+  if kept_count >= QUEUES_KEPT then kept, kept_count = {}, 0 end
+  local P = string.sub(meta_key, 1, -5)
+  names = { __index = setmetatable({ P = P, J = P .. 'job:' }, build) }
+  kept[meta_key], kept_count = names, kept_count + 1
+  return names
+end
 
 -- G.queue(meta_key): return a table whose fields are key names. `P` is the prefix with its trailing colon.
 -- channels, timeline, features: of G.unknown_feature, if it has read them (features/many_queues/wake_channels.lua,
 -- features/fair_keys/limited_names.lua).
 G.queue = function(meta_key, channels, timeline, features)
+  local names = names_of(meta_key)
   return setmetatable({
-    channels = channels, timeline = timeline, features = features,
-    P = string.sub(meta_key, 1, -5), J = string.sub(meta_key, 1, -5) .. 'job:',
+    channels = channels, timeline = timeline, features = features, P = names.__index.P, J = names.__index.J,
     -- State of this call about groups (features/ordering_groups/group.lua): their records, slots freed of groups not
     -- yet read, whether writes are deferred to the end of the call, whether any group is limited (0 = not read yet;
     -- nil would be looked up as a key name).

@@ -108,7 +108,7 @@ ROWS = [
 ]
 
 LIMITS: dict[tuple[str, str], str] = {
-    ("drain-100", "rate"): "server: about 12 us per job, half of it Lua around 7 commands; then 6 us of Python",
+    ("drain-100", "rate"): "server: about 13 us per job, nine tenths of it in 7 commands; then 6 us of Python",
     ("drain-10", "rate"): "round trips: two calls in flight, each for five jobs",
     ("drain-1", "rate"): "one round trip per job: about 35 us of server, 70 us of event loop and GLIDE",
     ("drain-threads", "rate"): "GIL switches between the event loop and the threads",

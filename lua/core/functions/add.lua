@@ -40,14 +40,11 @@ local function issue_ids(q, rows)
   end
   if auto == 0 or digits then return nil end
   local last = G.count_ids(q, auto)
-  local ids, first, J = {}, last - auto, q.J
+  local ids, J = G.texts_after(last - auto, auto), q.J
   local taken = 0
   for from = 1, auto, 500 do
     local chunk = {}
-    for i = from, math.min(from + 499, auto) do
-      ids[i] = G.int(first + i)
-      chunk[#chunk + 1] = J .. ids[i]
-    end
+    for i = from, math.min(from + 499, auto) do chunk[#chunk + 1] = J .. ids[i] end
     taken = taken + redis.call('EXISTS', unpack(chunk))
   end
   return taken == 0 and ids or nil

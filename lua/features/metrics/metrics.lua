@@ -25,13 +25,19 @@ G.trim_metrics = function(key, now)
   if type(fields) == 'number' and fields > FIELDS_A_DAY then trim(key, now - now % MINUTE) end
 end
 
+-- The fields of the last minute that was counted.
+local last_minute, count_field, duration_field
+
 -- count: jobs that ended at `now`. duration: the sum of their run times in ms.
 G.metric = function(key, now, count, duration)
   if count == 0 then return end
   local minute = now - now % MINUTE
-  local field = 'm:' .. G.int(minute)
-  local total = G.pcall('HINCRBY', key, field .. ':c', count)
+  if minute ~= last_minute then
+    local field = 'm:' .. G.int(minute)
+    last_minute, count_field, duration_field = minute, field .. ':c', field .. ':d'
+  end
+  local total = G.pcall('HINCRBY', key, count_field, count)
   if type(total) ~= 'number' then return end
-  if duration > 0 then G.pcall('HINCRBY', key, field .. ':d', G.int(duration)) end
+  if duration > 0 then G.pcall('HINCRBY', key, duration_field, G.int(duration)) end
   if total == count then trim(key, minute) end
 end

@@ -92,6 +92,7 @@ end
 -- Push parked jobs that this call could not fetch to the stream, for other workers. A group that exceeds the limit of
 -- this call is listed as a group whose rate limit has ended.
 G.promote_groups = function(q, fetching)
+  if #fetching.groups == 0 then return end
   local M, room = G.groups, PROMOTIONS_MAX
   for _, name in ipairs(drop_empty_groups(q, fetching)) do
     local g = M.group(q, name)
