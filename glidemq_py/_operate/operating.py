@@ -554,10 +554,10 @@ class Operator:
 
 def _score(reply: Any) -> int:
     """Return the score of the member of a reply, which is a mapping, pairs, or a flat list."""
-    if isinstance(reply, dict):
+    if hasattr(reply, "values"):
         return int(float(next(iter(reply.values()))))
     first: Any = reply[0]
-    return int(float(first[1] if isinstance(first, list) else reply[1]))
+    return int(float(reply[1] if isinstance(first, (bytes, str)) else first[1]))
 
 
 async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:
