@@ -1,4 +1,4 @@
-"""What `Queue.get_partitions` returns."""
+"""The result of `Queue.get_partitions`."""
 
 from __future__ import annotations
 
