@@ -26,8 +26,8 @@ end
 G.int = function(n) return string.format('%.0f', clamped(n)) end
 
 -- The last two digits of a number: formatting a number costs more than all else that an id needs.
-local DIGITS, TWO_DIGITS = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }, {}
-for n = 0, 99 do TWO_DIGITS[n] = DIGITS[(n - n % 10) / 10] .. DIGITS[n % 10] end
+local TWO_DIGITS = {}
+for n = 0, 99 do TWO_DIGITS[n] = string.format('%02d', n) end
 
 -- Return the texts of the `count` integers that follow `after`, which is 0 or more.
 G.texts_after = function(after, count)
