@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription
-from glidemq_py._features.failures.attempts import FailedAttempt
+from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
@@ -49,6 +49,7 @@ _FAILURES: Final = 1_000
 """Newest failed jobs that are grouped: twenty calls."""
 _FAILURES_MS: Final = 10_000
 """Time between two reads of the failures of an open page."""
+_REASONS_SHOWN: Final = 2
 _CHILDREN: Final = 20
 """Jobs of a flow that the page of a job reads."""
 _HOUR_MS: Final = 3_600_000
@@ -155,10 +156,12 @@ async def overview(visit: Visit) -> dict[str, Any]:
         shown = found[some]
     rates = dict(zip([each.name for each in shown], await _rates(visit, shown), strict=True))
     slots = dict(zip([each.name for each in shown], await _slots(visit, shown), strict=True))
+    reasons = dict(zip([each.name for each in shown], await _reasons(visit, shown), strict=True))
     kinds = ("ready", "active", "delayed", "failed", "completed", "workers")
     is_admin = visit.access.queues is None and not is_partial
     return {
-        "queues": shown, "rates": rates, "slots": slots, "every": len(names), "matching": len(matching), "sort": sort,
+        "queues": shown, "rates": rates, "slots": slots, "reasons": reasons, "sort": sort,
+        "every": len(names), "matching": len(matching),
         "totals": {kind: None if is_partial else sum(getattr(each, kind) for each in every) for kind in kinds},
         "number": page, "pages": -(-len(matching) // _QUEUES_A_PAGE), "find": wanted,
         "alone": [each.name for each in every if each.ready and not each.workers and not each.paused],
@@ -169,6 +172,20 @@ async def overview(visit: Visit) -> dict[str, Any]:
 
 async def _rates(visit: Visit, queues: list[QueueSnapshot]) -> list[Rates]:
     return await asyncio.gather(*(visit.reader.rates(each.name) for each in queues))
+
+
+async def _reasons(visit: Visit, queues: list[QueueSnapshot]) -> list[list[tuple[FailureReason, int]]]:
+    """Return for each queue its most frequent reasons of failure, with the number of jobs that failed with each."""
+
+    async def read(queue: QueueSnapshot) -> list[tuple[FailureReason, int]]:
+        if not queue.failed:
+            return []
+        stats = await visit.reader.shared(
+            "reasons", queue.name, read=lambda: visit.operator.get_failure_stats(queue.name), lifetime=_FAILURES_MS
+        )
+        return sorted(stats.by_reason.items(), key=lambda each: -each[1])[:_REASONS_SHOWN]
+
+    return await asyncio.gather(*map(read, queues))
 
 
 async def _slots(visit: Visit, queues: list[QueueSnapshot]) -> list[tuple[int, int] | None]:

@@ -27,7 +27,7 @@ G.int = function(n) return string.format('%.0f', clamped(n)) end
 
 -- The last two digits of a number: formatting a number costs more than all else that an id needs.
 local TWO_DIGITS = {}
-for n = 0, 99 do TWO_DIGITS[n] = string.format('%02d', n) end
+for n = 0, 99 do TWO_DIGITS[n] = (n - n % 10) / 10 .. n % 10 end
 
 -- Return the texts of the `count` integers that follow `after`, which is 0 or more.
 G.texts_after = function(after, count)

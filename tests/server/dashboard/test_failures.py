@@ -82,6 +82,14 @@ async def test_all_jobs_of_a_group_are_retried_or_deleted_and_no_others(url: str
             assert {(each.name, each.error) async for each in queue.iter_failures()} == left
 
 
+async def test_all_queues_show_reasons_of_failures(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
+        await queue.add_bulk([("mail", {"error": "refused"})] * 3)
+        await run_failing(url, queue_name, 3)
+        shown = await page(client, "", find=queue_name)
+        assert re.findall(r'<span class="soft">(\w+ \d)</span>', shown) == ["max_attempts_exceeded 3"]
+
+
 async def test_filter_box_finds_errors(url: str, queue_name: str) -> None:
     async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
         await queue.add_bulk([("mail", {"error": error}) for error in ("Refused by host", "timeout")])

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,28 +24,59 @@ __all__ = ["browser"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
-PICTURES: Final[dict[str, str]] = {
-    "dashboard-queue.png": "queue?q={q}&key=acme",
-    "dashboard-schedules.png": "schedules?q={q}",
-    "dashboard-failures.png": "failures?q={q}",
-    "dashboard-jobs.png": "jobs?q={q}&state=failed",
+PREFIX: Final = "shop"
+"""Of the keys: the page of all queues shows no queues of other tests."""
+PICTURES: Final[dict[str, tuple[str, str]]] = {
+    "dashboard-queues.png": ("", "All queues"),
+    "dashboard-queue.png": ("queue?q=emails&key=acme", "emails"),
+    "dashboard-schedules.png": ("schedules?q=emails", "emails"),
+    "dashboard-failures.png": ("failures?q=emails", "emails"),
+    "dashboard-jobs.png": ("jobs?q=emails&state=failed", "emails"),
+    "dashboard-job.png": ("job?q=emails&id=bounced", "welcome bounced"),
+    "dashboard-metrics.png": ("metrics?q=reports", "reports"),
 }
-"""Files and their pages."""
+"""Files, their pages, and the headings of these."""
 BULK: Final = "dashboard-bulk.png"
 WIDTH, HEIGHT = 1_280, 860
 PNG: Final = b"\x89PNG\r\n\x1a\n"
+
+
+async def _fill_others(url: str) -> None:
+    """Add queues beside the one of the pictures; one of them has finished jobs for a day."""
+    async with Queue("images", url, prefix=PREFIX) as queue:
+        await queue.add_bulk([("resize", {"n": n}) for n in range(783)])
+    async with Queue("payments", url, prefix=PREFIX) as queue:
+        await queue.add("capture", {"order": 17})
+        await queue.pause()
+    async with Queue("reports", url, prefix=PREFIX) as queue:
+        await queue.add("weekly", delay=3_600_000)
+        link = await queue._connected()
+        minute = int(time.time()) // 60 * 60_000
+        counts: list[str] = []
+        for ago in range(1, 24 * 60, 5):
+            share = 1 - math.cos(2 * math.pi * (minute - ago * 60_000) / 86_400_000)
+            number, field = 40 + round(180 * share), f"m:{minute - ago * 60_000}"
+            counts += [f"{field}:c", str(number), f"{field}:d", str(round(number * (17 + 10 * share)))]
+        await link.transport.command("HSET", link.keys.metrics("completed"), *counts)
+        failed: list[str] = []
+        for ago in range(1, 24 * 60, 65):
+            failed += [f"m:{minute - ago * 60_000}:c", "6"]
+        await link.transport.command("HSET", link.keys.metrics("failed"), *failed)
 
 
 async def _fill(url: str, name: str) -> None:
     async def handler(job: Job) -> object:
         if job.name == "welcome" and job.data["n"] % 7 == 3:
             raise ConnectionRefusedError(f"smtp-{job.data['n']}.example.org: connection refused")
+        if job.id == "bounced":
+            raise ConnectionError(f"mail server refused {job.data['to']}")
         if job.name == "invoice" and job.data["n"] % 11 == 5:
             raise LookupError(f"customer {job.data['n']} does not exist")
         return {"sent": True}
 
-    async with Queue(name, url) as queue:
+    async with Queue(name, url, prefix=PREFIX) as queue:
         await queue.set_metrics_by_name()
+        await queue.set_timeline()
         await queue.set_fair_key_limits("acme", weight=3, concurrency=2, rate_limit=RateLimit(10, 1_000))
         for pattern, job_name in (("0 3 * * *", "digest"), ("*/15 * * * *", "reminders")):
             now = job_name == "reminders"
@@ -51,11 +84,13 @@ async def _fill(url: str, name: str) -> None:
         ended = asyncio.Semaphore(0)
         names = ("welcome", "invoice", "receipt")
         await queue.add_bulk([(names[n % 3], {"n": n, "to": f"user{n}@example.org"}) for n in range(120)])
-        worker = Worker(name, handler, url, concurrency=4, log_failures=False)
+        bounced = {"to": "x0@nowhere.example", "subject": "Welcome", "locale": "en"}
+        await queue.add("welcome", bounced, job_id="bounced", attempts=2, backoff=50, tags=["trial"])
+        worker = Worker(name, handler, url, prefix=PREFIX, concurrency=4, log_failures=False)
         for event in ("completed", "failed"):
             worker.on(event, lambda *_: ended.release())
         async with worker, asyncio.timeout(PATIENCE_S):
-            for _ in range(121):
+            for _ in range(122):  # with the first reminder
                 await ended.acquire()
         for key in ("acme", "globex"):
             await queue.add_bulk([("welcome", {"n": n}, {"fair_key": key}) for n in range(30)])
@@ -66,14 +101,16 @@ async def _fill(url: str, name: str) -> None:
 def dashboard(server: Any) -> Iterator[str]:
     """Yield the address of a dashboard whose queue is called emails."""
     asyncio.run(_fill(server.url, "emails"))
-    with served(server.url, "--allow-changes", "--refresh-interval", "250ms") as address:
+    asyncio.run(_fill_others(server.url))
+    with served(server.url, "--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms") as address:
         yield address
     asyncio.run(_obliterate(server.url))
 
 
 async def _obliterate(url: str) -> None:
-    async with Queue("emails", url) as queue:
-        await queue.obliterate(force=True)
+    for name in ("emails", "images", "payments", "reports"):
+        async with Queue(name, url, prefix=PREFIX) as queue:
+            await queue.obliterate(force=True)
 
 
 def take(browser: Any, name: str, folder: Path) -> None:
@@ -92,8 +129,9 @@ def take(browser: Any, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_of_pages(browser: Any, dashboard: str, name: str, tmp_path: Path) -> None:
     browser.set_window_size(WIDTH, HEIGHT)
-    browser.get(f"{dashboard}/{PICTURES[name].format(q='emails')}")
-    assert browser.find_element("tag name", "h1").text == "emails"
+    page, heading = PICTURES[name]
+    browser.get(f"{dashboard}/{page}")
+    assert browser.find_element("tag name", "h1").text.startswith(heading)
     take(browser, name, tmp_path)
 
 
