@@ -66,10 +66,10 @@ async def _fill_others(url: str) -> None:
 
 async def _fill(url: str, name: str) -> None:
     async def handler(job: Job) -> object:
-        if job.name == "welcome" and job.data["n"] % 7 == 3:
-            raise ConnectionRefusedError(f"smtp-{job.data['n']}.example.org: connection refused")
         if job.id == "bounced":
             raise ConnectionError(f"mail server refused {job.data['to']}")
+        if job.name == "welcome" and job.data["n"] % 7 == 3:
+            raise ConnectionRefusedError(f"smtp-{job.data['n']}.example.org: connection refused")
         if job.name == "invoice" and job.data["n"] % 11 == 5:
             raise LookupError(f"customer {job.data['n']} does not exist")
         return {"sent": True}
@@ -102,7 +102,8 @@ def dashboard(server: Any) -> Iterator[str]:
     """Yield the address of a dashboard whose queue is called emails."""
     asyncio.run(_fill(server.url, "emails"))
     asyncio.run(_fill_others(server.url))
-    with served(server.url, "--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms") as address:
+    url = f"{server.url}?allow_no_aof=true"  # no picture shows the warning
+    with served(url, "--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms") as address:
         yield address
     asyncio.run(_obliterate(server.url))
 
