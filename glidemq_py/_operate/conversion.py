@@ -7,13 +7,14 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
 from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, ScheduleSnapshot
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 
-__all__ = ["data_of", "dead_letter_of", "duration_text", "schedule_of", "summary_of"]
+__all__ = ["data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "summary_of"]
 
 _UPCOMING: Final = 5
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
@@ -25,6 +26,15 @@ def data_of(job: Job[Any, Any]) -> Any:
         return job.data
     except (JobDataError, SerializationError):
         return job._data_text
+
+
+def encoding_of(job: Job[Any, Any]) -> str | None:
+    """Return "stored" if `data_of` the job is its stored text, because that cannot be decoded; otherwise None."""
+    try:
+        _ = job.data
+    except (JobDataError, SerializationError):
+        return STORED
+    return None
 
 
 def summary_of(job: Job[Any, Any]) -> JobSummary:
@@ -42,11 +52,12 @@ def summary_of(job: Job[Any, Any]) -> JobSummary:
 def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
     """Return an entry of the dead letter queue of a queue."""
     envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
-    attempts = envelope.get("attemptsMade")
+    attempts, encoding = envelope.get("attemptsMade"), envelope.get("encoding")
     return DeadLetter(
         id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
         error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
-        added_at=entry.timestamp, data=envelope.get("data"), tags=entry.tags,
+        added_at=entry.timestamp, data=envelope.get("data"),
+        encoding=None if encoding is None else str(encoding), tags=entry.tags,
     )  # fmt: skip
 
 

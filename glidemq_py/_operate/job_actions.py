@@ -18,10 +18,11 @@ from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
+from glidemq_py._operate.conversion import encoding_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.errors import JobNotFoundError, JobStateError
+from glidemq_py.errors import JobNotFoundError, JobStateError, SerializationError
 
 __all__ = [
     "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "RemoveJobs",
@@ -215,10 +216,14 @@ class RetryEdited(Action):
     data: Any = None
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
-        """See `Action`. Raises JobNotFoundError or JobStateError; then nothing has changed."""
-        found = await _job(queue, self.id)
+        """See `Action`. Raises JobNotFoundError, JobStateError or SerializationError; then nothing has changed."""
+        found = await queue.get_job(self.id)
+        if found is None:
+            raise JobNotFoundError(self.id)
         if found.state is not JobState.FAILED:
             raise JobStateError(found.id, str(found.state), "retry")
+        if encoding_of(found) is not None:
+            raise SerializationError("id", found.id, "its data cannot be read here, so it is not replaced")
         await found.update_data(self.data)
         await found.retry()
         return ActionResult(done=1, ids=(found.id,))

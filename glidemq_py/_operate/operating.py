@@ -39,7 +39,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
-from glidemq_py._operate.conversion import data_of, dead_letter_of, schedule_of, summary_of
+from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, schedule_of, summary_of
 from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
@@ -403,7 +403,7 @@ class Operator:
         except SerializationError:
             result = job._result_text
         return JobDetails(
-            job=summary_of(job), data=data_of(job), result=result, options=job.opts,
+            job=summary_of(job), data=data_of(job), encoding=encoding_of(job), result=result, options=job.opts,
             attempts=tuple(await opened.get_job_attempts(job.id)), timeline=tuple(await job.get_timeline()),
             traceback="\n".join(job.stacktrace[-1:]),
             logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,

@@ -175,6 +175,7 @@ class JobDetails:
     Attributes:
         job: The job as in a list.
         data: Its data; the stored text if that cannot be decoded.
+        encoding: "stored" if ``data`` is the stored text; None if it is the value.
         result: Its result; None if it has not completed.
         options: Its options as they are stored.
         attempts: Its failed attempts, oldest first.
@@ -187,6 +188,7 @@ class JobDetails:
 
     job: JobSummary
     data: Any
+    encoding: str | None
     result: Any
     options: Mapping[str, Any]
     attempts: tuple[FailedAttempt, ...]
@@ -210,6 +212,8 @@ class DeadLetter:
         attempts_made: Number of failed attempts.
         added_at: When the entry was added, epoch ms.
         data: Data of the job.
+        encoding: None if ``data`` is the value. "stored" if it is the stored text, "json" if that text is JSON (see
+            `Queue.get_dead_letter_jobs`).
         tags: Tags of the job.
     """
 
@@ -221,6 +225,7 @@ class DeadLetter:
     attempts_made: int
     added_at: int
     data: Any
+    encoding: str | None
     tags: tuple[str, ...]
 
 

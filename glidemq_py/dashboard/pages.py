@@ -270,7 +270,7 @@ async def job(visit: Visit) -> dict[str, Any]:
     flow = await visit.flow(details.job.id, _CHILDREN)
     return {
         **common, "job": details.job, "details": details, "history": _history(details), "data": data, "result": result,
-        "options": options, "is_editable": data == details.data and is_complete(data),
+        "options": options, "is_editable": _is_editable(details, data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
         "children": () if flow is None else flow.children, "more_children": flow is not None and flow.is_cut,
         "percent": _percent(details.job.progress),
@@ -321,8 +321,13 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
     shown: list[tuple[DeadLetter, Any, bool]] = []
     for each in found:
         data = redacted(each.data, visit.options.redact)
-        shown.append((each, data, data == each.data and is_complete(data)))
+        shown.append((each, data, _is_editable(each, data)))
     return {**common, "entries": shown, "target": target}
+
+
+def _is_editable(found: JobDetails | DeadLetter, shown: Any) -> bool:
+    """Return True if a page shows the data of a job or an entry as it is: decoded, nothing hidden, not cut."""
+    return found.encoding is None and shown == found.data and is_complete(shown)
 
 
 async def schedules(visit: Visit) -> dict[str, Any]:

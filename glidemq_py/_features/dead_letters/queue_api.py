@@ -196,6 +196,10 @@ async def replay_entry(
         self: the queue.
         job_id: id of the entry.
         edit: Returns the data of the new job; None = the data of the entry.
+
+    Raises:
+        SerializationError: with ``edit``: the data of the entry cannot be read with the serializer of the queue, so new
+            data would be stored in another form; the entry is kept.
     """
     found = await _find(self, job_id)
     if found is None:
@@ -207,6 +211,7 @@ async def replay_entry(
     link, (dead_queue, entry) = await self._connected(), found
     name, data, opts, options = await _original(link, entry)
     if edit is not None:
+        _check_readable(link, entry, data)
         data = encode_data(edit(), link.serializer, link.compression)
     new_id = f"replay-{hashlib.sha256(json.dumps([dead_queue.keys.name, entry.id]).encode()).hexdigest()[:32]}"
     row = stored_row(name, data, opts, JobOptions.merge(options, JobOptions(job_id=new_id)))
@@ -283,6 +288,18 @@ async def _original(link: QueueLink, entry: Job[Any, Any]) -> tuple[str, str, st
     if envelope.get("encoding") == STORED_JSON:
         return entry.name, encode_data(data, JSON_SERIALIZER, link.compression), opts, options
     return entry.name, encode_data(data, link.serializer, link.compression), opts, options
+
+
+def _check_readable(link: QueueLink, entry: Job[Any, Any], stored: str) -> None:
+    """Raise SerializationError if the serializer of this queue cannot read the data of an entry.
+
+    A serializer of the application may store JSON, too, which a queue without that serializer must not take for values.
+    """
+    if entry.data.get("encoding") is None or _is_custom(link):
+        with contextlib.suppress(SerializationError):
+            decode_data(stored, link.serializer)
+            return
+    raise SerializationError("job_id", entry.id, "its data cannot be read here, so it is not replaced")
 
 
 async def remove_dead_letter(dead_queue: QueueLink, entry: Job[Any, Any]) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 from urllib.parse import urlencode
 
-from glidemq_py import Job, Queue, Worker
+import pytest
+
+from glidemq_py import Job, Queue, SerializationError, Worker
+from glidemq_py._features.dead_letters.queue_api import replay_entry
 from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._operate.failure_groups import HOURS, group_failures
@@ -142,6 +146,78 @@ async def test_dead_letters_are_added_again_with_other_data(url: str, queue_name
                 await posted(client, change="replay", q=queue_name, of_filter="1", confirmed="1")
             ).status_code == 303
             assert len(await queue.get_jobs("waiting")) == 2
+
+
+class Reversed:
+    """Stores text that is not JSON, as a serializer that encrypts does."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps(value)[::-1] + "~"
+
+    def deserialize(self, text: str) -> Any:
+        assert text.endswith("~")
+        return json.loads(text[-2::-1])
+
+
+class Enveloped:
+    """Stores JSON that is not the JSON of the value."""
+
+    def serialize(self, value: Any) -> str:
+        return json.dumps({"v": 1, "value": value})
+
+    def deserialize(self, text: str) -> Any:
+        return json.loads(text)["value"]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "encoding"), [(Reversed(), "stored"), (Enveloped(), "json")], ids=["text", "JSON"]
+)
+async def test_data_of_another_serializer_is_not_edited(
+    url: str, queue_name: str, serializer: Any, encoding: str
+) -> None:
+    options: Any = {"dead_letter_queue": f"{queue_name}-dead", "serializer": serializer}
+    async with Queue[Any, Any](queue_name, url, **options) as queue, Operator(url) as operator:
+        failed = await queue.add("mail", {"error": "wrong"})
+        await run_failing(url, queue_name, 1, **options)
+        (entry,) = [each async for each in operator.iter_dead_letters(queue_name)]
+        assert entry.encoding == encoding
+        details = await operator.get_job(queue_name, failed.id)
+        assert details is not None
+        async with browsing(url, allow_changes=True) as client:
+            assert "replay-edited" not in await page(client, "dead-letters", q=queue_name)
+            for data in ('"clear"', json.dumps(entry.data)):
+                response = await posted(client, change="replay-edited", q=queue_name, id=entry.id, data=data)
+                assert response.status_code == 400
+                assert "cannot be read here" in response.text
+            if encoding == "stored":
+                assert details.encoding == encoding
+                assert "retry-edited" not in await page(client, "job", q=queue_name, id=failed.id)
+                response = await posted(client, change="retry-edited", q=queue_name, id=failed.id, data='"clear"')
+                assert response.status_code == 400
+                assert "cannot be read here" in response.text
+        found = await queue.get_job(failed.id)
+        assert found is not None
+        assert (found.state, found.data) == ("failed", {"error": "wrong"})
+        assert not await queue.get_jobs("waiting")
+        assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
+        # The queue that has the serializer can.
+        job = await replay_entry(queue, entry.id, lambda: {"error": "other"})
+        assert job is not None
+        (waiting,) = await queue.get_jobs("waiting")
+        assert (waiting.id, waiting.data) == (job.id, {"error": "other"})
+
+
+async def test_broken_data_is_not_edited(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
+        failed = await queue.add("mail", {"error": "wrong"})
+        link = await queue._connected()
+        await link.transport.command("HSET", link.keys.job(failed.id), "data", '{"error": "wro')
+        await run_failing(url, queue_name, 1)
+        (entry,) = await queue.get_dead_letter_jobs()
+        await queue.remove(failed.id)
+        with pytest.raises(SerializationError, match="cannot be read here"):
+            await replay_entry(queue, entry.id, lambda: {"error": "other"})
+        assert [each.id async for each in queue.iter_dead_letter_jobs()] == [entry.id]
 
 
 async def test_workers_show_memory_slots_and_what_fetches_no_jobs(url: str, queue_name: str) -> None:
