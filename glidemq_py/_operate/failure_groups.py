@@ -15,6 +15,7 @@ HOURS: Final = 24
 _HOUR_MS: Final = 3_600_000
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS}"
 _COMPARED: Final = 1_000
+_SPACE: Final = re.compile(r"\s+")
 _VARYING: Final = re.compile(r"""[\w.+-]{1,64}@[\w.-]{1,200}|'[^']*'|"[^"]*"|\b[0-9a-fA-F-]{8,}\b|\d+""")
 
 
@@ -38,8 +39,11 @@ class FailureGroup:
 
 
 def shape_of(error: str) -> str:
-    """Return an error message without what differs from job to job: addresses, quoted texts, numbers and ids."""
-    return _VARYING.sub(_CUT, error[:_COMPARED])
+    """Return an error message without what differs from job to job: addresses, quoted texts, numbers and ids.
+
+    It is one line: a form sends other line breaks than its page has.
+    """
+    return _VARYING.sub(_CUT, _SPACE.sub(" ", error[:_COMPARED]))
 
 
 def group_failures(failures: Iterable[Failure], now: int) -> list[FailureGroup]:

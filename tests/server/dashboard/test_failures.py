@@ -86,6 +86,27 @@ async def test_all_jobs_of_a_group_are_retried_or_deleted_and_no_others(url: str
             assert {(each.name, each.error) async for each in queue.iter_failures()} == left
 
 
+async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        errors = [f"{n} faults:\n  no route\n\ttimeout" for n in range(2)]
+        await queue.add_bulk([("mail", {"error": error}) for error in errors])
+        await run_failing(url, queue_name, 2)
+        shown = Elements(await page(client, "failures", q=queue_name)).found
+        (button, *_) = (
+            at for at, (tag, each) in enumerate(shown) if tag == "input" and each.get("value") == "retry"
+        )  # fmt: skip
+        fields = dict[str, str]()
+        for tag, each in shown[button:]:
+            if tag == "form":
+                break
+            if tag == "input":  # a browser sends line breaks as CRLF
+                fields[str(each["name"])] = re.sub(r"\r\n|\r|\n", "\r\n", each["value"] or "")
+        assert "faults" in fields["error_shape"]
+        assert "<strong>2</strong> jobs" in (await posted(client, **fields)).text
+        assert (await posted(client, **fields, confirmed="1")).status_code == 303
+        assert len(await queue.get_jobs("waiting")) == 2
+
+
 async def test_all_queues_show_reasons_of_failures(url: str, queue_name: str) -> None:
     async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
         await queue.add_bulk([("mail", {"error": "refused"})] * 3)
