@@ -107,6 +107,21 @@ async def test_a_group_of_errors_of_many_lines_is_changed(url: str, queue_name: 
         assert len(await queue.get_jobs("waiting")) == 2
 
 
+async def test_groups_are_not_changed_while_a_reason_is_chosen(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add_bulk([("mail", {"error": "no route"})] * 2)
+        await run_failing(url, queue_name, 2)
+        every = await page(client, "failures", q=queue_name)
+        assert ("Retry these" in every, "Delete these" in every) == (True, True)
+        assert "whole group" not in every
+        shown = await page(client, "failures", q=queue_name, reason="max_attempts_exceeded")
+        assert "no route" in shown
+        assert 'name="error_shape"' not in shown
+        assert "To retry or delete a whole group, choose <em>all reasons</em>" in shown
+        async with browsing(url) as reader:
+            assert "whole group" not in await page(reader, "failures", q=queue_name, reason="max_attempts_exceeded")
+
+
 async def test_all_queues_show_reasons_of_failures(url: str, queue_name: str) -> None:
     async with Queue[Any, Any](queue_name, url) as queue, browsing(url) as client:
         await queue.add_bulk([("mail", {"error": "refused"})] * 3)
