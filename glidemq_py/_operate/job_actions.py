@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 from glidemq_py._api.administration import promote_in_pieces
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
-from glidemq_py._core.job_states import JobState
+from glidemq_py._core.job_states import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.dead_letters.queue_api import replay_entry
 from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
@@ -449,8 +449,11 @@ class ReplayEdited(Action):
         await operator.links(self.queue)  # finds the partitions
         for part in queue._parts:
             job = await replay_entry(part, self.id, lambda: self.data)
-            if job is not None:
+            if job is not None and job.outcome is JobOutcome.ADDED:
                 return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
+            if job is not None:  # an interrupted replay had added it; the entry is deleted now
+                error = f"had already been added again as {job.id}, so the new data was not used"
+                return ActionResult(done=0, problems=(Problem(id=self.id, error=error),))
         return ActionResult(done=0, problems=(Problem(id=self.id, error="does not exist", missing=True),))
 
 

@@ -184,6 +184,26 @@ async def test_dead_letters_are_added_again_with_other_data(url: str, queue_name
             assert len(await queue.get_jobs("waiting")) == 2
 
 
+async def test_new_data_that_comes_too_late_is_reported(url: str, queue_name: str) -> None:
+    dead = f"{queue_name}-dead"
+    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
+        await queue.add("mail", {"error": "wrong"})
+        await run_failing(url, queue_name, 1, dead_letter_queue=dead)
+        (entry,) = await queue.get_dead_letter_jobs()
+        # An interrupted replay has added the job and not deleted the entry.
+        job = await queue.replay_dead_letter_job(entry.id)
+        assert job is not None
+        async with Queue[Any, Any](dead, url) as letters:
+            await letters.add(entry.name, entry.data, job_id=entry.id)
+        async with browsing(url, allow_changes=True) as client:
+            fields = {"change": "replay-edited", "q": queue_name, "id": entry.id, "data": '{"error": "other"}'}
+            shown = (await client.get((await posted(client, **fields)).headers["location"])).text
+            assert f"nothing changed; 1 could not be changed: {entry.id}: had already been added again as" in shown
+        (waiting,) = await queue.get_jobs("waiting")
+        assert (waiting.id, waiting.data) == (job.id, {"error": "wrong"})
+        assert await queue.get_dead_letter_jobs() == []
+
+
 class Reversed:
     """Stores text that is not JSON, as a serializer that encrypts does."""
 
