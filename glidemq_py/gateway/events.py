@@ -201,8 +201,10 @@ class EventFeed:
 
 
 def _portable(event: Event) -> Event:
-    """Return the event in the form that needs no further conversion, if it has no value of a job."""
-    return event if event.get("data") is not None else PortableMap(event, timestamp=float(event["timestamp"]))
+    """Return the event in the form that needs no further conversion, if only its time can exceed 32 bits."""
+    if event.get("data") is not None or "delay" in event:
+        return event
+    return PortableMap(event, timestamp=float(event["timestamp"]))
 
 
 def _decoded(text: str | None) -> Any:

@@ -59,6 +59,17 @@ async def test_life_of_jobs(wire: Wire, other: Wire, queue_name: str) -> None:
     assert await kinds(wire, 4) == expected
 
 
+async def test_long_delays_are_portable(wire: Wire, other: Wire, queue_name: str) -> None:
+    job_id = (await good(other, "PUSH", queue=queue_name, delay=60_000))["id"]
+    await good(wire, "SubscribeEvents", queue=queue_name)
+    for delay in (10_000_000_000, 31_536_000_000):
+        await good(other, "ChangeDelay", id=job_id, delay=delay)
+        event = await next_event(wire)
+        assert (event["eventType"], event["delay"]) == ("delayed", delay)
+        assert isinstance(event["delay"], float)  # clients read 64-bit integers as BigInt
+        assert isinstance(event["timestamp"], float)
+
+
 async def test_all_subscribers_get_events_of_every_program(
     gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
 ) -> None:
