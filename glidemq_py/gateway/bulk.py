@@ -38,6 +38,7 @@ from glidemq_py.errors import (
     JobStateError,
     StagedWriteError,
 )
+from glidemq_py.gateway.group_sizes import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
@@ -93,6 +94,8 @@ class _Bulk(NamedTuple):
     options: list[JobOptions]
     chosen: list[str | None]
     """The ids that the client has chosen."""
+    sizes: list[GroupSize | None]
+    """The maximum sizes of their groups."""
     is_durable: bool
     """Whether one of them is durable."""
     is_special: bool
@@ -100,10 +103,11 @@ class _Bulk(NamedTuple):
 
     def part(self, numbers: Sequence[int]) -> _Bulk:
         """Return some of the jobs."""
-        jobs, rows, options, chosen, is_durable, is_special = self
+        jobs, rows, options, chosen, sizes, is_durable, is_special = self
         return _Bulk(
             [jobs[number] for number in numbers], [rows[number] for number in numbers],
-            [options[number] for number in numbers], [chosen[number] for number in numbers], is_durable, is_special,
+            [options[number] for number in numbers], [chosen[number] for number in numbers],
+            [sizes[number] for number in numbers], is_durable, is_special,
         )  # fmt: skip
 
 
@@ -122,12 +126,14 @@ async def _add(
     if not jobs:
         return []
     fits = len(rows) <= ROWS_AT_ONCE and sum(len(_data(row)) for row in rows[:-1]) <= _CHARS_AT_ONCE
+    if not fits:
+        _check_staged(jobs, bulk.is_durable)
+    await set_group_sizes(queue, bulk.sizes)
     if fits and bulk.is_special:
         return await _add_specially(queue, jobs, numbers, durable=bulk.is_durable or None)
     if fits:
         found = await _add_at_once(queue, link, bulk, numbers)
     else:
-        _check_staged(jobs, bulk.is_durable)
         await _add_staged(link, rows, quiet=not queue.options.events)
         found = await _ids(queue, link, jobs)
     if not link.is_listed:
@@ -146,6 +152,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     is_durable = False
     is_special = TELEMETRY.on or any(is_map(each) and (each.get("durable") or each.get("dependsOn")) for each in given)
     jobs, rows, checked, chosen = list[Push](), list[Row](), list[JobOptions](), list[str | None]()
+    sizes = list[GroupSize | None]()
     for number, each in enumerate(given):
         if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)  # other connections are served meanwhile
@@ -155,11 +162,13 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
         if made is not None:
             jobs.append((str(each["name"]), None, {"job_id": made[0][_ID]}))
             chosen.append(None)
+            sizes.append(None)
         else:
             try:
                 fields = check_all(JOB_FIELDS, each)
                 push = await push_of(ids, queue.name, fields, beside)
                 chosen.append(chosen_id(fields))
+                sizes.append(group_size(fields))
             except CommandError as error:
                 raise CommandError(f"jobs[{number}]: {error}") from None
             made = row_of(queue, link, push, number)
@@ -169,7 +178,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
             is_durable = is_durable or fields["durable"]
         rows.append(made[0])
         checked.append(made[1])
-    return _Bulk(jobs, rows, checked, chosen, is_durable, is_special)
+    return _Bulk(jobs, rows, checked, chosen, sizes, is_durable, is_special)
 
 
 # -- one call --------------------------------------------------------------------------------------------------

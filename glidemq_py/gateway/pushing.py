@@ -141,9 +141,6 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     _add_unique_key(given, options)
     if given["sizeLimit"] is not None:
         _check_size(data, given["sizeLimit"])
-    if given["groupMaxSize"] is not None and given["groupId"] is not None:
-        # The maximum belongs to the group: the newest one counts, for jobs of all programs.
-        await (await ids.open_queue(queue)).set_fair_key_limits(given["groupId"], max_backlog=given["groupMaxSize"])
     if given["tags"]:
         options["tags"] = given["tags"]
     if given["dependsOn"]:

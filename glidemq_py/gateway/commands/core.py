@@ -27,6 +27,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
+from glidemq_py.gateway.group_sizes import group_size, set_group_sizes
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
@@ -114,6 +115,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
         remember_usual(given, push)
     elif await ids.claim(queue.name, [chosen]):
         return chosen
+    await set_group_sizes(queue, [group_size(fields)])
     return _Checked(push, None if is_special else made, fields)
 
 

@@ -1,5 +1,9 @@
 """Commands about groups, unique keys and logs, with raw frames."""
 
+from typing import Any
+
+import pytest
+
 from glidemq_py import Queue
 from tests.server.gateway.wire import Wire, failure, good
 
@@ -79,6 +83,51 @@ async def test_invalid_group(wire: Wire, queue_name: str) -> None:
     assert await failure(wire, "PauseGroup", queue=queue_name, groupId="\0a") == "groupId must not contain NUL"
     error = await failure(wire, "SetGroupConcurrency", queue=queue_name, groupId="a", concurrency=0)
     assert error == "concurrency must be at least 1"
+
+
+async def test_rejected_jobs_leave_the_maximum_size_of_their_group(wire: Wire, queue: Queue) -> None:
+    sized: dict[str, Any] = {"data": 1, "groupId": "g", "groupMaxSize": 1}
+    chosen = {**sized, "jobId": f"{queue.name}-chosen"}
+    await good(wire, "PUSH", queue=queue.name, jobId=chosen["jobId"])
+    large = "x" * 11_000_000
+    rejected: list[list[dict[str, Any]]] = [
+        [sized, {"maxAttempts": 0}],
+        [sized, {"data": large}],
+        [{**sized, "data": large}],
+        [{**sized, "sizeLimit": 0}],
+        [sized, *({"data": 1} for _ in range(250)), {"dependsOn": [f"{queue.name}:1"]}],
+    ]
+    for jobs in rejected:
+        await failure(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    await good(wire, "PUSH", queue=queue.name, **chosen)  # its id belongs to an unfinished job
+    await good(wire, "PUSHB", queue=queue.name, jobs=[chosen, {"data": 2}])
+    assert (await queue.get_fair_key("g")).max_backlog is None
+    assert await queue.count() == 2
+
+
+async def test_maximum_size_is_set_once_for_many_jobs(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, int]] = []
+    set_limits = Queue.set_fair_key_limits
+
+    async def count(queue: Queue, key: str, *, max_backlog: int) -> None:
+        found.append((key, max_backlog))
+        await set_limits(queue, key, max_backlog=max_backlog)
+
+    monkeypatch.setattr(Queue, "set_fair_key_limits", count)
+    sizes = [("g", 90), ("h", 50), ("g", 80)]
+    jobs = [{"groupId": group, "groupMaxSize": size} for group, size in sizes for _ in range(10)]
+    await good(wire, "PUSHB", queue=queue.name, jobs=jobs)
+    assert found == [("g", 80), ("h", 50)]
+    for _ in range(3):
+        await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=80)
+    assert found == [("g", 80), ("h", 50)]
+    await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
+    assert (await queue.get_fair_key("g")).max_backlog == 81
+    await good(wire, "Obliterate", queue=queue.name)
+    await good(wire, "PUSH", queue=queue.name, groupId="g", groupMaxSize=81)
+    assert (await queue.get_fair_key("g")).max_backlog == 81
 
 
 async def test_unique_keys(wire: Wire, other: Wire, queue_name: str) -> None:
