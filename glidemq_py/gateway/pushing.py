@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from glidemq_py._core import json_text
-from glidemq_py._core.payload import PackedValue
+from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._features.limits.options import MAX_COUNT
 from glidemq_py.errors import FairKeyFullError
 from glidemq_py.gateway.chosen_ids import engine_id
@@ -195,7 +194,7 @@ def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:
 
 
 def _check_size(data: Any, limit: int) -> None:
-    size = 0 if data.__class__ is PackedValue else len(json_text.dumps(data, "data").encode("utf-8", "surrogatepass"))
+    size = len(encode_data(data, limit=_MOST_BYTES).encode("utf-8", "surrogatepass"))
     if size > limit:
         raise CommandError(f"data has {size} bytes, more than sizeLimit {limit}")
 

@@ -56,6 +56,21 @@ async def test_values_survive(wire: Wire, other: Wire, queue: Queue) -> None:
     assert stored == b'{"plain":[1,2.5]}'
 
 
+@pytest.mark.parametrize("value", [DATE, b"x" * 5_000, {1: "x" * 5_000}, [math.nan]])
+async def test_size_limit_counts_values_without_json(wire: Wire, queue: Queue, value: Any) -> None:
+    data = msgpack.Timestamp.from_datetime(value) if value is DATE else value
+    link = await queue._connected()
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=data))["id"]
+    size = int(await link.transport.command("HSTRLEN", link.keys.job(job_id), "data"))
+    assert size > 4
+    await good(wire, "PUSH", queue=queue.name, data=data, sizeLimit=size)
+    error = f"data has {size} bytes, more than sizeLimit {size - 1}"
+    assert await failure(wire, "PUSH", queue=queue.name, data=data, sizeLimit=size - 1) == error
+    jobs = [{"data": data, "sizeLimit": size - 1}, {"data": 1}]
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == f"jobs[0]: {error}"
+    assert await queue.count() == 2
+
+
 async def test_python_worker_reads_values_and_flow_keeps_them(wire: Wire, queue: Queue, url: str) -> None:
     got: list[Any] = []
 
