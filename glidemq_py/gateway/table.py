@@ -92,7 +92,8 @@ class Command:
         summary: Effect of the command, for the documentation.
         fields: Fields besides ``cmd`` and ``reqId``.
         is_public: True if the command is accepted before `Auth`.
-        checks_job: True if the handler gets the first field, and all that was sent as ``job``, which it checks itself.
+        checks_job: True if only the first field is checked before the handler runs. It gets this field, and as ``job``
+            the whole command, whose other fields it checks itself.
         quick: Returns the answer if it needs no call to the server, else None; then the handler runs.
     """
 
@@ -218,7 +219,7 @@ def _text(field: Field, value: Any) -> str:
 def _number(field: Field, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CommandError(f"{field.name} must be a number")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):  # a large integer is no float
         raise CommandError(f"{field.name} must be a finite number")
     if field.minimum is not None and value < field.minimum:
         raise CommandError(f"{field.name} must be at least {field.minimum:.0f}")
