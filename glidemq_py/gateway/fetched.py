@@ -28,6 +28,8 @@ from glidemq_py.telemetry.context import CONTEXT_START
 __all__ = ["Fetched", "fetched_of"]
 
 _KEPT: Final = 500
+_MOST_CHARS: Final = 1_024
+"""Length of options whose shape is kept."""
 _LENGTHS: Final = (FIELDS["fetched_job"].index("attempts_made"), len(FIELDS["fetched_job"]))
 _NEVER_RUN: Final = ["0", False, False]
 """Failed attempts, progress and stalls of a job that has not run before."""
@@ -138,9 +140,10 @@ def fetched_of(
     shape = _shapes.get(key)
     if shape is None:
         shape = _shape_of(link, row, now)
-        if len(_shapes) >= _KEPT:
-            _shapes.clear()
-        _shapes[key] = shape
+        if len(opts) <= _MOST_CHARS:
+            if len(_shapes) >= _KEPT:
+                _shapes.clear()
+            _shapes[key] = shape
     return Fetched(queue, link, row, now, options, shape)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import held
+from glidemq_py.gateway import fetched, held
 from tests.server.gateway.wire import Wire, good
 
 VARIED = {"id", "createdAt", "runAt", "startedAt", "lastHeartbeat"}
@@ -46,6 +46,17 @@ async def test_numbers_of_usual_jobs_are_portable(wire: Wire, queue: Queue) -> N
     assert [type(each["data"]["big"]) for each in fetched] == [float] * 3  # clients read 64-bit integers as BigInt
     assert [each["data"] for each in fetched] == [job["data"] for job in jobs]
     assert all(isinstance(each[name], float) for each in fetched for name in VARIED - {"id"})
+
+
+async def test_large_options_are_not_kept(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: dict[Any, Any] = {}
+    monkeypatch.setattr(fetched, "_shapes", shapes)
+    tags = [f"{number:02d}{'x' * 50}" for number in range(20)]
+    await good(wire, "PUSH", queue=queue.name, data=1, tags=tags)
+    await good(wire, "PUSH", queue=queue.name, data=2, tags=tags[:1])
+    jobs = (await good(wire, "PULLB", queue=queue.name, count=2, owner="w"))["jobs"]
+    assert [(each["data"], each["tags"]) for each in jobs] == [(1, tags), (2, tags[:1])]
+    assert len(shapes) == 1
 
 
 @pytest.mark.parametrize("options", [{"priority": "high"}, {"delay": -1}, {"maxAttempts": 0}])
