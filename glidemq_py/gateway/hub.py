@@ -382,7 +382,7 @@ class Hub:
         self._due = self._loop.call_at(self._empty_until, self._look)
 
     def expect_job(self) -> None:
-        """Send the sleeping fetches behind a call of this turn of the event loop, which adds a job.
+        """Send the sleeping fetches right behind the call that adds a job, made in this turn of the event loop.
 
         Direct connections keep the order of calls. Through GLIDE the fetch might be first: it then waits for `look`.
         """

@@ -1,4 +1,4 @@
-"""The short form of the fuzzer; docs/operate/gateway-speed.md has the figures of a million frames."""
+"""The short form of the fuzzer; docs/operate/gateway.md has the figures of a run of 20,000 frames."""
 
 from tests.server.gateway.fuzz import fuzz
 
