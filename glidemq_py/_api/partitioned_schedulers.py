@@ -1,4 +1,7 @@
-"""The schedulers of a partitioned queue: each is in the partition that the hash of its name chooses, with its jobs."""
+"""The schedulers of a partitioned queue: the hash of its name chooses the partition of a new one and of its jobs.
+
+It stays there when the number of partitions changes, so all partitions are looked through for one.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ __all__ = [
 
 
 async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = None, **options: Any) -> JobScheduler:
-    """See `Queue.upsert_job_scheduler`; the hash of the name chooses the partition of the scheduler and its jobs.
+    """See `Queue.upsert_job_scheduler`; the hash of the name chooses the partition of a new scheduler and its jobs.
 
     Raises:
         UnsupportedOptionError: If an option of the jobs would choose a partition.
     """
-    home, *_ = places = _places(self, name)
+    places = _places(self, name)
     given: Any = template
     if isinstance(template, Mapping):
         given = cast("Mapping[str, Any]", template).get("options")
@@ -44,10 +47,11 @@ async def upsert_job_scheduler(self: Partitions, name: str, *, template: Any = N
                 f"template.{option}", getattr(chosen, option),
                 "is not supported by the schedulers of partitioned queues: their name chooses the partition",
             )  # fmt: skip
-    number = home
-    for place in places[1:]:  # where another client has created it, or it was before the number of partitions changed
+    number = places[0]
+    for place in places:  # a scheduler that exists is changed where it is
         if await self.queues[place].get_job_scheduler(name) is not None:
             number = place
+            break
     made = await self.queues[number].upsert_job_scheduler(name, template=template, **options)
     return _shown(self, number, made)
 
@@ -77,11 +81,10 @@ async def _found(self: Partitions, method: str, name: str, **options: Any) -> Jo
 
 
 async def remove_job_scheduler(self: Partitions, name: str) -> bool:
-    """See `Queue.remove_job_scheduler`."""
-    for number in _places(self, name):
-        if await self.queues[number].remove_job_scheduler(name):
-            return True
-    return False
+    """See `Queue.remove_job_scheduler`; it is removed from every partition."""
+    _places(self, name)  # checks the name
+    removed: list[bool] = await self.each("remove_job_scheduler", name)
+    return any(removed)
 
 
 async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
@@ -92,9 +95,13 @@ async def get_job_schedulers(self: Partitions) -> list[JobScheduler]:
 
 
 def _places(self: Partitions, name: str) -> list[int]:
-    """Return the partitions that may have the scheduler: that of its name, former ones, and that of other clients."""
+    """Return the partitions in the order in which to look for the scheduler.
+
+    That of its name comes first, then former ones, and that of other clients. A scheduler stays where it was created,
+    so after several changes of the number of partitions it may be in any other one.
+    """
     homes = self.layout.homes(check_text("name", name, maximum=NAME_LENGTH))
-    return list(dict.fromkeys([*reversed(homes), 0]))
+    return list(dict.fromkeys([*reversed(homes), *range(len(self.queues))]))
 
 
 def _shown(self: Partitions, number: int, scheduler: JobScheduler) -> JobScheduler:

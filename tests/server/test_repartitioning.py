@@ -187,6 +187,34 @@ async def test_schedulers_stay_where_they_are(url: str, queue_name: str):
         assert await queue.remove_job_scheduler(name)
 
 
+async def test_schedulers_are_found_after_the_change_is_settled(url: str, queue_name: str):
+    names = [f"s{n}" for n in range(12)]
+    async with Queue(queue_name, url, partitions=3) as queue:
+        for name in names:
+            await queue.upsert_job_scheduler(name, pattern="0 0 1 1 *")
+        await queue.set_partitions(7)
+        assert (await queue.set_partitions(7)).is_settled
+        for name in names:
+            assert await queue.get_job_scheduler(name) is not None
+            assert await queue.pause_job_scheduler(name) is not None
+            await queue.upsert_job_scheduler(name, pattern="0 0 2 1 *")
+        assert [each.name for each in await queue.get_job_schedulers()] == sorted(names)
+        for name in names:
+            assert await queue.remove_job_scheduler(name)
+            assert not await queue.remove_job_scheduler(name)
+        assert await queue.get_job_schedulers() == []
+
+
+async def test_a_scheduler_of_two_partitions_is_removed_from_both(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.count()
+        assert queue._partitions is not None
+        for part in queue._partitions.queues[1:]:
+            await part.upsert_job_scheduler("s", pattern="0 0 1 1 *")
+        assert await queue.remove_job_scheduler("s")
+        assert await queue.get_job_schedulers() == []
+
+
 async def test_a_change_is_settled_when_no_job_is_in_a_former_partition(url: str, queue_name: str):
     key, custom = moving(1, 3, count=2)
     async with Queue(queue_name, url) as queue:
