@@ -109,10 +109,11 @@ async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
     await _check_schedulers(before)
     limits = await _limits_of(home, before)
     _check_shares(limits, len(after.queues))
+    await _note(home, limits, following.number)
     await _copy(before, after, layout)
     await _divide(home, after, limits)
     await _publish(home, stored, following, after)
-    await _note(home, None)
+    await _forget(home)
     return _shown(following)
 
 
@@ -196,8 +197,8 @@ class _Limits(NamedTuple):
 
 
 async def _limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits:
-    """Return the limits of the queue, and store them until all partitions have their share of them."""
-    pending = await _pending(home)
+    """Return the limits of the queue: those that an interrupted change has stored, or the sums of the shares."""
+    pending = await _pending(home, before.layout)
     if pending is not None:
         return pending
     found: GlobalLimits = await before.run("get_global_limits", (), {})
@@ -208,32 +209,41 @@ async def _limits_of(home: Queue[Any, Any], before: PartitionedQueue) -> _Limits
                 name = key.removeprefix(NAME_PREFIX)
                 of_name: NameLimits = await before.run("get_name_limits", (name,), {})
                 names[name] = (of_name.concurrency, _pair(of_name.rate_limit))
-    limits = _Limits(found.concurrency, found.concurrency_ttl, _pair(found.rate_limit), found.rate_limit_ttl, names)
-    if limits != _Limits(None, None, None, None, {}):
-        await _note(home, limits)
-    return limits
+    return _Limits(found.concurrency, found.concurrency_ttl, _pair(found.rate_limit), found.rate_limit_ttl, names)
 
 
 def _pair(rate: RateLimit | None) -> tuple[int, int] | None:
     return None if rate is None else (rate.max, rate.duration)
 
 
-async def _pending(home: Queue[Any, Any]) -> _Limits | None:
-    """Return the limits that an interrupted change has stored."""
+async def _pending(home: Queue[Any, Any], layout: Layout) -> _Limits | None:
+    """Return the limits that an interrupted change has stored, if the shares may not be complete yet.
+
+    A change from one number to another divides them before it writes its layout, and one that settles afterwards.
+    """
     text = await home._transport.command("HGET", home._keys.meta, _CHANGING)
     if not text:
         return None
     found: Any = json.loads(text.decode())
+    if found["number"] <= layout.number - (len(layout.counts) == 1):
+        return None
     names = {name: (number, rate and tuple(rate)) for name, (number, rate) in found["names"].items()}
     rate = found["rate"]
     return _Limits(found["concurrency"], found["concurrency_ttl"], rate and tuple(rate), found["rate_ttl"], names)
 
 
-async def _note(home: Queue[Any, Any], limits: _Limits | None) -> None:
-    text = "" if limits is None else json.dumps(limits._asdict())
-    if limits is None and await _pending(home) is None:
+async def _note(home: Queue[Any, Any], limits: _Limits, number: int) -> None:
+    """Store the limits, with the number of the coming layout, until all partitions have their share of them."""
+    if limits == _Limits(None, None, None, None, {}):
+        await _forget(home)
         return
+    text = json.dumps(limits._asdict() | {"number": number})
     await _send(home, copy_settings(home._keys.meta, [_CHANGING, text], [], []))
+
+
+async def _forget(home: Queue[Any, Any]) -> None:
+    if await home._transport.command("HGET", home._keys.meta, _CHANGING):
+        await _send(home, copy_settings(home._keys.meta, [_CHANGING, ""], [], []))
 
 
 def _check_shares(limits: _Limits, partitions: int) -> None:
@@ -267,10 +277,10 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
     """Remove the former layouts if no partition has jobs of theirs any more."""
     before = home._with_layout(layout)
     if len(layout.counts) == 1:
-        pending = await _pending(home)
+        pending = await _pending(home, layout)
         if pending is not None:  # the call that completed the change was interrupted
             await _divide(home, before, pending)
-            await _note(home, None)
+            await _forget(home)
         return _shown(layout)
     await _advance(before, layout.number)
     for number, queue in enumerate(before.queues):
@@ -279,11 +289,12 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
     following = layout.settled()
     after = home._with_layout(following)
     limits = await _limits_of(home, before)
+    await _note(home, limits, following.number)
     await _publish(home, layout, following, after)
     await _advance(before, following.number)
     if len(after.queues) < len(before.queues):
         await _divide(home, after, limits)
-    await _note(home, None)
+    await _forget(home)
     return _shown(following)
 
 

@@ -175,6 +175,36 @@ async def test_what_cannot_be_divided_is_rejected_before_anything_changes(url: s
         assert await queue.get_global_concurrency() == 3
 
 
+async def test_a_rejected_change_leaves_no_limits_behind(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        await queue.set_global_concurrency(4)
+        with pytest.raises(GlideMQValidationError, match="concurrency"):
+            await queue.set_partitions(8)
+        await queue.set_global_concurrency(80)
+        assert (await queue.set_partitions(8)).count == 8
+        assert await queue.get_global_concurrency() == 80
+
+
+async def test_the_limits_of_a_change_that_was_published_are_outdated(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    from glidemq_py._api import partitioned_changes as changes
+
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("n", job_id="kept")
+        await queue.set_global_concurrency(12)
+        with monkeypatch.context() as patched:
+            patched.setattr(changes, "_forget", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await queue.set_partitions(4)
+        await queue.set_global_concurrency(40)
+        assert (await queue.set_partitions(2)).count == 2
+        assert await queue.get_global_concurrency() == 40
+
+
 async def test_schedulers_stay_where_they_are(url: str, queue_name: str):
     (name,) = moving(1, 4, "s")
     async with Queue(queue_name, url) as queue:
