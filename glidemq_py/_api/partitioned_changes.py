@@ -110,6 +110,8 @@ async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
     limits = await _limits_of(home, before)
     _check_shares(limits, len(after.queues))
     await _note(home, limits, following.number)
+    for queue in after.queues[len(before.queues) :]:
+        await _clear(queue, following.number)
     await _copy(before, after, layout)
     await _divide(home, after, limits)
     await _publish(home, stored, following, after)
@@ -148,18 +150,27 @@ async def _check_schedulers(before: PartitionedQueue) -> None:
                 )  # fmt: skip
 
 
+async def _clear(queue: Queue[Any, Any], number: int) -> None:
+    """Remove settings and limits from a time when the queue had more partitions, before the partition is used again."""
+    await _send(queue, copy_settings(queue._keys.meta, [], [], [], anew=number))
+    async for page in _pages(queue):
+        if page.groups:
+            await _send(queue, copy_settings(queue._keys.meta, [], [], [[row[0], []] for row in page.groups]))
+
+
 async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layout) -> None:
-    """Copy the settings to the further partitions, and the limits of keys to their new one."""
+    """Copy the settings to the further partitions, and the limits of keys from their partition to the new one."""
     used, count = len(layout.served), after.layout.partitions
     for number, queue in enumerate(before.queues):
         async for page in _pages(queue):
             limits = dict(zip(page.limits[::2], page.limits[1::2], strict=True))
             moving: dict[int, tuple[list[str], list[list[Any]]]] = {}
             for key, limit in limits.items():
-                if not key.startswith(NAME_PREFIX):
+                if not key.startswith(NAME_PREFIX) and layout.homes(key)[-1] == number:
                     moving.setdefault(partition_of_key(key, count), ([], []))[0].extend((key, limit))
             for row in page.groups:
-                moving.setdefault(partition_of_key(row[0], count), ([], []))[1].append(row)
+                if layout.homes(row[0])[-1] == number:
+                    moving.setdefault(partition_of_key(row[0], count), ([], []))[1].append(row)
             for target, other in enumerate(after.queues):
                 settings = page.settings if number == 0 and target >= used else []
                 mine, groups = moving.get(target, ([], [])) if target != number else ([], [])

@@ -160,6 +160,51 @@ async def test_settings_and_limits_are_those_of_all_partitions(url: str, queue_n
         assert (await queue.get_name_limits("slow")).concurrency == 8
 
 
+async def test_a_partition_that_is_used_again_has_no_former_settings(url: str, queue_name: str):
+    fair = next(f"f{n}" for n in range(100) if partition_of_key(f"f{n}", 4) == 3)
+    async with Queue(queue_name, url, partitions=4, dead_letter_queue=f"{queue_name}-dead") as queue:
+        await queue.set_failure_policy(max_age=60_000)
+        await queue.set_global_concurrency(4)
+        await queue.set_global_rate_limit(100, 1_000)
+        await queue.set_name_limits("slow", concurrency=8)
+        await queue.set_fair_key_limits(fair, weight=5, concurrency=2)
+        assert queue._partitions is not None
+        await queue._partitions.queues[3].set_group_limits("left behind", concurrency=3)
+        await queue.pause()
+        await queue.set_partitions(2)
+        assert (await queue.set_partitions(2)).is_settled
+        await queue.remove_failure_policy()
+        await queue.set_fair_key_limits(fair, weight=1, concurrency=False)
+        await queue.set_global_concurrency(0)
+        await queue.remove_global_rate_limit()
+        await queue.set_name_limits("slow", concurrency=False)
+        await queue.resume()
+        await queue.set_partitions(4)
+        assert queue._partitions is not None
+        for part in queue._partitions.queues:
+            limits = await part.get_global_limits()
+            assert (limits.concurrency, limits.rate_limit) == (None, None)
+            assert (await part.get_name_limits("slow")).concurrency is None
+            assert await part.get_failure_policy() == await queue._partitions.queues[0].get_failure_policy()
+            assert not await part.is_paused()
+        last = queue._partitions.queues[3]
+        assert (await last.get_fair_key(fair)).concurrency is None
+        assert await last.get_group("left behind") is None
+
+
+async def test_the_limits_that_a_key_has_left_behind_are_not_copied(url: str, queue_name: str):
+    keys = (f"k{n}" for n in range(10_000))
+    key = next(key for key in keys if [partition_of_key(key, count) for count in (1, 3, 6)] == [0, 2, 5])
+    async with Queue(queue_name, url) as queue:
+        await queue.set_fair_key_limits(key, concurrency=2)
+        await queue.set_partitions(3)
+        assert (await queue.set_partitions(3)).is_settled
+        await queue.set_fair_key_limits(key, concurrency=False)
+        await queue.set_partitions(6)
+        assert queue._partitions is not None
+        assert (await queue._partitions.queues[5].get_fair_key(key)).concurrency is None
+
+
 async def test_what_cannot_be_divided_is_rejected_before_anything_changes(url: str, queue_name: str):
     async with Queue(queue_name, url) as queue:
         await queue.set_global_concurrency(3)

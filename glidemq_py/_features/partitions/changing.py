@@ -62,7 +62,17 @@ def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
     return Call("dedup_keys", meta, requests.dedup_keys(start=start, count=count), unpack, repeatable=True)
 
 
-def copy_settings(meta: str, settings: list[str], limits: list[str], groups: list[list[Any]]) -> Call[int]:
-    """Write settings and limits of another partition."""
-    request = requests.copy_settings(settings=settings, limits=limits, groups=groups)
+def copy_settings(
+    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, anew: int = 0
+) -> Call[int]:
+    """Write settings and limits of another partition.
+
+    Args:
+        meta: Key of the partition.
+        settings: Fields and values.
+        limits: Fair keys and their limits.
+        groups: Rows of ordering keys; without settings, the limits of the key are removed.
+        anew: Remove all other settings, because the partition is not in use before the layout with this number; 0 = no.
+    """
+    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, anew=anew)
     return Call("copy_settings", meta, request, int, repeatable=True)

@@ -30,6 +30,10 @@ M.number = function(q)
   return is_partitioned(q) and G.count_of(redis.call('HGET', q.meta, FIELD)) or 0
 end
 
+M.refusal = function(stored)
+  return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of the partitions is another one')
+end
+
 -- Return the error reply for a client that does not know the layout; nil for one that does. number: of its layout, 0 =
 -- a queue without partitions; absent for clients that add to partition 0 without knowing of others.
 -- Only a layout that is written (set_layout) raises the number of partition 0.
@@ -42,7 +46,7 @@ M.check = function(q, number)
     M.advance(q, number)
     return nil
   end
-  return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of the partitions is another one')
+  return M.refusal(stored)
 end
 
 local function group_in_use(q, name)

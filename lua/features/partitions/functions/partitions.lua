@@ -65,6 +65,7 @@ local COPIED = {
   'features', 'paused', 'deadLetterQueueName', 'deadLetterOn', 'stalledInterval', 'maxStalledCount', 'stalledGrace',
   'attemptHistory', 'failurePolicy', 'metricsByName', 'timeline', 'tellsStarts', 'maxLenEvents',
 }
+local DIVIDED = { 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration', 'temporaryLimits' }
 local OF_GROUP = { 'limitsKept', 'maxConcurrency', 'rateMax', 'rateDuration', 'tbCapacity', 'tbRefillRate' }
 local SCAN, GROUP = G.rows.scan, G.rows.group_settings
 local PAGE = 200
@@ -110,10 +111,27 @@ G.export('read_settings', { 'allow-oom' }, function(q, r)
   })
 end)
 
+-- Remove the settings, and all limits but those of ordering keys. The features stay: what has them may still exist.
+local function remove_settings(q)
+  for i = 1, #COPIED do
+    if COPIED[i] ~= 'features' then redis.call('HDEL', q.meta, COPIED[i]) end
+  end
+  redis.call('HDEL', q.meta, unpack(DIVIDED))
+  redis.call('UNLINK', q.fair_limits)
+end
+
 -- copy_settings: write what read_settings has returned for another partition of the queue.
---   KEYS 1 meta   ARGV 1 packed {settings, limits, groups}   -> 1
+--   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, anew}   -> 1
+-- groups: the limits of a row without settings are removed.   anew: number of the layout from which on the partition is in
+-- use; what it has of the settings and limits, but for those of ordering keys, is removed. 0 = it is in use.
+-- errors: ERR layout (the partition is in use already)
 -- Bound: what is given.
 G.export('copy_settings', {}, function(q, r)
+  if r.anew > 0 then
+    local stored = M.number(q)
+    if stored >= r.anew then return M.refusal(stored) end
+    remove_settings(q)
+  end
   for i = 1, #r.settings, 2 do
     if r.settings[i] ~= 'features' then
       redis.call('HSET', q.meta, r.settings[i], r.settings[i + 1])
@@ -125,9 +143,17 @@ G.export('copy_settings', {}, function(q, r)
   for i = 1, #r.groups do
     local group = r.groups[i]
     local name, settings = group[GROUP.name], group[GROUP.settings]
-    redis.call('HSET', q.P .. 'group:' .. name, unpack(settings))
-    redis.call('HSETNX', q.P .. 'group:' .. name, 'nextSeq', '1')
-    redis.call('HSETNX', q.ordering, name, '0')
+    local key = q.P .. 'group:' .. name
+    if #settings == 0 then
+      redis.call('HDEL', key, unpack(OF_GROUP))
+      if redis.call('EXISTS', key) == 0 and redis.call('HGET', q.ordering, name) == '0' then
+        redis.call('HDEL', q.ordering, name) -- it never had a job
+      end
+    else
+      redis.call('HSET', key, unpack(settings))
+      redis.call('HSETNX', key, 'nextSeq', '1')
+      redis.call('HSETNX', q.ordering, name, '0')
+    end
   end
   return 1
 end)
