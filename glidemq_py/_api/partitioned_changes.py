@@ -15,6 +15,7 @@ from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import read_stored_options
+from glidemq_py._core.job_states import JobCounts
 from glidemq_py._features.fair_keys.options import NAME_PREFIX, NameLimits
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.partitions.changing import (
@@ -22,6 +23,7 @@ from glidemq_py._features.partitions.changing import (
     advance_layout,
     copy_settings,
     dedup_keys,
+    keys_in_use,
     replace_layout,
     settings_page,
 )
@@ -40,9 +42,10 @@ __all__ = ["get_partitions", "set_partitions"]
 T = TypeVar("T")
 
 _STATES: Final = (
-    "active", "waiting", "prioritized", "delayed", "group-waiting", "suspended", "waiting-children", "completed",
+    "waiting-children", "delayed", "suspended", "group-waiting", "prioritized", "waiting", "active", "completed",
     "failed",
 )  # fmt: skip
+"""In the order in which a job goes through them: one that moves on while they are listed is seen in a later one."""
 _ENDED: Final = ("completed", "failed")
 _PAGE: Final = 500
 _CHANGING: Final = "changingLimits"
@@ -74,7 +77,8 @@ async def set_partitions(self: Queue[Any, Any], count: int) -> QueuePartitions:
     No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
     for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
     no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
-    restarted, but those of versions before 0.2.0 are refused from then on.
+    restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads the
+    options of all jobs, of the kept finished ones too.
 
     Do not change settings and limits of the queue meanwhile.
 
@@ -310,13 +314,49 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
 
 
 async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
-    """Return whether a partition has a job whose key belongs to another one, or any job if it gets no new ones."""
-    if number >= layout.partitions and await queue.get_job_schedulers():
+    """Return whether a partition has a job whose key belongs to another one, or any job if it gets no new ones.
+
+    Reads the options of every job, of the kept finished ones too. Twice, as a job may return to a state that has been
+    listed: it is retried, released or requeued. Whether an ordering key has jobs is decided by one call per key.
+    """
+    if number >= layout.partitions and (await queue.get_job_schedulers() or await _has_jobs(queue)):
         return True
+    for _ in range(2):
+        if await _lists_moving_jobs(queue, number, layout):
+            return True
+    return await _has_ordered_jobs(queue, number, layout) or await _has_unique_jobs(queue, number, layout)
+
+
+async def _has_jobs(queue: Queue[Any, Any]) -> bool:
+    counts: JobCounts = await queue.get_job_counts()
+    return bool(counts.unfinished or counts.completed or counts.failed)
+
+
+async def _lists_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
     for state in _STATES:
         async for job in queue.iter_jobs(state, _PAGE, exclude_data=True):
             if number >= layout.partitions or _is_moving(job, number, layout, state in _ENDED):
                 return True
+    return False
+
+
+async def _has_ordered_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
+    """Return whether an ordering key has jobs here and belongs elsewhere. Keys without jobs get none from then on."""
+    link = await queue._connected()
+    cursor: Any = b"0"
+    while True:
+        cursor, pairs = await link.transport.command("HSCAN", link.keys.ordering, cursor, "COUNT", str(_PAGE))
+        keys = [name.decode("utf-8", "replace") for name in pairs[::2]]
+        moving = [key for key in keys if partition_of_key(key, layout.partitions) != number]
+        for start in range(0, len(moving), _PAGE):
+            rows = [[key, False, True, False] for key in moving[start : start + _PAGE]]
+            if any(await link.transport.call(keys_in_use(link.keys.meta, layout.number, rows))):
+                return True
+        if cursor == b"0":
+            return False
+
+
+async def _has_unique_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
     link = await queue._connected()
     start = 0
     while True:

@@ -307,6 +307,63 @@ async def test_a_change_is_settled_when_no_job_is_in_a_former_partition(url: str
         assert partition_in(await queue.add("n", ordering={"key": key})) == partition_of_key(key, 3)
 
 
+@pytest.mark.parametrize("option", ["ordering", "job_id"])
+async def test_a_job_that_changes_its_state_while_they_are_listed_counts(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch, option: str
+):
+    """The first list of each state is empty, as it is for a job that moves to a state that was listed already."""
+    (key,) = moving(1, 3)
+    async with Queue(queue_name, url) as queue:
+        given: Any = {"ordering": {"key": key}} if option == "ordering" else {"job_id": key}
+        job = await queue.add("n", **given)
+        await queue.set_partitions(3)
+        original, listed = Queue.iter_jobs, set[tuple[str, str]]()
+
+        async def nothing() -> Any:
+            for job in ():
+                yield job
+
+        def missing(self: Queue, state: str, *args: Any, **options: Any) -> Any:
+            if option == "ordering" or (self.name, state) not in listed:
+                listed.add((self.name, state))
+                return nothing()
+            return original(self, state, *args, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "iter_jobs", missing)
+            assert not (await queue.set_partitions(3)).is_settled
+        await queue.remove(job.id)
+        assert (await queue.set_partitions(3)).is_settled
+
+
+async def test_ordering_keys_without_jobs_do_not_hold_up_a_change(url: str, queue_name: str):
+    """Whatever has happened to their jobs: they ran, failed, were removed, drained or cleaned, or had limits."""
+    keys = moving(1, 3, count=7)
+
+    def handle(job: Job) -> None:
+        if job.data == keys[1]:
+            raise ValueError("fails")
+
+    async with Queue(queue_name, url) as queue:
+        jobs = await queue.add_bulk([("n", key, {"ordering": {"key": key}}) for key in keys[:2] * 2])
+        limits: Any
+        for key, limits in (
+            (keys[2], {"concurrency": 3}), (keys[3], {"rate_limit": {"max": 100, "duration": 1}}),
+            (keys[4], {"token_bucket": {"capacity": 1_000, "refill_rate": 1_000}}),
+        ):  # fmt: skip
+            jobs += [await queue.add("n", key, ordering={"key": key, **limits}, cost=1) for _ in range(3)]
+        await queue.set_group_limits(keys[5], concurrency=2)
+        async with Worker(queue_name, handle, url, concurrency=10) as worker:
+            await worker.drain()
+        for _ in range(2):
+            await queue.remove((await queue.add("n", ordering={"key": keys[0]})).id)
+            await queue.add("n", ordering={"key": keys[6]})
+        await queue.drain()
+        await queue.clean(0, 2)
+        await queue.set_partitions(3)
+        assert (await queue.set_partitions(3)).is_settled
+
+
 async def test_a_queue_shrinks_when_its_last_partitions_are_empty(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=4) as queue, Queue(queue_name, url) as other:
         jobs = await queue.add_bulk([("n", at) for at in range(1_000)])
