@@ -77,10 +77,11 @@ async def set_partitions(self: Queue[Any, Any], count: int) -> QueuePartitions:
     No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
     for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
     no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
-    restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads the
-    options of all jobs, of the kept finished ones too.
+    restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
+    the options of all jobs, of the kept finished ones too.
 
-    Do not change settings and limits of the queue meanwhile.
+    Do not change settings and limits of the queue meanwhile. If the number grows, more jobs than the limit of
+    concurrency run until enough of those that run now have ended: at most twice the limit less the former shares.
 
     Args:
         count: Number of partitions, 1 to 256.
@@ -274,7 +275,10 @@ def _check_shares(limits: _Limits, partitions: int) -> None:
 
 
 async def _divide(home: Queue[Any, Any], after: PartitionedQueue, limits: _Limits) -> None:
-    """Give each partition its share. Together they never exceed the limits meanwhile: the former ones come first."""
+    """Give each partition its share. The sum of the shares never exceeds the limits: the former partitions come first.
+
+    Jobs that run keep running, so the former partitions may have more active jobs than their shares until these end.
+    """
     if limits.concurrency is not None:
         await after.run("set_global_concurrency", (limits.concurrency,), {"ttl": limits.concurrency_ttl})
     if limits.rate is not None:

@@ -919,10 +919,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition
         for as long as it has jobs with that key. Call it again with the same number to complete the change: as soon as
         no such jobs are left, clients no longer look at the former partitions. Clients and workers need not be
-        restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads the
-        options of all jobs, of the kept finished ones too.
+        restarted, but those of versions before 0.2.0 are refused from then on. A call that looks for such jobs reads
+        the options of all jobs, of the kept finished ones too.
 
-        Do not change settings and limits of the queue meanwhile.
+        Do not change settings and limits of the queue meanwhile. If the number grows, more jobs than the limit of
+        concurrency run until enough of those that run now have ended: at most twice the limit less the former shares.
 
         Args:
             count: Number of partitions, 1 to 256.
