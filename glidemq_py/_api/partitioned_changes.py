@@ -87,7 +87,7 @@ async def set_partitions(self: Queue[Any, Any], count: int) -> QueuePartitions:
         count: Number of partitions, 1 to 256.
 
     Returns:
-        The partitions as they are now. ``is_settled`` is True if the change is complete.
+        The partitions as they are now. ``is_settled`` is True if the change is complete: at once, without jobs.
 
     Raises:
         GlideMQValidationError: If ``count`` is invalid, a limit of the queue is smaller, or a scheduler creates
@@ -121,7 +121,9 @@ async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
     await _divide(home, after, limits)
     await _publish(home, stored, following, after)
     await _forget(home)
-    return _shown(following)
+    if any([await _has_jobs(queue) for queue in before.queues]):
+        return _shown(following)
+    return await _settle(home, following)
 
 
 async def _publish(home: Queue[Any, Any], before: Layout | None, following: Layout, after: PartitionedQueue) -> None:

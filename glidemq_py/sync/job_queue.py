@@ -929,7 +929,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             count: Number of partitions, 1 to 256.
 
         Returns:
-            The partitions as they are now. ``is_settled`` is True if the change is complete.
+            The partitions as they are now. ``is_settled`` is True if the change is complete: at once, without jobs.
 
         Raises:
             GlideMQValidationError: If ``count`` is invalid, a limit of the queue is smaller, or a scheduler creates

@@ -290,6 +290,17 @@ async def test_a_scheduler_of_two_partitions_is_removed_from_both(url: str, queu
         assert await queue.get_job_schedulers() == []
 
 
+async def test_the_change_of_an_empty_queue_is_settled_at_once(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
+        await other.count()
+        for count in (4, 2):
+            changed = await queue.set_partitions(count)
+            assert (changed.count, changed.serving, changed.is_settled) == (count, count, True)
+            assert changed == await queue.get_partitions()
+            assert len({partition_in(job) for job in [await other.add("n") for _ in range(4)]}) == count
+            await queue.drain()
+
+
 async def test_a_change_is_settled_when_no_job_is_in_a_former_partition(url: str, queue_name: str):
     key, custom = moving(1, 3, count=2)
     async with Queue(queue_name, url) as queue:
@@ -320,7 +331,7 @@ async def test_a_job_that_changes_its_state_while_they_are_listed_counts(
         original, listed = Queue.iter_jobs, set[tuple[str, str]]()
 
         async def nothing() -> Any:
-            for job in ():
+            for job in list[Job]():
                 yield job
 
         def missing(self: Queue, state: str, *args: Any, **options: Any) -> Any:
@@ -345,13 +356,14 @@ async def test_ordering_keys_without_jobs_do_not_hold_up_a_change(url: str, queu
             raise ValueError("fails")
 
     async with Queue(queue_name, url) as queue:
-        jobs = await queue.add_bulk([("n", key, {"ordering": {"key": key}}) for key in keys[:2] * 2])
+        await queue.add_bulk([("n", key, {"ordering": {"key": key}}) for key in keys[:2] * 2])
         limits: Any
         for key, limits in (
             (keys[2], {"concurrency": 3}), (keys[3], {"rate_limit": {"max": 100, "duration": 1}}),
             (keys[4], {"token_bucket": {"capacity": 1_000, "refill_rate": 1_000}}),
         ):  # fmt: skip
-            jobs += [await queue.add("n", key, ordering={"key": key, **limits}, cost=1) for _ in range(3)]
+            ordering: Any = {"key": key, **limits}
+            await queue.add_bulk([("n", key, {"ordering": ordering, "cost": 1})] * 3)
         await queue.set_group_limits(keys[5], concurrency=2)
         async with Worker(queue_name, handle, url, concurrency=10) as worker:
             await worker.drain()
@@ -529,6 +541,7 @@ async def test_an_interrupted_change_is_continued(url: str, queue_name: str, mon
     from glidemq_py._api import partitioned_changes as changes
 
     async with Queue(queue_name, url) as queue:
+        await queue.add("n", job_id="kept")
         await queue.set_global_concurrency(12)
 
         async def interrupted(*_: Any) -> None:
@@ -542,6 +555,7 @@ async def test_an_interrupted_change_is_continued(url: str, queue_name: str, mon
         await queue.set_partitions(4)
         assert await queue.get_global_concurrency() == 12
         await queue.set_partitions(2)
+        await queue.remove("kept")
         with monkeypatch.context() as patched:
             patched.setattr(changes, "_divide", interrupted)
             with pytest.raises(KeyboardInterrupt):
