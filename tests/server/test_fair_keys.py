@@ -552,6 +552,51 @@ async def test_a_job_of_another_key_waits_for_a_bounded_number_of_preferred_ones
     assert order.index("idle") - 50 <= 21
 
 
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_a_preferred_key_with_one_job_at_a_time_lets_others_have_their_turn(
+    url: str, queue: Queue, concurrency: int, raw: Raw
+) -> None:
+    """Each preferred key has no job left when its job is fetched, and the next one when that job runs."""
+    order: list[str] = []
+    following = [f"a{n}" for n in range(concurrency)]
+
+    async def handle(job: Job) -> None:
+        order.append(job.fair_key or "")
+        if job.fair_key == following[0] and order.count(following[0]) == 1:
+            await queue.add_bulk(of("b") for _ in range(8))
+        if job.fair_key in following and order.count(job.fair_key) < 30:
+            await queue.add_bulk([of(job.fair_key)])
+
+    await queue.add_bulk(of(key) for key in following)
+    async with Worker(queue.name, handle, url, concurrency=concurrency, fair_key_preference=2) as worker:
+        await worker.drain()
+    assert Counter(order) == {"b": 8, **dict.fromkeys(following, 30)}
+    assert max(furthest_ahead(order, key, "b") for key in following) <= 5, order
+    await assert_empty(queue, raw)
+
+
+async def test_preferred_keys_that_may_not_overlap_let_others_have_their_turn(url: str, queue: Queue, raw: Raw) -> None:
+    """Each job ends when the one after it has started, so the key of the other running job is always at its limit."""
+    order: list[str] = []
+    ends: list[asyncio.Event] = []
+
+    async def handle(job: Job) -> None:
+        order.append(job.fair_key or "")
+        ends.append(asyncio.Event())
+        for end in ends[:-1] if len(ends) < 90 else ends:
+            end.set()
+        await ends[-1].wait()
+
+    for key in "ab":
+        await queue.set_fair_key_limits(key, concurrency=1)
+    await queue.add_bulk(of(key) for _ in range(30) for key in "abc")
+    async with Worker(queue.name, handle, url, concurrency=2, fair_key_preference=2) as worker:
+        await worker.drain()
+    assert Counter(order) == dict.fromkeys("abc", 30)
+    assert max(furthest_ahead(order, key, "c") for key in "ab") <= 5, order
+    await assert_empty(queue, raw)
+
+
 @pytest.mark.parametrize("value", [-1, 101, 1.5, True])
 def test_invalid_preferences_are_rejected(value: Any) -> None:
     with pytest.raises(GlideMQValidationError, match="fair_key_preference"):

@@ -1,7 +1,8 @@
 -- Ready jobs with a fair key: their places, and the slots of their keys (docs/design/ready-sources.md).
 --   P:fairq:<key>     sorted set, the ready jobs of one key, by priority and order of arrival
 --   P:fair-keys       sorted set (scores 0) of the keys with ready jobs; each of them is in one of the next two
---   P:fair            sorted set, keys that may be served, by the turn at which they are served next
+--   P:fair            sorted set, keys that may be served, by the turn at which they are served next; also keys without
+--                     ready jobs that were served early (fetch_fair.lua), until their turn comes
 --   P:fair-blocked    sorted set, keys that may not be served: until a time (rate limit), FULL or PAUSED
 --   P:fair-delayed    sorted set, delayed jobs by due time. Peers do not promote them, so they cannot pass the limits.
 --   P:fair-active     hash, active job -> key       P:fair-running   hash, key -> number of active jobs

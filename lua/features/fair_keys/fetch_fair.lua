@@ -44,14 +44,16 @@ end
 -- before more of the ring is read.
 
 -- A worker may prefer keys, those of its last jobs: the first of them is served as long as its turn is at most `ring.lead`
--- after that of the key that is next, then the second. So no key gets further ahead of the others.
+-- after that of the key that is next, then the second. So no key gets further ahead of the others: one that is served
+-- early keeps its turn in the ring while it has no jobs, or may not be served, until that turn comes.
 
--- Read the turns of the preferred keys.
+-- Read the turns of the preferred keys that have ready jobs, except those that this call could not serve early.
 local function read_preferred(q, ring, keys)
   ring.preferred, ring.is_preferred = {}, {}
   for i = 1, math.min(#keys, PREFERRED_MAX) do
-    local turn = not ring.is_preferred[keys[i]] and redis.call('ZSCORE', q.fair, keys[i])
-    if turn then
+    local key = keys[i]
+    local turn = not (ring.is_preferred[key] or ring.held_up[key]) and redis.call('ZSCORE', q.fair, key)
+    if turn and redis.call('EXISTS', F.queue_of(q, key)) == 1 then
       ring.is_preferred[keys[i]] = true
       ring.preferred[#ring.preferred + 1] = { key = keys[i], turn = G.num(turn) }
     end
@@ -126,14 +128,22 @@ local function put_back(ring, item, step)
   table.insert(again, at, item)
 end
 
--- Write the turns of the served keys, and remove those that have no more jobs.
+-- A key had no job left.
+local function leave(ring, item)
+  if not ring.turns[item.key] then ring.served[#ring.served + 1] = item.key end
+  ring.turns[item.key] = item.turn
+end
+
+-- Write the turns of the served keys, and remove those that have no more jobs. A preferred one keeps its turn in the ring.
 local function write_ring(q, ring)
-  local served, queues, turns, empty = ring.served, {}, {}, {}
+  local served, queues, turns, empty, early = ring.served, {}, {}, {}, {}
   if #served == 0 then return end
   for i = 1, #served do queues[i] = F.queue_of(q, served[i]) end
   local left = redis.call('EXISTS', unpack(queues))
   for i = 1, #served do
-    if left == 0 or left < #served and redis.call('EXISTS', queues[i]) == 0 then
+    local is_empty = left == 0 or left < #served and redis.call('EXISTS', queues[i]) == 0
+    if is_empty and ring.keys and ring.is_preferred[served[i]] then early[#early + 1] = served[i] end
+    if is_empty and early[#early] ~= served[i] then
       empty[#empty + 1] = served[i]
     else
       turns[#turns + 1] = G.int(ring.turns[served[i]])
@@ -141,6 +151,7 @@ local function write_ring(q, ring)
     end
   end
   if #turns > 0 then redis.call('ZADD', q.fair, 'XX', unpack(turns)) end
+  if #early > 0 then redis.call('ZREM', q.fair_keys, unpack(early)) end
   F.forget_all(q, empty)
 end
 
@@ -182,15 +193,19 @@ local function serve_key(q, fetching, ring, item, limited)
   local limits = limited and F.limits(q, item.key) or nil
   local till = limits and blocked_until(q, item.key, limits, fetching.now)
   if till then
-    F.block(q, item.key, till)
+    if ring.keys and ring.is_preferred[item.key] then
+      ring.held_up[item.key] = true
+    else
+      F.block(q, item.key, till)
+    end
+    return false, 0
+  end
+  local id = G.first(redis.call('ZPOPMIN', F.queue_of(q, item.key)))
+  if not id then
+    leave(ring, item)
     return false, 0
   end
   put_back(ring, item, F.step(limits))
-  local id = G.first(redis.call('ZPOPMIN', F.queue_of(q, item.key)))
-  if not id then
-    if ring.keys and ring.is_preferred[item.key] then table.remove(ring.preferred, 1) end
-    return false, 0
-  end
   local is_short = fetching.reads_plain and not fetching.lease
   local fetched = is_short and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
   if fetched then count_start(q, item.key, limits, fetching.now) end
@@ -201,7 +216,7 @@ end
 -- their keys once more.
 local function serve(q, fetching, most)
   local limited, fetched, removed, empty = redis.call('EXISTS', q.fair_limits) == 1, 0, 0, false
-  local ring, page, preferred = {}, math.min(most, PAGE_MAX), fetching.preferred
+  local ring, page, preferred = { held_up = {} }, math.min(most, PAGE_MAX), fetching.preferred
   if preferred and #preferred[PREFERRED.keys] > 0 then
     ring.keys = preferred[PREFERRED.keys]
     ring.lead = math.min(G.count_of(preferred[PREFERRED.turns]), TURNS_MAX) * F.step()
