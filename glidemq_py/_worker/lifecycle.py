@@ -118,8 +118,12 @@ class Lifecycle:
 
     def fail(self, error: GlideMQError) -> None:
         """Close the worker, without waiting for its jobs, whose results would be rejected."""
+        self.close_because(error, force=True)
+
+    def close_because(self, error: GlideMQError, *, force: bool = False) -> None:
+        """Close the worker; without ``force``, its running jobs end first. `wait_until_closed` raises the error."""
         self._failure = error
-        self._failing = asyncio.create_task(self.close(None, force=True), name=f"glidemq-fail-{self._name}")
+        self._failing = asyncio.create_task(self.close(None, force=force), name=f"glidemq-fail-{self._name}")
 
     def pause(self) -> None:
         """Stop fetching jobs."""

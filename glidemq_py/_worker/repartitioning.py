@@ -64,8 +64,11 @@ class Repartitioning:
                 await self._serve(name)
                 self._known[name] = number
             except (GlideMQValidationError, UnsupportedOptionError) as error:
-                _log.error("queue %r: the worker closes, as it cannot serve partitions: %s", name, error)
-                self._life.fail(error)
+                _log.error(
+                    "queue %r: the worker closes when its running jobs have ended, as it cannot serve partitions: %s",
+                    name, error,
+                )  # fmt: skip
+                self._life.close_because(error)
                 return
             except GlideMQError as error:  # the next heartbeat tries again
                 _log.warning("queue %r: the worker cannot serve the new partitions yet: %s", name, error)

@@ -11,6 +11,7 @@ import pytest
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker, sync
 from glidemq_py._api import job_queue
 from glidemq_py._features.partitions.layout import partition_of_key, split_partition_id
+from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
@@ -481,6 +482,36 @@ async def test_a_worker_can_be_closed_while_former_jobs_run(url: str, queue_name
         await worker.close(force=True)
         assert await job.get_state() == "waiting"
         assert (await queue.get_workers()) == []
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["limiter", "strict-order"])
+async def test_a_worker_that_cannot_serve_partitions_lets_its_jobs_end(
+    url: str, queue_name: str, strict: bool, caplog: pytest.LogCaptureFixture
+):
+    started, proceed, closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job) -> str:
+        started.set()
+        await proceed.wait()
+        return "ended"
+
+    names: Any = [queue_name, f"{queue_name}-other"] if strict else queue_name
+    options: Any = {} if strict else {"limiter": {"max": 100, "duration": 1_000}}
+    async with Queue(queue_name, url) as queue:
+        worker = Worker(names, handle, url, lock_duration=LOCK_MS, **options)
+        worker.on("closing", closing.set)
+        await worker.start()
+        job = await queue.add("n")
+        await with_timeout(started.wait())
+        await queue.set_partitions(2)
+        await with_timeout(closing.wait())
+        states = [await job.get_state() for _ in range(20)]  # meanwhile, a forced close would cancel the job
+        assert (set(states), worker.active_count) == ({"active"}, 1)
+        proceed.set()
+        with pytest.raises(GlideMQValidationError if strict else UnsupportedOptionError):
+            await with_timeout(worker.wait_until_closed())
+        assert await job.wait_until_finished() == "ended"
+    assert "the worker closes when its running jobs have ended, as it cannot serve partitions" in caplog.text
 
 
 @pytest.mark.parametrize(("first", "counts"), [(None, (4, 7)), (6, (2, 5))], ids=["grow", "shrink"])
