@@ -489,8 +489,7 @@ async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts
         return await _open_one(opening, stack)
     reservation = reserve_read(server, WORKER_READS)
     if reservation is None:
-        only = ServedQueue(opening.keys, opening.queue_options, 1)
-        return await open_lanes(replace(opening, several=(only,)), stack)
+        return await _open_only(opening, stack)
     try:
         parts = await _open_one(opening, stack)
     except BaseException:
@@ -507,9 +506,15 @@ async def _open_one(opening: WorkerComponents, stack: AsyncExitStack) -> Parts |
     """Open a worker of one queue, which may be partitioned."""
     try:
         return await open_parts(opening, stack)
-    except FoundPartitionsError as found:
+    except FoundPartitionsError:
         await stack.aclose()
-        return await open_lanes(with_partitions(opening, {opening.keys.name: found.layout.served}), stack)
+        return await _open_only(opening, stack)
+
+
+async def _open_only(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
+    """Open a worker of one queue as one of a list of one. Its partitions are not in ``several``: they may change."""
+    only = ServedQueue(opening.keys, opening.queue_options, 1)
+    return await open_lanes(replace(opening, several=(only,)), stack)
 
 
 async def _shared_server(opening: WorkerComponents) -> Hashable | None:

@@ -436,6 +436,21 @@ async def test_workers_serve_the_new_partitions(url: str, queue_name: str):
         assert Counter(seen) == Counter(["long", *range(750), *range(1_250)])
 
 
+@pytest.mark.parametrize("first", [None, 4])
+async def test_partitions_have_equal_shares_after_a_change(url: str, queue_name: str, first: int | None):
+    async with Queue(queue_name, url, partitions=first) as queue:
+        await queue.connect()
+        async with Worker(queue_name, print, url, lock_duration=LOCK_MS) as worker:
+            life: Any = worker._life
+
+            def weights() -> list[int]:
+                return [lane.fetching.engine.weight for lane in getattr(life.parts, "lanes", ())]
+
+            await queue.set_partitions(8)
+            await with_timeout(until(lambda: len(weights()) == 8))
+            assert len(set(weights())) == 1, weights()
+
+
 async def test_concurrency_is_never_exceeded_while_a_worker_changes(url: str, queue_name: str):
     running = most = 0
     release = asyncio.Event()
