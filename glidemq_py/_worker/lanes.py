@@ -57,6 +57,10 @@ QUIET_S: Final = 60.0
 """Time without work after which the heartbeats and tasks of a lane stop."""
 REGISTERED_S: Final = 600.0
 """Time between registrations of the worker with a queue that has no work."""
+LAYOUTS_S: Final = 8.0
+"""Time between two reads of the layout of a queue without heartbeats, which would report it; longer for many queues."""
+_LAYOUTS_PER_S: Final = 10
+"""Layouts that a worker reads per second at most."""
 _OPENED_AT_ONCE: Final = 20
 _SHOWN: Final = 5
 _FORMER_POLL_S: Final = 0.02
@@ -229,6 +233,19 @@ class Lane:
             _log.debug("queue %r: registering the worker failed: %s", self.link.keys.name, error)
         await queue_list.register(self.link)
 
+    async def find_partitions(self) -> None:
+        """Report the layout of the queue, where no heartbeats do it."""
+        seen = self._opening.layout_of(self.link.keys)
+        if seen is None or self.background is not None or self._closing:
+            return
+        try:
+            layout = await read_layout(self.link.transport, self.link.keys)
+        except GlideMQError as error:
+            _log.debug("queue %r: reading the layout of its partitions failed: %s", self.link.keys.name, error)
+            return
+        if layout is not None:
+            seen(layout.number)
+
     # -- closing --------------------------------------------------------------------------------------------
 
     async def close(self, force: asyncio.Event) -> None:
@@ -376,6 +393,7 @@ class Lanes:
         self.fetching = _Fetching(lanes, pool)
         self.runner = _Running(lanes)
         self._registering: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
         self._taking_over: asyncio.Task[None] | None = None
 
     # -- partitions that are added later --------------------------------------------------------------------
@@ -434,8 +452,9 @@ class Lanes:
         self.runner.former = None
 
     def start(self) -> None:
-        """Start registering the worker with its queues."""
+        """Start registering the worker with its queues, and looking for new partitions of them."""
         self._registering = asyncio.create_task(self._register(), name="glidemq-register-lanes")
+        self._finding = asyncio.create_task(self._find_partitions(), name="glidemq-find-partitions")
 
     async def _register(self) -> None:
         pause = 1 / 50
@@ -444,6 +463,14 @@ class Lanes:
                 await lane.register()
                 await asyncio.sleep(pause * random.uniform(0.9, 1.1))
             pause = REGISTERED_S / len(self.lanes)
+
+    async def _find_partitions(self) -> None:
+        while True:
+            lanes = [lane for lane in self.lanes if lane.link.partition is None or lane.link.partition.number == 0]
+            pause = max(LAYOUTS_S / len(lanes), 1 / _LAYOUTS_PER_S)
+            for lane in lanes:
+                await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+                await lane.find_partitions()
 
     async def is_drained(self) -> bool:
         """Return True if no queue has waiting, active, delayed or parked jobs."""
@@ -461,8 +488,9 @@ class Lanes:
 
     async def close(self, force: asyncio.Event) -> None:
         """See `Parts.close`."""
-        if self._registering is not None:
-            await stop_task(self._registering)
+        for task in (self._registering, self._finding):
+            if task is not None:
+                await stop_task(task)
         self.fetching.pause()
         if self._taking_over is not None:
             await stop_task(self._taking_over)

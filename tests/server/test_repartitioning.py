@@ -11,6 +11,7 @@ import pytest
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker, sync
 from glidemq_py._api import job_queue
 from glidemq_py._features.partitions.layout import partition_of_key, split_partition_id
+from glidemq_py._worker import lanes
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
@@ -449,6 +450,25 @@ async def test_partitions_have_equal_shares_after_a_change(url: str, queue_name:
             await queue.set_partitions(8)
             await with_timeout(until(lambda: len(weights()) == 8))
             assert len(set(weights())) == 1, weights()
+
+
+async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
+    url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Only the first of several queues always has heartbeats, which report the layout, as registrations do."""
+
+    async def register(_: lanes.Lane) -> None:
+        """Do nothing: it is done at the start and every ten minutes."""
+
+    monkeypatch.setattr(lanes.Lane, "register", register)
+    monkeypatch.setattr(lanes, "LAYOUTS_S", 0.02)
+    quiet = f"{queue_name}-quiet"
+    async with Queue(quiet, url) as queue, Worker({queue_name: 1, quiet: 2}, lambda job: job.data, url):
+        await queue.set_partitions(3)
+        key = next(f"k{n}" for n in range(100) if partition_of_key(f"k{n}", 3) == 2)
+        job = await queue.add("n", "ended", ordering={"key": key})
+        assert partition_in(job) == 2
+        assert await job.wait_until_finished(timeout=10_000) == "ended"
 
 
 async def test_concurrency_is_never_exceeded_while_a_worker_changes(url: str, queue_name: str):
