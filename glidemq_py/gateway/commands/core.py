@@ -285,7 +285,8 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
         CommandError: If there is no such job, or the token is missing or invalid.
     """
     held = session.state.held.find(job_id)
-    if held is not None and (token == held.token or not held.is_owned):  # else the client has none
+    # A token that differs is of another attempt, also if the client of this attempt has none.
+    if held is not None and (token == held.token or (not token and not held.is_owned)):
         return LeasedJob(job_id, await session.state.queue(held.queue), held.facts, held.token, held.lock_ms)
     found = await session.state.ids.find(job_id)
     if found is None:

@@ -107,9 +107,29 @@ async def test_job_pulled_without_owner_needs_no_token(wire: Wire, queue_name: s
     job_id = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
     pulled = await good(wire, "PULL", queue=queue_name)
     assert "token" not in pulled
-    await good(wire, "ACK", id=job_id, token="any", result=3)
+    error = f"Invalid or expired lock token for job {job_id}"
+    assert await failure(wire, "ACK", id=job_id, token="any", result=2) == error
+    await good(wire, "ACK", id=job_id, result=3)
     assert (await good(wire, "GetResult", id=job_id))["result"] == 3
     assert await failure(wire, "ACK", id=job_id) == f"Job not found or not in processing state: {job_id}"
+
+
+async def test_a_stale_token_does_not_complete_an_attempt_without_a_token(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
+) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=2, backoff=0))["id"]
+    stale = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+    await good(wire, "FAIL", id=job_id, token=stale, error="no luck")
+    async with Wire(gateways[0]) as second:  # of the same process
+        await good(second, "PULL", queue=queue.name, timeout=60_000)
+        error = f"Invalid or expired lock token for job {job_id}"
+        assert await failure(wire, "ACK", id=job_id, token=stale, result="first") == error
+        assert await failure(wire, "ACKB", ids=[job_id], tokens=[stale], results=["first"]) == error
+        assert await failure(wire, "FAIL", id=job_id, token=stale, error="first") == error
+        assert (await good(wire, "JobHeartbeatB", ids=[job_id], tokens=[stale]))["data"]["count"] == 0
+        assert await state_of(wire, job_id) == "active"
+        await good(second, "ACK", id=job_id, result="second")
+    assert (await good(wire, "GetResult", id=job_id))["result"] == "second"
 
 
 async def test_failed_attempts_and_stale_tokens(wire: Wire, queue: Queue) -> None:
