@@ -19,7 +19,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, WakeChannel
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
@@ -60,6 +60,17 @@ _PASS_S: Final = 0.1
 _FEWER: Final = int(ExchangeFlags.FEWER)
 _FORGOTTEN_S: Final = 60.0
 """The hub stops listening if no client has polled for so long."""
+
+
+def _check_texts(row: Finished) -> None:
+    """Check that a row can be sent: the rows of other clients leave with it.
+
+    Raises:
+        UnicodeEncodeError: If a text has half of a surrogate pair.
+    """
+    for value in row:
+        if isinstance(value, str) and not value.isascii():
+            value.encode()
 
 
 class _Fetch:
@@ -213,6 +224,8 @@ class Hub:
         self._check_open()
         if not reports:
             return []
+        for report in reports:
+            _check_texts(report.row)
         future: asyncio.Future[list[LeaseOutcome]] = self._loop.create_future()
         self._reports.append((reports, future))
         self._schedule()

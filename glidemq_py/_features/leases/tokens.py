@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
@@ -16,6 +17,7 @@ __all__ = ["LeaseFacts", "decode_token", "encode_token", "queue_names"]
 _VERSION: Final = "l1."
 _MAX_CHARS: Final = 4_096
 _MAX_NUMBER: Final = 2**53 - 1
+_ENTRY: Final = re.compile("(?:[0-9]{1,20}-[0-9]{1,20})?")
 
 
 class LeaseFacts(NamedTuple):
@@ -53,7 +55,8 @@ def decode_token(prefix: str, queue: str, token: object) -> LeaseFacts:
         read: Any = json.loads(base64.b64decode(padded.encode("ascii"), b"-_", validate=True).decode("utf-8"))
         owner, job_id, entry, fence, processed_on, limit, keep = read
         its_prefix, name = _pair(prefix, owner)
-        valid = all(isinstance(each, str) for each in (its_prefix, name, job_id, entry)) and len(entry) < 64
+        valid = all(isinstance(each, str) for each in (its_prefix, name, job_id, entry))
+        valid = valid and _ENTRY.fullmatch(entry) is not None
         valid = valid and all(_is_number(each) for each in (fence, processed_on, limit)) and _is_keep(keep)
         facts = LeaseFacts(parse_job_id(job_id), entry, fence, processed_on, limit, _keep(keep)) if valid else None
     except (GlideMQError, binascii.Error, ValueError, TypeError, RecursionError):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Queue
+from glidemq_py import LeaseOutcome, Queue
 from glidemq_py._features.leases import exchanging
 from glidemq_py.gateway import Gateway, held, hub
 from tests.server.gateway.wire import Wire, good, packed
@@ -67,6 +67,23 @@ async def test_commands_in_flight_leave_together(
     assert sum(reports for reports, _ in exchanges) == 20
     assert len(exchanges) <= hub.MOST_CALLS + 1
     assert (await queue.get_job_counts()).completed == 20
+
+
+async def test_report_that_cannot_be_sent_fails_alone(
+    gateway: Gateway, wire: Wire, queue: Queue, exchanges: list[tuple[int, int]]
+) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
+    await good(wire, "PULL", queue=queue.name, owner="w")
+    known, held = await gateway.hub(queue.name), gateway.held.find(job_id)
+    assert held is not None
+    exchanges.clear()
+    bad, fine = await asyncio.gather(
+        known.complete([(held.facts._replace(entry="1-\ud800"), "bad")]), known.complete([(held.facts, "fine")]),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert isinstance(bad, UnicodeEncodeError)
+    assert fine == [LeaseOutcome.COMPLETED]
+    assert exchanges == [(1, 0)]
 
 
 async def test_polls_on_an_empty_queue_are_answered_from_memory(

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._features.leases.tokens import decode_token, encode_token
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.ids import queue_number
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -101,6 +102,19 @@ async def test_wrong_and_missing_tokens_change_nothing(wire: Wire, other: Wire, 
     unknown = "Job not found or not in processing state: nothing"
     assert await failure(wire, "ACK", id="nothing", token="t") == unknown
     assert await failure(wire, "ACKB", ids=ids, tokens=["a"]) == "ACKB tokens length must match ids length"
+
+
+async def test_token_with_an_entry_that_is_none_is_invalid(wire: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
+    token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]
+    facts = decode_token(queue.options.prefix, queue.name, token)
+    for entry in ("e\ud800", "1", "1-", "-1", "1-1\n", "\u0661-\u0661", "1-" + "1" * 21):
+        crafted = encode_token(queue.options.prefix, queue.name, facts._replace(entry=entry))
+        error = f"Invalid or expired lock token for job {job_id}"
+        assert await failure(wire, "ACK", id=job_id, token=crafted) == error
+    of_list = facts._replace(entry="")
+    assert decode_token("p", "q", encode_token("p", "q", of_list)) == of_list
+    await good(wire, "ACK", id=job_id, token=token)
 
 
 async def test_job_pulled_without_owner_needs_no_token(wire: Wire, queue_name: str) -> None:
