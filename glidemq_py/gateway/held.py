@@ -13,7 +13,9 @@ from glidemq_py.gateway.fetched import Fetched
 __all__ = ["FRESH_S", "Held", "HeldJobs"]
 
 FRESH_S: Final = 1.0
-"""How long after a fetch a renewal of its lock is answered from memory."""
+"""How long after a fetch a renewal of its lock is answered from memory, unless the lock is short."""
+_FRESH_PART: Final = 1 / 3
+"""Part of a short lock for which this is so: it began before its reply arrived, and its client renews it in time."""
 _MARGIN_S: Final = 60.0
 _ENDED_KEPT: Final = 10_000
 """Reported jobs that are remembered."""
@@ -85,7 +87,7 @@ class HeldJobs:
         held = self._jobs.get(job_id)
         return (
             held is not None and token in (None, "", held.token) and duration in (None, held.lock_ms)
-            and time.monotonic() - held.fetched_at < FRESH_S
+            and time.monotonic() - held.fetched_at < min(FRESH_S, held.lock_ms / 1_000 * _FRESH_PART)
         )  # fmt: skip
 
     def renewed(self, job_id: str, token: str | None, duration: int | None) -> None:

@@ -153,17 +153,38 @@ async def test_message_that_no_client_waits_for_wakes_another_gateway(
     assert (await polling)["job"]["data"] == 1
 
 
-async def test_fresh_locks_are_renewed_in_memory(
-    gateway: Gateway, wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of leases of each call that extends some."""
+    sent: list[int] = []
     extend: Any = Queue.extend_leases
 
     async def counted(self: Any, leases: Any, duration: Any) -> Any:
-        calls.append(len(leases))
+        sent.append(len(leases))
         return await extend(self, leases, duration)
 
     monkeypatch.setattr(Queue, "extend_leases", counted)
+    return sent
+
+
+async def test_short_locks_are_fresh_for_a_part_of_their_duration(
+    gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "FRESH_S", 1_000.0)
+    await queue.add_bulk([("x", 1), ("x", 2)])
+    for lock_ms, expected in ((1_000, [1]), (30_000, [])):
+        pulled = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=lock_ms)
+        job_id, known = pulled["job"]["id"], gateway.held.find(pulled["job"]["id"])
+        assert known is not None
+        known.fetched_at -= 0.4
+        calls.clear()
+        await wire.call("JobHeartbeat", id=job_id, token=pulled["token"])
+        assert calls == expected
+
+
+async def test_fresh_locks_are_renewed_in_memory(
+    gateway: Gateway, wire: Wire, queue: Queue, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held, "FRESH_S", 1_000.0)
     await queue.add_bulk([("x", number) for number in range(5)])
     fetched = await good(wire, "PULLB", queue=queue.name, count=5, owner="w")
