@@ -39,6 +39,8 @@ MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
+_MOST_AT_ONCE: Final = 50
+"""Frames that are answered without a task in one turn of the event loop."""
 _MAX_UNSTARTED: Final = 100
 """Frames that wait before the connection is read no further."""
 
@@ -143,7 +145,8 @@ class Session(asyncio.Protocol):
     """The protocol of one connection.
 
     Commands start in the order of their frames and may end in any order. While `MAX_RUNNING` run, or the client does
-    not read its answers, the connection is not read.
+    not read its answers, the connection is not read. The event loop turns after every `_MOST_AT_ONCE` frames that need
+    no call, so that other connections are served.
 
     Args:
         state: The gateway.
@@ -160,6 +163,8 @@ class Session(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_write_paused = False
         self._is_ending = False
+        self._is_continuing = False
+        """Whether the next frames start in the next turn of the event loop."""
         self._unsent: list[bytes] = []
         """Frames that leave together at the end of this turn of the event loop."""
         self._limit: FrameLimit | None = None
@@ -258,56 +263,78 @@ class Session(asyncio.Protocol):
         return True
 
     def _start(self) -> None:
+        if self._is_continuing:
+            return
+        answered = 0
         while self._unstarted and len(self._running) < MAX_RUNNING and not self._is_write_paused:
-            self._start_one(self._unstarted.popleft())
+            if answered == _MOST_AT_ONCE:
+                self._is_continuing = True
+                asyncio.get_running_loop().call_soon(self._continue)
+                return
+            answered += not self._start_one(self._unstarted.popleft())
 
-    def _start_one(self, payload: bytes) -> None:
+    def _continue(self) -> None:
+        self._is_continuing = False
+        self._start_next()
+
+    def _start_one(self, payload: bytes) -> bool:
+        """Start the command of a frame; return False if it is answered already."""
         is_allowed = self._limit is None or self._limit.allows()
         try:
             value = value_of(payload)
         except InvalidValueError:
             self._answer(None, _failure("Invalid command format"))
-            return
+            return False
         if not _is_map(value):
             self._answer(None, _failure("Invalid command format" if value is None else "Invalid command"))
-            return
+            return False
         given, name = value, value.get("cmd")
         if not is_allowed:
             self._answer(given, _failure("Rate limit exceeded"))
-            return
+            return False
         if not isinstance(name, str) or not name:
             self._answer(given, _failure("Invalid command"))
-            return
-        answer = self._at_once(name, given)
+            return False
+        answer, fields = self._at_once(name, given)
         if answer is not None:
             self._answer(given, answer)
-            return
-        task = asyncio.get_running_loop().create_task(self._run(name, given))
+            return False
+        task = asyncio.get_running_loop().create_task(self._run(name, given, fields))
         self._running.add(task)
         task.add_done_callback(self._ended)
+        return True
 
-    def _at_once(self, name: str, given: Mapping[Any, Any]) -> Answer | None:
-        """Return the answer to a command that needs no call to the server, without a task; None for others."""
+    def _at_once(self, name: str, given: Mapping[Any, Any]) -> tuple[Answer | None, dict[str, Any] | None]:
+        """Return the answer to a command that needs no call to the server; None for others.
+
+        Also return the values of its fields, if they were checked.
+        """
         command = COMMANDS.get(name)
         if command is None or command.quick is None or not self._is_authenticated:
-            return None
+            return None, None
         try:
             fields = check_fields(command, given)
             answer = command.quick(self, fields)
         except CommandError as error:
-            return _failure(str(error))
+            return _failure(str(error)), None
         if answer is None:
-            return None
+            return None, fields
         self.state.figures.executed(name, fields, answer, 0.0)
-        return {"ok": True, **answer}
+        return {"ok": True, **answer}, fields
 
-    async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
-        self._answer(given, await self.execute(name, given))
+    async def _run(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None) -> None:
+        self._answer(given, await self.execute(name, given, fields))
 
-    async def execute(self, name: str, given: Mapping[Any, Any]) -> Answer:
-        """Execute a command and return its answer, which has `ok`."""
+    async def execute(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None = None) -> Answer:
+        """Execute a command and return its answer, which has `ok`.
+
+        Args:
+            name: Name of the command.
+            given: What was sent.
+            fields: The values of its fields, if they were checked.
+        """
         try:
-            return await self._execute(name, given)
+            return await self._execute(name, given, fields)
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
         except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can express and a key cannot
@@ -316,14 +343,16 @@ class Session(asyncio.Protocol):
             _log.exception("gateway: command %s failed", name)
             return _failure("Internal error")
 
-    async def _execute(self, name: str, given: Mapping[Any, Any]) -> Answer:
+    async def _execute(self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None) -> Answer:
         command = COMMANDS.get(name)
         # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
         if not self._is_authenticated and (command is None or not command.is_public):
             raise CommandError("Not authenticated")
         if command is None:
             raise CommandError(f"Unknown command: {name}")
-        fields, start = check_fields(command, given), time.perf_counter()
+        if fields is None:
+            fields = check_fields(command, given)
+        start = time.perf_counter()
         try:
             answer = await command.handler(self, fields)
             self.state.figures.executed(name, fields, answer, time.perf_counter() - start)
@@ -334,6 +363,9 @@ class Session(asyncio.Protocol):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._start_next()
+
+    def _start_next(self) -> None:
         self._start()
         if self._is_ending:
             self._end()

@@ -20,6 +20,8 @@ _ID: Final = Field("id", required=True)
 _TOKEN: Final = Field("token")
 _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS)
 _IDS: Final = Field("ids", Kind.TEXTS, required=True)
+_MOST_AT_ONCE: Final = 1_000
+"""Locks that are renewed from memory before the command gets a task."""
 
 
 _Renewal = tuple[str, str | None, int | None]
@@ -71,7 +73,7 @@ def _heartbeat_fresh(session: Session, given: Mapping[str, Any]) -> Answer | Non
 
 
 def _heartbeats_fresh(session: Session, given: Mapping[str, Any]) -> Answer | None:
-    count = _renew_fresh(session, _renewals(given))
+    count = _renew_fresh(session, _renewals(given)) if len(given["ids"]) <= _MOST_AT_ONCE else None
     return None if count is None else {"data": {"ok": True, "count": count}}
 
 

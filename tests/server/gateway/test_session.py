@@ -12,7 +12,11 @@ import pytest
 
 from glidemq_py import GlideMQValidationError, Queue, RateLimit
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands import COMMANDS, PROTOCOL
+from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, locks
+from glidemq_py.gateway.frames import FrameReader
+from glidemq_py.gateway.held import HeldJobs
+from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.table import CommandError, check_fields
 from tests.server.gateway.wire import Wire, framed, good, packed
 from tests.server.worker_support import until
 
@@ -293,3 +297,92 @@ async def test_frames_beyond_the_limit_are_rejected(url: str) -> None:
             assert await wire.call("Ping") == {"ok": False, "error": "Rate limit exceeded", "reqId": "1"}
         async with Wire(gateway) as another:
             await good(another, "Ping")
+
+
+class Written(asyncio.Transport):
+    """A connection whose frames stay here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader, self.answers = FrameReader(2**20), list[dict[str, Any]]()
+        self.is_paused = self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answers += [msgpack.unpackb(payload) for payload in self.reader.feed(bytes(data))]
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def bad_pulls(start: int, count: int) -> bytes:
+    return b"".join(packed({"cmd": "PULL", "reqId": number}) for number in range(start, start + count))
+
+
+async def test_answers_without_a_call_let_the_event_loop_turn(gateway: Gateway) -> None:
+    connection, transport = Session(gateway), Written()
+    connection.connection_made(transport)
+    connection.data_received(bad_pulls(0, 200))
+    assert (len(transport.answers), transport.is_paused) == (50, True)
+    connection.data_received(bad_pulls(200, 10))  # it waits behind the others
+    assert len(transport.answers) == 50
+    await asyncio.sleep(0)
+    assert (len(transport.answers), transport.is_paused) == (100, True)
+    await asyncio.sleep(0)
+    assert (len(transport.answers), transport.is_paused) == (150, False)
+    connection.pause_writing()
+    await asyncio.sleep(0)
+    assert (len(transport.answers), transport.is_paused) == (150, True)
+    connection.resume_writing()
+    assert len(transport.answers) == 200
+    connection.data_received((2**31).to_bytes(4, "big"))  # too large: the connection ends after the answers
+    assert not transport.is_closed
+    await asyncio.sleep(0)
+    assert transport.is_closed
+    assert [answer["reqId"] for answer in transport.answers if "reqId" in answer] == list(range(210))
+    connection.connection_lost(None)
+
+
+async def test_fields_are_checked_once(
+    gateway: Gateway, wire: Wire, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+
+    def counted(command: Any, given: Any) -> dict[str, Any]:
+        checked.append(command.name)
+        return check_fields(command, given)
+
+    monkeypatch.setattr("glidemq_py.gateway.session.check_fields", counted)
+    assert (await good(wire, "PULL", queue=queue_name))["job"] is None
+    assert (await wire.call("JobHeartbeat", id="none"))["ok"] is False
+    assert checked == ["PULL", "JobHeartbeat"]
+
+
+async def test_many_locks_are_looked_up_once(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def stale(_: HeldJobs, job_id: str, token: str | None, duration: int | None) -> bool:
+        looked.append(job_id)
+        return False
+
+    async def unknown(*_: object) -> None:
+        raise CommandError("Job not found")
+
+    monkeypatch.setattr(HeldJobs, "is_fresh", stale)
+    monkeypatch.setattr(locks, "leased_job", unknown)
+    for count, times in ((1_000, 2), (1_001, 1)):
+        looked.clear()
+        ids = [str(number) for number in range(count)]
+        assert (await good(wire, "JobHeartbeatB", ids=ids))["data"]["count"] == 0
+        assert looked == ids * times
