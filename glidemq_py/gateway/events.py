@@ -15,7 +15,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.connect import Connection
 from glidemq_py._core import json_text as json
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
@@ -152,19 +152,20 @@ class EventFeed:
         self._queue, self._wire = queue, WireEvents(queue, ids)
         self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
         self._task: asyncio.Task[None] | None = None
+        self._has_warned = False
         self._starting = asyncio.Lock()
         self.subscribers: set[Subscriber] = set()
         self.followers: set[News] = set()
 
     async def start(self) -> None:
-        """Connect, unless it is started: all later events will be sent.
+        """Connect, unless it is started: all later events will be sent. A feed that ended with an error starts again.
 
         Raises:
             GlideMQConnectionError: If the server of the queues cannot be reached.
         """
         async with self._starting:
             await self._events.wait_until_ready()
-            if self._task is None:
+            if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
 
     async def close(self) -> None:
@@ -172,7 +173,7 @@ class EventFeed:
         self.subscribers.clear()
         self.followers.clear()
         await self._events.close()
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
@@ -193,11 +194,20 @@ class EventFeed:
         for event in events:
             try:
                 found = await self._wire.of(event)
+                frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]
             except GlideMQError as error:
                 _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
-                continue
-            frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]
+            except (RecursionError, ValueError):  # data of another program
+                self._warn_once(event)
         return b"".join(frames)
+
+    def _warn_once(self, event: QueueEvent) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "gateway: queue %r: events with values nested too deeply are not sent: %s of job %s is the first",
+                self._queue.name, event.event, show_id(event.job_id),
+            )  # fmt: skip
 
 
 def _portable(event: Event) -> Event:

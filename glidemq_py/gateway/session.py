@@ -375,7 +375,12 @@ class Session(asyncio.Protocol):
     def _answer(self, given: Mapping[Any, Any] | None, answer: Answer) -> None:
         if given is not None and "reqId" in given:
             answer["reqId"] = given["reqId"]
-        self._send(frame_of(answer))
+        try:
+            frame = frame_of(answer)
+        except (RecursionError, ValueError):  # data of another program
+            failure = _failure("The answer is nested too deeply for MessagePack")
+            frame = frame_of({**failure, "reqId": answer["reqId"]} if "reqId" in answer else failure)
+        self._send(frame)
 
     def notify(self, frames: bytes) -> None:
         """Send events."""

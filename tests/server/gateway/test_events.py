@@ -5,6 +5,8 @@ import json
 import time
 from typing import Any
 
+import pytest
+
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands.workers import FORGOTTEN_MS, STALE_MS
@@ -151,3 +153,49 @@ async def test_silent_workers_are_stale_and_then_forgotten(
     left = resp.execute("HKEYS", "glide:gateway:workers")
     assert f"{queue_name}-bad" not in str(left)
     resp.execute("DEL", "glide:gateway:workers")
+
+
+async def test_event_that_is_nested_too_deeply_does_not_end_the_others(
+    wire: Wire, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await good(wire, "SubscribeEvents", queue=queue.name)
+    jobs = [await queue.add("x", 1) for _ in range(2)]
+    link = await queue._connected()
+    for each in jobs:  # as a program that does not check the depth
+        await link.transport.command("HSET", link.keys.job(each.id), "data", "[" * 600 + "]" * 600)
+    for lease in await queue.fetch(2):
+        await lease.fail("bad", retry=False)
+    last = await queue.add("x", 1)
+    seen: list[tuple[str, str]] = []
+    while ("pushed", f"{queue.name}:{last.id}") not in seen:
+        seen += await kinds(wire, 1)
+    assert "failed" not in {kind for kind, _ in seen}
+    warnings = [each.getMessage() for each in caplog.records if "nested too deeply" in each.getMessage()]
+    assert len(warnings) == 1
+    assert f"failed of job {jobs[0].id}" in warnings[0]
+
+
+async def test_feed_that_ended_starts_again(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await good(wire, "SubscribeEvents", queue=queue.name)
+    feed = gateways[0]._feeds[queue.name]
+
+    async def broken(_: object) -> bytes:
+        raise LookupError
+
+    async def end() -> None:
+        assert feed._task is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(feed, "_frames", broken)
+            await queue.add("x", 1)
+            with pytest.raises(LookupError):
+                await feed._task
+
+    await end()
+    await good(wire, "SubscribeEvents", queue=queue.name)
+    job = await queue.add("x", 2)
+    while await kinds(wire, 1) != [("pushed", f"{queue.name}:{job.id}")]:
+        pass
+    await end()
+    await feed.close()  # it does not raise the error again

@@ -200,6 +200,18 @@ async def test_queue_commands(wire: Wire, url: str, queue_name: str) -> None:
         assert await queue.count() == 0
 
 
+async def test_answer_that_is_nested_too_deeply_is_an_error(wire: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        job, link = await queue.add("x", 1), await queue._connected()
+        # As a program that does not check the depth.
+        await link.transport.command("HSET", link.keys.job(job.id), "data", "[" * 600 + "]" * 600)
+        error = "The answer is nested too deeply for MessagePack"
+        assert await wire.call("PULL", queue=queue_name) == {"ok": False, "error": error, "reqId": "1"}
+        wire.send(packed({"cmd": "GetJobs", "queue": queue_name, "state": "active"}))
+        assert await wire.receive() == {"ok": False, "error": error}
+    assert (await wire.call("Ping"))["ok"] is True
+
+
 async def test_priorities_and_promotion(wire: Wire, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("a", 1, {"rank": 5}), ("b", 1, {"rank": -2}), ("c", 1, {"rank": 5})])
