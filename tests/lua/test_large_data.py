@@ -33,7 +33,7 @@ COMMANDS_MAX = 12_000
 CPU_LIMIT_US = 50_000
 BARE_COMMANDS = 30_000
 """On a slow or busy machine, a call may take as long as this many commands of a script."""
-REPLAYS = 3
+REPLAYS = 6
 
 BARE = "for i = 1, tonumber(ARGV[1]) do redis.call('HGET', KEYS[1], 'a') end"
 

@@ -433,7 +433,7 @@ def _own_process() -> Any:
     process, marks = SimpleNamespace(getpid=lambda: 1), random.Random("marks")
     replaced: list[tuple[Any, str, Any]] = [
         (background, "Heartbeat", SimulatedHeartbeat), (heartbeat, "os", process), (opening, "os", process),
-        (libraries, "_registered", {}),
+        (heartbeat, "resident_memory", lambda: 2**26), (libraries, "_registered", {}),
         (wake_channel, "subscribe", subscribe), (adding, "os", SimpleNamespace(urandom=marks.randbytes)),
     ]  # fmt: skip
     kept = [getattr(module, name) for module, name, _ in replaced]

@@ -31,7 +31,7 @@ FINDS = {"no_fencing": 61, "no_repeat_check": 1, "no_id_check": 1}
 """Seeds that found such a fault, to be tried first. A change of the code may change what happens in a run."""
 CONTROL_S = 0.0164
 """Processor time of `control_s` on the machine where an idle hour takes 0.82 to 0.9 seconds."""
-SHRINKING_RUNS = 6
+SHRINKING_RUNS = 12
 """Runs that make a scenario smaller: a number, as a time limit would use all its time."""
 
 FOUND: list[tuple[int, int, str]] = [
