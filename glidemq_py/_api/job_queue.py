@@ -5,12 +5,10 @@ It adds and reads jobs. The other methods are functions of their features, which
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from weakref import WeakKeyDictionary
@@ -18,6 +16,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import TypeVar
 
 from glidemq_py._api import administration, partitioned_adds, partitioned_changes
+from glidemq_py._api.add_order import AddOrder
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
 from glidemq_py._api.delegation import over_partitions
 from glidemq_py._api.partitioned import PartitionedQueue
@@ -179,7 +178,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._partitions: PartitionedQueue | None = None
         self._layout_known = False
         self._layout_read_at: float | None = None
-        self._gates: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
+        self._add_orders: WeakKeyDictionary[Any, AddOrder] = WeakKeyDictionary()
         self._partition: Partition | None = None
         self._shown_name = name
         """Name of the queue; of a partition, that of the whole queue."""
@@ -310,15 +309,15 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         with contextlib.suppress(GlideMQConnectionError, PermissionDeniedError):  # the method itself reports it
             await self._renew_layout()
 
-    def _gate(self) -> AbstractAsyncContextManager[object]:
-        """Return the lock of the running event loop that keeps the order of adds which are routed again."""
+    def _add_order(self) -> AddOrder | None:
+        """Return the order of the adds of the running event loop; None without one."""
         loop = self._current_loop()
         if loop is None:
-            return contextlib.nullcontext()
-        gate = self._gates.get(loop)
-        if gate is None:
-            gate = self._gates[loop] = asyncio.Lock()
-        return gate
+            return None
+        order = self._add_orders.get(loop)
+        if order is None:
+            order = self._add_orders[loop] = AddOrder(self)
+        return order
 
     def _partition_queue(
         self, name: str, partition: Partition, layout: int, known: bool = False
@@ -335,7 +334,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         queue = type(self)(
             name, self._connection, prefix=options.prefix, default_job_options=options.default_job_options,
             compression=options.compression, serializer=options.serializer, events=options.events,
-            dead_letter_queue=options.dead_letter_queue, durable=options.durable, middleware=options.middleware,
+            dead_letter_queue=options.dead_letter_queue, durable=options.durable,
         )  # fmt: skip
         queue._partition, queue._shown_name, queue._layout_known = partition, self.name, True
         queue._transport, queue._payload_limit = self._transport, self._payload_limit
@@ -480,40 +479,67 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         link = self._link
         if link is None or self._closed:
             link = await self._plain_link()
-            if link is None:
-                given = cast("Mapping[str, Any]", options)
-                return await partitioned_adds.add_one(self, self._options(given), name, data, durable, given)
         job_options = self._options(cast("Mapping[str, Any]", options)) if options else self._defaults
         if type(name) is not str or name not in self._known_names:
             name = self._check_name(name)
         durability = self._durable if durable is None else parse_durable(durable)
+        if link is None:
+            return await self._add_through_middleware(link, name, data, job_options, durability)
         adder = self._adder
+        if (
+            adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
+            or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
+        ):  # fmt: skip
+            return await self._add_through_middleware(link, name, data, job_options, durability)
+        row = encode_row(link, name, data, job_options)
         try:
-            if (
-                adder is None or durability is not None or job_options.parent is not None or TELEMETRY.on
-                or job_options.depends_on is not None or adder.loop is not self._current_loop() or self._middleware
-            ):  # fmt: skip
-                return await self._add_through_middleware(link, name, data, job_options, durability)
-            row = encode_row(link, name, data, job_options)
             now, result = await adder.add(row)
         except LayoutChangedError:
             if self._partition is not None:
                 raise
-            given = cast("Mapping[str, Any]", options)
-            return await partitioned_adds.add_after_change(self, job_options, name, data, durable, given)
+            return await partitioned_adds.add_after_change(self, job_options, name, data, durability)
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_through_middleware(
-        self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
+        self, link: QueueLink | None, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
         if not self._middleware:
-            return await self._add_specially(link, name, data, options, durability)
+            return await self._add_inner(link, name, data, options, durability)
         job = NewJob(self._shown_name, name, data, options)
 
         async def add_one() -> Job[Any, Any]:
-            return await self._add_specially(link, name, job.data, job.with_headers(options), durability)
+            return await self._add_inner(link, name, job.data, job.with_headers(options), durability)
 
         return await add_within(self._middleware, job, add_one, blocking=self._runtime is BLOCKING_RUNTIME)
+
+    async def _add_inner(
+        self, link: QueueLink | None, name: str, data: Any, options: JobOptions, durability: Durability | None
+    ) -> Job[Any, Any]:
+        """Add a job below the middleware, which never sees that it is routed again. link: None if partitioned."""
+        if link is None:
+            return await partitioned_adds.add_one(self, options, name, data, durability)
+        order = self._add_order() if self._partition is None else None
+        if order is not None:
+            await order.begin()
+        try:
+            return await self._add_specially(link, name, data, options, durability)
+        except LayoutChangedError:
+            if self._partition is not None:
+                raise
+            return await partitioned_adds.add_after_change(self, options, name, data, durability)
+        finally:
+            if order is not None:
+                order.end()
+
+    async def _add_here(
+        self, name: str, data: Any, options: JobOptions, durability: Durability | None
+    ) -> Job[Any, Any]:
+        """Add a checked job to this partition. Raises `LayoutChangedError` and `JobMovedError` too."""
+        link, adder = await self._connected(), self._adder
+        if adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop():
+            return await self._add_specially(link, name, data, options, durability)
+        now, result = await adder.add(encode_row(link, name, data, options))
+        return added_job(link, name, data, options, now, result)
 
     async def _add_specially(
         self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
@@ -651,13 +677,17 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         if misplaced:
             reject_positional_options(misplaced)
+        return cast("ResultT", await self._add_and_wait(name, data, wait_timeout, cast("Mapping[str, Any]", options)))
+
+    async def _add_and_wait(self, name: str, data: Any, wait_timeout: Milliseconds, given: Mapping[str, Any]) -> Any:
         timeout = to_ms("wait_timeout", wait_timeout, minimum=1)
-        job_options = self._options(cast("Mapping[str, Any]", options))
+        job_options = self._options(given)
         for option in ("remove_on_complete", "remove_on_fail"):
             if getattr(job_options, option) not in (None, False):
                 raise UnsupportedOptionError(option, getattr(job_options, option), "cannot be used with add_and_wait")
-        await (await self._connected()).waiter.start()
-        job = await self.add(name, data, **options)
+        if self._partitions is None:
+            await (await self._connected()).waiter.start()
+        job = await self.add(name, data, **cast("Any", given))
         if job.outcome not in ADDED_OUTCOMES:
             message = f"job {job.id!r} already exists ({job.outcome})"
             raise JobStateError(job.id, str(job.outcome), "add and wait for", message)

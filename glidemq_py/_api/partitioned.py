@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from glidemq_py._api import partitioned_adds as adds
 from glidemq_py._api import partitioned_dead_letters as dead_letters
 from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
@@ -262,8 +261,7 @@ class PartitionedQueue:
 
     async def add_and_wait(self, name: str, data: Any = None, *, wait_timeout: Any = 30_000, **options: Any) -> Any:
         """See `Queue.add_and_wait`."""
-        chosen = self.home._options(options)
-        return await adds.add_one_and_wait(self.home, chosen, name, data, wait_timeout, options)
+        return await self.home._add_and_wait(name, data, wait_timeout, options)
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ the layout is read again, and the jobs are routed again.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.partitioned import PartitionedQueue
 
-__all__ = ["add_after_change", "add_all", "add_one", "add_one_and_wait", "add_rest"]
+__all__ = ["add_after_change", "add_all", "add_one", "add_rest"]
 
 T = TypeVar("T")
 
@@ -41,22 +42,43 @@ def _partitions(home: Queue[Any, Any]) -> PartitionedQueue:
     return found
 
 
-async def _with_partition(
-    home: Queue[Any, Any], options: JobOptions, use: Callable[[Queue[Any, Any]], Awaitable[T]]
-) -> T:
+Use = Callable[["Queue[Any, Any]"], Awaitable[T]]
+
+
+async def _with_partition(home: Queue[Any, Any], options: JobOptions, use: Use[T]) -> T:
     """Call ``use`` with the partition of a new job, again if the job has been refused there."""
     key = routing_key(options)
-    async with home._gate():  # behind those that are routed again
-        pass
+    order = home._add_order()
+    if order is None:
+        return await _routed(home, options, key, use)
+    await order.begin()
+    try:
+        if key is None or not (order.is_in_turn(key) or _may_move(_partitions(home), options, key)):
+            return await _routed(home, options, key, use)
+        async with order.turn(key):
+            return await _routed(home, options, key, use)
+    finally:
+        order.end()
+
+
+def _may_move(self: PartitionedQueue, options: JobOptions, key: str) -> bool:
+    """Return whether an add may find that a key has no jobs in a former partition any more."""
+    if len(self.layout.counts) == 1 or (options.ordering is None and options.deduplication is None):
+        return False
+    return any(self.may_have(before, key) for before in self.layout.homes(key)[:-1])
+
+
+async def _routed(home: Queue[Any, Any], options: JobOptions, key: str | None, use: Use[T]) -> T:
     try:
         return await _use_partition(home, options, key, use)
     except LayoutChangedError:
         return await _rerouted(home, options, use)
 
 
-async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Callable[[Queue[Any, Any]], Awaitable[T]]) -> T:
+async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Use[T]) -> T:
     """Read the layout and add the job again. Jobs that are routed again keep their order, one after the other."""
-    async with home._gate():
+    order = home._add_order()
+    async with nullcontext() if order is None else order.rerouting:
         for left in reversed(range(_ATTEMPTS)):
             await home._renew_layout()
             try:
@@ -67,9 +89,7 @@ async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Callable[[Q
     raise AssertionError
 
 
-async def _use_partition(
-    home: Queue[Any, Any], options: JobOptions, key: str | None, use: Callable[[Queue[Any, Any]], Awaitable[T]]
-) -> T:
+async def _use_partition(home: Queue[Any, Any], options: JobOptions, key: str | None, use: Use[T]) -> T:
     self = _partitions(home)
     if key is None or len(self.layout.counts) == 1:
         return await use(self.queues[self.partition_of(key)])
@@ -91,26 +111,24 @@ async def _use_partition(
 
 
 async def add_one(
-    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durable: Any, given: Mapping[str, Any]
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durability: Durability | None
 ) -> Job[Any, Any]:
-    """See `Queue.add`."""
-    return await _with_partition(home, options, lambda queue: queue.add(name, data, durable=durable, **given))
+    """Add a checked job of `Queue.add`."""
+    return await _with_partition(home, options, lambda queue: queue._add_here(name, data, options, durability))
 
 
 async def add_after_change(
-    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durable: Any, given: Mapping[str, Any]
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durability: Durability | None
 ) -> Job[Any, Any]:
-    """Add a job to a queue that was opened before it was partitioned."""
-    return await _rerouted(home, options, lambda queue: queue.add(name, data, durable=durable, **given))
-
-
-async def add_one_and_wait(
-    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, timeout: Any, given: Mapping[str, Any]
-) -> Any:
-    """See `Queue.add_and_wait`."""
-    return await _with_partition(
-        home, options, lambda queue: queue.add_and_wait(name, data, wait_timeout=timeout, **given)
-    )
+    """Add a job that was refused because the queue has been partitioned meanwhile."""
+    order = home._add_order()
+    if order is not None:
+        order.resume()
+    try:
+        return await _rerouted(home, options, lambda queue: queue._add_here(name, data, options, durability))
+    finally:
+        if order is not None:
+            order.end()
 
 
 async def add_all(home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None) -> list[Job[Any, Any]]:
