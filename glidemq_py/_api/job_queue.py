@@ -272,18 +272,19 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
 
     async def _renew_layout(self) -> None:
         """Read the layout of the partitions again. Raises the errors of `read_layout`."""
+        known = self._partitions
         layout = await read_layout(self._transport, self._keys)
         self._layout_read_at = time.monotonic()
-        if layout is not None:
+        if layout is not None and self._partitions is known:  # else the reply may be an older one
             await self._use_layout(layout)
 
     def _with_layout(self, layout: Layout) -> PartitionedQueue:
         return PartitionedQueue(self, layout)
 
     async def _use_layout(self, layout: Layout) -> None:
-        """Use another layout from now on, unless it is older than the known one."""
+        """Use the layout that partition 0 has, whatever its number is: a failover may have lost the known one."""
         known = self._partitions
-        if known is not None and known.layout.number >= layout.number:
+        if known is not None and known.layout == layout:
             return
         self._partitions, self._link, self._adder, self._durable_adder = (
             PartitionedQueue(self, layout),

@@ -162,6 +162,10 @@ _OTHER_LAYOUT: Final = "layout "
 _FEATURE_OF_QUEUE = re.compile(
     _UNKNOWN_FEATURE + r"(?P<name>.*?)(?::(?P<version>[^:]*))? of queue (?P<base>.*)", re.DOTALL
 )
+_LAYOUT_OF_QUEUE = re.compile(
+    _OTHER_LAYOUT + r"(?P<stored>\d+) of queue (?P<base>.*), the client used (?P<used>\d+)", re.DOTALL
+)
+_PARTITION_MARK = re.compile(r"~p~[0-9a-z]{4}\Z")
 _IN_SCRIPT = ("user_function", "script:")
 
 
@@ -198,6 +202,9 @@ def error_of(failure: Failure, text: str, library: Library | None) -> GlideMQErr
     if failure is _FEATURE and (found := _FEATURE_OF_QUEUE.search(bare)):
         queue = found["base"].rpartition("{")[2].removesuffix("}")
         return UnsupportedFeatureError(queue, found["name"], found["version"] or "")
+    if failure is _LAYOUT and (found := _LAYOUT_OF_QUEUE.search(bare)):
+        queue = _PARTITION_MARK.sub("", found["base"].rpartition("{")[2].removesuffix("}"))
+        return LayoutChangedError(queue, int(found["stored"]), int(found["used"]))
     if failure is _OTHER:
         return GlideMQError(bare)
     if failure is _DENIED:

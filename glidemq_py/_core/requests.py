@@ -566,9 +566,9 @@ def obliterate(*, force: object, batch: object, cursor: object, has_usage: objec
     return (pack((force, batch, cursor, has_usage)),)
 
 
-def create_partitions(*, layout: object) -> tuple[bytes]:
+def create_partitions(*, layout: object, epoch: object) -> tuple[bytes]:
     """Return the arguments of ``create_partitions``."""
-    return (pack((layout,)),)
+    return (pack((layout, epoch)),)
 
 
 def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]:

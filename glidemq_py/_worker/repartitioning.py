@@ -45,7 +45,7 @@ class Repartitioning:
 
     def seen(self, name: str, number: int) -> None:
         """Serve the partitions of a queue if the number of its layout is a new one."""
-        if number <= self._known.get(name, 0) or self._life.is_closing:
+        if number == self._known.get(name, 0) or self._life.is_closing:
             return
         self._pending[name] = number
         if self._task is None or self._task.done():

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Middleware, NewJob, Queue, Worker
-from glidemq_py._features.partitions.layout import partition_of_key
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features.partitions.layout import (
+    Layout,
+    number_after,
+    partition_names,
+    partition_of_key,
+    split_partition_id,
+)
+from glidemq_py.testing import RespClient
 from tests.server.worker_support import until, with_timeout
 
 
@@ -112,3 +120,47 @@ async def test_middleware_does_not_see_that_an_add_is_routed_again(url: str, que
         assert (middleware.entered, job.headers) == (1, {"entered": "1"})
         await queue.add("n", 2, ordering={"key": key})
         assert middleware.entered == 2
+
+
+async def add_to_all(queue: Queue) -> set[int]:
+    """Add jobs one after the other; return their partitions."""
+    return {split_partition_id((await queue.add("n")).id)[0] for _ in range(8)}
+
+
+async def test_a_layout_that_a_failover_has_lost_is_replaced(url: str, queue_name: str, resp: RespClient):
+    """Partition 0 is the authority; the others may have the number of a layout that is lost."""
+    async with Queue(queue_name, url, partitions=2) as knowing, Queue(queue_name, url) as operator:
+        await knowing.count()
+        meta = knowing._keys.meta
+        before = resp.execute("HMGET", meta, "partitions", "layoutNumber")
+        await knowing.set_partitions(4)
+        assert await add_to_all(knowing) == {0, 1, 2, 3}
+        resp.execute("HSET", meta, "partitions", before[0], "layoutNumber", before[1])
+        assert (await knowing.get_partitions()).count == 2
+        with pytest.raises(LayoutChangedError, match=rf"queue '{queue_name}': the partition layout is \d+, the client"):
+            await knowing.add("n", fair_key=next(key for key in "abcdefghij" if partition_of_key(key, 2)))
+        await operator.set_partitions(4)
+        assert await add_to_all(operator) == {0, 1, 2, 3}
+        assert await add_to_all(knowing) == {0, 1, 2, 3}
+
+
+async def test_a_queue_that_is_created_again_is_not_blocked_by_clients_of_the_former_one(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=2) as stale, Queue(queue_name, url) as operator:
+        await operator.set_partitions(3)
+        assert (await stale.get_partitions()).count == 3
+        await operator.obliterate(force=True)
+        async with Queue(queue_name, url, partitions=4) as new:
+            await new.count()
+            part = stale._partitions
+            assert part is not None
+            await part.queues[1].add("n")  # raises the number of this partition before the new queue does
+            assert await add_to_all(new) == {0, 1, 2, 3}
+            assert await add_to_all(stale) == {0, 1, 2, 3}
+
+
+def test_numbers_of_layouts_are_never_used_again():
+    first = Layout(1, (2,), partition_names("q", 2))
+    second = first.changed(3)
+    assert second.number > 1_700_000_000_000
+    assert second.settled().number > second.number
+    assert number_after(2**52) == 2**52 + 1

@@ -7,6 +7,7 @@ partitions; every other partition lies in the middle of a cell, so contiguous ra
 from __future__ import annotations
 
 import re
+import time
 from binascii import crc_hqx
 from bisect import bisect_right
 from collections import Counter
@@ -25,6 +26,7 @@ __all__ = [
     "Partition",
     "further_names",
     "hash_slot",
+    "number_after",
     "partition_home",
     "partition_id",
     "partition_names",
@@ -147,11 +149,19 @@ def split_partition_id(job_id: str) -> tuple[int, str]:
     return (0, job_id) if match is None else (int(match[1]), match[2])
 
 
+def number_after(number: int) -> int:
+    """Return the number of the next layout: larger, and never that of a layout which was lost or deleted.
+
+    It is the time in epoch ms. If a failover has lost the layout of some partitions' clients, the next one replaces it.
+    """
+    return max(number + 1, int(time.time() * 1000))
+
+
 class Layout(NamedTuple):
     """The partitions of a queue.
 
     Attributes:
-        number: number of the layout. Each change has a larger one; 0 = a queue without partitions.
+        number: number of the layout, from `number_after`; 0 = a queue without partitions.
         counts: how many partitions the hash of a key chose from, in the layouts from which jobs may still be; the last
             is that of this layout.
         names: queue names of the partitions; those that no layout in `counts` has may be used again.
@@ -180,11 +190,11 @@ class Layout(NamedTuple):
     def changed(self, partitions: int) -> Layout:
         """Return the layout with another number of partitions. Raises the errors of `further_names`."""
         names = further_names(self.names, partitions)
-        return Layout(self.number + 1, (*self.counts, partitions), names)
+        return Layout(number_after(self.number), (*self.counts, partitions), names)
 
     def settled(self) -> Layout:
         """Return the layout without the former ones."""
-        return Layout(self.number + 1, self.counts[-1:], self.names)
+        return Layout(number_after(self.number), self.counts[-1:], self.names)
 
 
 class Partition(NamedTuple):

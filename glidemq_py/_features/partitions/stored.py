@@ -10,7 +10,7 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_queue_name
-from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, partition_names
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, number_after, partition_names
 from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
@@ -76,9 +76,10 @@ def _are_counts(counts: object, most: int) -> bool:
     return all(isinstance(count, int) and 1 <= count <= most for count in cast("list[object]", counts))
 
 
-def create_partitions(meta: str, layout: str) -> Call[bytes]:
+def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
     """Store the layout of an empty queue. Returns the layout that applies; empty if the queue has jobs."""
-    return Call("create_partitions", meta, requests.create_partitions(layout=layout), bytes, repeatable=True)
+    request = requests.create_partitions(layout=layout_text(layout), epoch=layout.number)
+    return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 
 async def read_layout(transport: Transport, keys: QueueKeys) -> Layout | None:
@@ -101,8 +102,8 @@ async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | N
     """
     found = await read_layout(transport, keys)
     if found is None and partitions is not None and partitions > 1:
-        layout = Layout(1, (partitions,), partition_names(keys.name, partitions))
-        stored = await transport.call(create_partitions(keys.meta, layout_text(layout)))
+        layout = Layout(number_after(0), (partitions,), partition_names(keys.name, partitions))
+        stored = await transport.call(create_partitions(keys.meta, layout))
         if not stored:
             problem = f"queue {keys.name!r} has jobs and is not partitioned; call Queue.set_partitions({partitions})"
             raise GlideMQValidationError(_OPTION, partitions, problem)

@@ -30,8 +30,10 @@ M.number = function(q)
   return is_partitioned(q) and G.count_of(redis.call('HGET', q.meta, FIELD)) or 0
 end
 
-M.refusal = function(stored)
-  return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of the partitions is another one')
+-- Return the error reply for a layout number that is outdated.
+M.refusal = function(q, stored, number)
+  return redis.error_reply('ERR layout ' .. G.int(stored) .. ' of queue ' .. string.sub(q.P, 1, -2) .. ', the client used '
+    .. G.int(number))
 end
 
 -- Return the error reply for a client that does not know the layout; nil for one that does. number: of its layout, 0 =
@@ -46,7 +48,7 @@ M.check = function(q, number)
     M.advance(q, number)
     return nil
   end
-  return M.refusal(stored)
+  return M.refusal(q, stored, number)
 end
 
 local function group_in_use(q, name)

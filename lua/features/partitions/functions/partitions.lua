@@ -1,7 +1,8 @@
 -- create_partitions: make an empty queue a partitioned one.
---   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout}   -> the layout of the queue
--- layout: text for clients (_features/partitions/stored.py), which is stored as it is. A queue that already has a layout
--- keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys; nothing was changed.
+--   KEYS 1 meta (of the queue itself, which is its partition 0)   ARGV 1 packed {layout, epoch}   -> the layout of the queue
+-- layout: text for clients (_features/partitions/stored.py), which is stored as it is. epoch: its number. A queue that
+-- already has a layout keeps it. The reply is '' if the queue has jobs, which would not be found by their routing keys;
+-- nothing was changed.
 -- Bound: constant.
 
 local M = G.moving
@@ -19,7 +20,7 @@ G.export('create_partitions', {}, function(q, r)
   local layout = redis.call('HGET', q.meta, 'partitions')
   if layout then return layout end
   if has_jobs(q) then return '' end
-  M.advance(q, 1)
+  M.advance(q, r.epoch)
   redis.call('HSET', q.meta, 'partitions', r.layout)
   return r.layout
 end)
@@ -129,7 +130,7 @@ end
 G.export('copy_settings', {}, function(q, r)
   if r.anew > 0 then
     local stored = M.number(q)
-    if stored >= r.anew then return M.refusal(stored) end
+    if stored >= r.anew then return M.refusal(q, stored, r.anew) end
     remove_settings(q)
   end
   for i = 1, #r.settings, 2 do
