@@ -164,3 +164,27 @@ def test_numbers_of_layouts_are_never_used_again():
     assert second.number > 1_700_000_000_000
     assert second.settled().number > second.number
     assert number_after(2**52) == 2**52 + 1
+
+
+async def test_unique_ids_that_a_former_partition_never_had_are_not_listed(url: str, queue_name: str, resp: RespClient):
+    key = moving_key(2, 5)
+    ids = [f"id-{n}" for n in range(100)]
+    async with Queue(queue_name, url, partitions=2) as queue:
+        await queue.add("n", deduplication={"id": key})
+        former: Any = queue._partitions
+        await queue.set_partitions(5)
+        await queue.add_bulk([("n", at, {"deduplication": {"id": each}}) for at, each in enumerate(ids[:50])])
+        for each in ids[50:]:
+            await queue.add("n", deduplication={"id": each})
+        moved = [f"{part._keys.meta.removesuffix('meta')}moved-keys" for part in former.queues]
+        assert [resp.execute("SCARD", each) for each in moved] == [0, 0]
+        async with Worker(queue_name, lambda _: None, url):
+            await with_timeout(until_empty(queue))
+        job = await queue.add("n", deduplication={"id": key})
+        assert split_partition_id(job.id)[0] == partition_of_key(key, 5)
+        assert sum(resp.execute("SCARD", each) for each in moved) == 1  # its entry is still there
+
+
+async def until_empty(queue: Queue) -> None:
+    while (await queue.get_job_counts()).completed < 101:  # noqa: ASYNC110 (each round asks the server)
+        await asyncio.sleep(0.01)

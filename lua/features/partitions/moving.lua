@@ -59,6 +59,13 @@ local function group_in_use(q, name)
   return g.active > 0 or g.nextSeq ~= issued + 1 or redis.call('ZCARD', g.queue) > 0
 end
 
+-- Return whether the key may be in use here again: a requeued job gets a place in its group even if the group was
+-- forgotten, but no entry of deduplication. So unique ids that this partition never had are not listed.
+local function may_return(q, routed)
+  local dedup = routed[ROUTED.deduplication]
+  return routed[ROUTED.ordered] or redis.call('HEXISTS', q.dedup, dedup[DEDUPLICATION.id]) == 1
+end
+
 -- Return whether this partition has the job with the key's id, or jobs that the key orders or deduplicates. A key that
 -- has no jobs any more is moved.
 M.in_use = function(q, routed, now)
@@ -68,7 +75,7 @@ M.in_use = function(q, routed, now)
   if redis.call('SISMEMBER', q.moved_keys, key) == 1 then return false end
   if routed[ROUTED.ordered] and group_in_use(q, key) then return true end
   if dedup and G.is_deduplicated(q, dedup[DEDUPLICATION.id], dedup[DEDUPLICATION.ttl], now) then return true end
-  redis.call('SADD', q.moved_keys, key)
+  if may_return(q, routed) then redis.call('SADD', q.moved_keys, key) end
   return false
 end
 
