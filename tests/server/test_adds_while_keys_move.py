@@ -48,7 +48,8 @@ async def starts(queue: Queue, url: str) -> list[Any]:
 async def test_concurrent_adds_keep_their_order_when_their_key_moves(url: str, queue_name: str):
     key = moving_key(2, 5)
     async with Queue(queue_name, url, partitions=2) as queue:
-        await queue.set_partitions(5)
+        await queue.add("later", delay=3_600_000)  # the change of an empty queue is settled at once
+        assert not (await queue.set_partitions(5)).is_settled
         known: Any = queue._partitions
         jobs = await add_while(queue, key, lambda: bool(known._moved))
         assert {job.id.split("||")[0] for job in jobs} == {str(partition_of_key(key, 5))}
