@@ -7,7 +7,7 @@ begin after a change of the layout wait until those before it have ended. The ad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class AddOrder:
         return key in self._turns
 
     @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
+    async def turn(self, key: str) -> AsyncGenerator[None]:
         """Wait until all former turns of this key have ended; the adds in the block are one turn."""
         lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
