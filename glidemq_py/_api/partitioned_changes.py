@@ -59,7 +59,7 @@ def _shown(layout: Layout) -> QueuePartitions:
     )
 
 
-async def get_partitions(self: Queue[Any, Any]) -> QueuePartitions:
+async def get_partitions(self: Any) -> QueuePartitions:
     """Return the partitions of the queue.
 
     Returns:
@@ -71,7 +71,7 @@ async def get_partitions(self: Queue[Any, Any]) -> QueuePartitions:
     return _shown(_plain(self) if found is None else found.layout)
 
 
-async def set_partitions(self: Queue[Any, Any], count: int) -> QueuePartitions:
+async def set_partitions(self: Any, count: int) -> QueuePartitions:
     """Change the number of partitions while the queue is in use (docs/learn/partitions.md, "Changing the number").
 
     No job is moved. Jobs with an ordering key, a ``job_id`` or a ``deduplication`` id go to their former partition

@@ -73,6 +73,8 @@ class FakeTransport:
         self.server.clients += 1
         return FakeTransport(self.server, self.server.clients)
 
+    dedicated = dedicated_client
+
     async def close(self) -> None:
         self.closed = True
 

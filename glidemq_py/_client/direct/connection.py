@@ -138,7 +138,7 @@ class DirectConnection(asyncio.Protocol):
                 future, _ = pending.popleft()
                 if not future.done():
                     future.set_result(reply)
-        except (hiredis.ProtocolError, IndexError) as error:
+        except (hiredis.ProtocolError, IndexError, TypeError) as error:  # TypeError: a map as the key of a map
             self._end(GlideConnectionError(f"malformed reply of the server: {error}"))
         if not pending:
             if self._began is not None:
