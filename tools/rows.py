@@ -298,7 +298,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("keys_in_use", "epoch rows"),
     _call("read_settings", "cursor", reply="settings limits groups cursor"),
     _call("dedup_keys", "start count"),
-    _call("copy_settings", "settings limits groups anew"),
+    _call("copy_settings", "settings limits groups used_from"),
     _call("limit_queue", "concurrency rate ttl"),
     _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
     _call("limit_group", "key concurrency rate bucket"),

@@ -159,7 +159,7 @@ async def _check_schedulers(before: PartitionedQueue) -> None:
 
 async def _clear(queue: Queue[Any, Any], number: int) -> None:
     """Remove settings and limits from a time when the queue had more partitions, before the partition is used again."""
-    await _send(queue, copy_settings(queue._keys.meta, [], [], [], anew=number))
+    await _send(queue, copy_settings(queue._keys.meta, [], [], [], used_from=number))
     async for page in _pages(queue):
         if page.groups:
             await _send(queue, copy_settings(queue._keys.meta, [], [], [[row[0], []] for row in page.groups]))

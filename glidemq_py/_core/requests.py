@@ -596,9 +596,9 @@ def dedup_keys(*, start: object, count: object) -> tuple[bytes]:
     return (pack((start, count)),)
 
 
-def copy_settings(*, settings: object, limits: object, groups: object, anew: object) -> tuple[bytes]:
+def copy_settings(*, settings: object, limits: object, groups: object, used_from: object) -> tuple[bytes]:
     """Return the arguments of ``copy_settings``."""
-    return (pack((settings, limits, groups, anew)),)
+    return (pack((settings, limits, groups, used_from)),)
 
 
 def limit_queue(*, concurrency: object, rate: object, ttl: object) -> tuple[bytes]:

@@ -264,7 +264,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "keys_in_use_request": ("epoch", "rows"),
     "read_settings_request": ("cursor",),
     "dedup_keys_request": ("start", "count"),
-    "copy_settings_request": ("settings", "limits", "groups", "anew"),
+    "copy_settings_request": ("settings", "limits", "groups", "used_from"),
     "limit_queue_request": ("concurrency", "rate", "ttl"),
     "limit_group_request": ("key", "concurrency", "rate", "bucket"),
     "set_fair_limits_request": ("key", "weight", "concurrency", "rate", "max_backlog", "paused", "named", "hold"),

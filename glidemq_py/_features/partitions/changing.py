@@ -63,7 +63,7 @@ def dedup_keys(meta: str, start: int, count: int) -> Call[list[str]]:
 
 
 def copy_settings(
-    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, anew: int = 0
+    meta: str, settings: list[str], limits: list[str], groups: list[list[Any]], *, used_from: int = 0
 ) -> Call[int]:
     """Write settings and limits of another partition.
 
@@ -72,7 +72,7 @@ def copy_settings(
         settings: Fields and values.
         limits: Fair keys and their limits.
         groups: Rows of ordering keys; without settings, the limits of the key are removed.
-        anew: Remove all other settings, because the partition is not in use before the layout with this number; 0 = no.
+        used_from: Number of the first layout that uses the partition again: its other settings are removed; 0 = in use.
     """
-    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, anew=anew)
+    request = requests.copy_settings(settings=settings, limits=limits, groups=groups, used_from=used_from)
     return Call("copy_settings", meta, request, int, repeatable=True)

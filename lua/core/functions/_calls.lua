@@ -237,7 +237,7 @@ G.calls = {
   end,
   copy_settings = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { settings = r[1], limits = r[2], groups = r[3], anew = r[4] }
+    return { settings = r[1], limits = r[2], groups = r[3], used_from = r[4] }
   end,
   limit_queue = function(args)
     local r = cmsgpack.unpack(args[1])

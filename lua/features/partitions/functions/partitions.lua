@@ -122,15 +122,15 @@ local function remove_settings(q)
 end
 
 -- copy_settings: write what read_settings has returned for another partition of the queue.
---   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, anew}   -> 1
--- groups: the limits of a row without settings are removed.   anew: number of the layout from which on the partition is in
--- use; what it has of the settings and limits, but for those of ordering keys, is removed. 0 = it is in use.
+--   KEYS 1 meta   ARGV 1 packed {settings, limits, groups, used_from}   -> 1
+-- groups: the limits of a row without settings are removed.   used_from: number of the first layout that uses the partition
+-- again; its former settings and limits, but for those of ordering keys, are removed. 0 = it is in use.
 -- errors: ERR layout (the partition is in use already)
 -- Bound: what is given.
 G.export('copy_settings', {}, function(q, r)
-  if r.anew > 0 then
+  if r.used_from > 0 then
     local stored = M.number(q)
-    if stored >= r.anew then return M.refusal(q, stored, r.anew) end
+    if stored >= r.used_from then return M.refusal(q, stored, r.used_from) end
     remove_settings(q)
   end
   for i = 1, #r.settings, 2 do
