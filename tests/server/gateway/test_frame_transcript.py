@@ -12,7 +12,7 @@ from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.commands import PROTOCOL
 from tests.bench.bunqueue import BunqueuePackages
 from tests.server.gateway.peer import bunqueue
-from tests.server.gateway.test_http_transcript import differences
+from tests.server.gateway.test_http_transcript import differences, filled
 from tests.server.gateway.wire import Wire
 
 Q = {"queue": "{q}"}
@@ -221,18 +221,9 @@ async def play(port: int, queue: str) -> dict[str, Any]:
     known: dict[str, str] = {"q": queue, "n": queue[-3:]}
     answers: dict[str, Any] = {}
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, str):
-            for name, text in known.items():
-                value = value.replace(f"{{{name}}}", text)
-            return value
-        if isinstance(value, dict):
-            return {name: filled(each) for name, each in value.items()}
-        return [filled(each) for each in value] if isinstance(value, list) else value
-
     async with Wire(port) as wire:
         for label, cmd, fields in STEPS:
-            answer = plain(await wire.call(cmd, **filled(fields)))
+            answer = plain(await wire.call(cmd, **filled(fields, known)))
             answers[label] = {name: _typed(value) if "token" in name else value for name, value in answer.items()}
             if answer["ok"]:
                 found = answer.get("token") or answer.get("id") or (answer.get("data") or {}).get("webhookId")

@@ -147,23 +147,25 @@ OF_JOBS = {"backoff", "backoffConfig", "completedAt", "lastHeartbeat", "stacktra
 VARIABLE = OF_JOBS | {"uptime", "version", "memory", "time", "timestamp", "clientId", "memoryUsageMb", "duration"}
 
 
+def filled(value: Any, known: dict[str, str]) -> Any:
+    """Return a value of a script with the texts that its names in braces stand for."""
+    if isinstance(value, str):
+        for name, text in known.items():
+            value = value.replace(f"{{{name}}}", text)
+        return value
+    if isinstance(value, dict):
+        return {name: filled(each, known) for name, each in value.items()}
+    return [filled(each, known) for each in value] if isinstance(value, list) else value
+
+
 def play(port: int, queue: str) -> dict[str, tuple[int, Any]]:
     """Send the requests; return status and body by step."""
     known, answers = {"q": queue}, dict[str, tuple[int, Any]]()
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, str):
-            for name, text in known.items():
-                value = value.replace(f"{{{name}}}", text)
-            return value
-        if isinstance(value, dict):
-            return {name: filled(each) for name, each in value.items()}
-        return [filled(each) for each in value] if isinstance(value, list) else value
-
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for label, method, path, body in STEPS:
-        content = body if body is None or isinstance(body, bytes) else json.dumps(filled(body)).encode()
-        connection.request(method, filled(path), content)
+        content = body if body is None or isinstance(body, bytes) else json.dumps(filled(body, known)).encode()
+        connection.request(method, filled(path, known), content)
         response = connection.getresponse()
         text = response.read().decode()
         try:
