@@ -286,12 +286,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         known = self._partitions
         if known is not None and known.layout == layout:
             return
-        self._partitions, self._link, self._adder, self._durable_adder = (
-            PartitionedQueue(self, layout),
-            None,
-            None,
-            None,
-        )
+        self._partitions = self._with_layout(layout)
+        self._link = self._adder = self._durable_adder = None
         connection = await self._transport.connected()
         if connection.transport is not None:
             for queue in self._parts:

@@ -65,10 +65,11 @@ async def get_partitions(self: Any) -> QueuePartitions:
     Returns:
         How many partitions get new jobs, and whether others still have some. A queue without partitions has 1.
     """
-    await self._plain_link()
-    await self._renew_layout()
-    found = self._partitions
-    return _shown(_plain(self) if found is None else found.layout)
+    home: Queue[Any, Any] = self
+    await home._plain_link()
+    await home._renew_layout()
+    found = home._partitions
+    return _shown(_plain(home) if found is None else found.layout)
 
 
 async def set_partitions(self: Any, count: int) -> QueuePartitions:
@@ -104,7 +105,6 @@ def _plain(home: Queue[Any, Any]) -> Layout:
 
 
 async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
-    check_int("count", count, 1, MAX_PARTITIONS)
     stored = await read_layout(home._transport, home._keys)
     layout = _plain(home) if stored is None else stored
     if layout.partitions == count:
