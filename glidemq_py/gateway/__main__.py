@@ -16,7 +16,7 @@ from typing import Final
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import ArgumentParser
-from glidemq_py._core.logs import escape_control
+from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
@@ -26,7 +26,7 @@ from glidemq_py.gateway.data_folder import kept_server
 from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
-_log: Final = logging.getLogger(_MODULE)
+_log: Final = get_logger(_MODULE)
 _MOST_PROCESSES: Final = 1_000
 
 
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         _print(str(error))
         return 2
     set_up_logs(level, log_format)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are those of the gateway
+    get_logger("uvicorn").setLevel(logging.WARNING)  # its start and end are those of the gateway
     if url is not None or os.environ.get(URL_VARIABLE):
         data_path = None
     try:
