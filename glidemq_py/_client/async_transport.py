@@ -39,6 +39,7 @@ from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
+from glidemq_py._client.runtime import uncancelled
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Transport
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
@@ -151,9 +152,16 @@ class AsyncTransport:
             if connection is None:
                 connection = await direct.connect(call.key)
         if connection is None:
-            return await self._run_through_glide(call)
+            work = self._run_through_glide(call)
+            return await (work if call.unclaimed is None else uncancelled(work, call.unclaimed))
         words = (b"FCALL", self._names[call.function], len(call.keys), *call.keys, *call.args)
-        reply = await connection.send(words, self._timeout_s)
+        replied = connection.send(words, self._timeout_s)
+        try:
+            reply = await replied
+        except asyncio.CancelledError:
+            if call.unclaimed is not None:
+                connection.when_replied(replied, call.unclaimed)
+            raise
         if isinstance(reply, GlideError):
             if direct is not None and must_leave(reply):
                 direct.retire(connection)

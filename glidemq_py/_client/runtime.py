@@ -33,6 +33,7 @@ __all__ = [
     "iterate_now",
     "run_immediately",
     "stop_task",
+    "uncancelled",
 ]
 
 T = TypeVar("T")
@@ -98,6 +99,10 @@ class Runtime(Protocol):
         """Start work and return an awaitable of its result. In a thread the work is complete on return."""
         ...
 
+    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
+        """Run work to its end even if the caller is cancelled; ``unclaimed`` then gets its result."""
+        ...
+
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
         """Run work in the background, in a task or a thread of its own."""
         ...
@@ -154,6 +159,27 @@ async def stop_task(task: asyncio.Task[Any]) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
 
+_unclaimed: set[asyncio.Task[Any]] = set()
+
+
+async def uncancelled(work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
+    """See `Runtime.uncancelled`."""
+    task = asyncio.ensure_future(work)
+
+    def pass_on(ended: asyncio.Task[T]) -> None:
+        _unclaimed.discard(ended)
+        if not ended.cancelled() and ended.exception() is None:
+            unclaimed(ended.result())
+
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            _unclaimed.add(task)
+            task.add_done_callback(pass_on)
+        raise
+
+
 class _AsyncRuntime:
     current_loop = staticmethod(asyncio._get_running_loop)
 
@@ -173,6 +199,9 @@ class _AsyncRuntime:
         task = asyncio.create_task(work)
         await asyncio.sleep(0)  # let it send its call
         return task
+
+    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
+        return await uncancelled(work, unclaimed)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
         return _Task(asyncio.create_task(work, name=name))
@@ -251,6 +280,9 @@ class _BlockingRuntime:
 
     async def begin(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         return _Ended(await work)
+
+    async def uncancelled(self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], Any]) -> T:
+        return await work
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Background:
         return _Thread(work, name)

@@ -32,7 +32,12 @@ G.activate_plain = function(q, fetching, entry, fields)
   end
   local now_text, jobs = fetching.now_text, fetching.jobs
   if fetching.lease then
-    local lease, deadline = G.leases.start(fetching, id, entry, 1, opts)
+    local lease, deadline
+    if opts == '{}' then
+      lease, deadline = G.leases.start_plain(fetching, id, entry)
+    else
+      lease, deadline = G.leases.start(fetching, id, entry, 1, opts)
+    end
     fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', deadline, 'fence', '1',
       'lease', lease)
   else

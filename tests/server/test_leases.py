@@ -298,6 +298,19 @@ async def test_a_cancelled_fetch_holds_no_job(queue: Queue):
     assert len(found) == 10
 
 
+async def test_a_fetch_cancelled_after_it_was_sent_releases_its_jobs(queue: Queue):
+    await queue.add("a")
+    fetching = asyncio.create_task(queue.fetch(1))
+    await asyncio.sleep(0)  # it has sent its call
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    (lease,) = await queue.fetch(1, wait=20_000)
+    await lease.complete()
+    (job,) = await queue.get_jobs("completed")
+    assert job.attempts_made == 0
+
+
 async def test_closing_ends_a_waiting_fetch(queue: Queue):
     waiting = asyncio.create_task(queue.fetch(1, wait=60_000))
     await queue.get_job_counts()

@@ -124,6 +124,23 @@ class DirectConnection(asyncio.Protocol):
         self._transport.write(b"".join(map(_pack, commands)))
         return futures
 
+    def when_replied(self, cancelled: asyncio.Future[Any], then: Callable[[Any], None]) -> None:
+        """Pass the reply of a command to `then`, unless it is an error, after the task that awaited it was cancelled.
+
+        Args:
+            cancelled: the future of `send`.
+            then: gets the reply, at once if it has arrived.
+        """
+        if not cancelled.cancelled():
+            _pass_on(cancelled, then)
+            return
+        for number, (future, deadline) in enumerate(self._pending):
+            if future is cancelled:
+                again: asyncio.Future[Any] = self._loop.create_future()
+                again.add_done_callback(lambda replied: _pass_on(replied, then))
+                self._pending[number] = (again, deadline)
+                return
+
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
         if unsent:
@@ -207,6 +224,11 @@ class DirectConnection(asyncio.Protocol):
                 finish(None)
         else:
             self._loop.call_soon_threadsafe(self.close)
+
+
+def _pass_on(replied: asyncio.Future[Any], then: Callable[[Any], None]) -> None:
+    if not replied.cancelled() and replied.exception() is None and not isinstance(replied.result(), GlideError):
+        then(replied.result())
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,10 @@ class Call(Generic[T_co]):
         args: arguments, as text or packed bytes.
         decode: converts the raw reply to the result.
         repeatable: True if the call is idempotent: it is sent again if its reply was lost.
+        unclaimed: gets the raw reply if the caller was cancelled while the call was under way; None discards it.
     """
 
-    __slots__ = ("args", "decode", "function", "key", "keys", "repeatable")
+    __slots__ = ("args", "decode", "function", "key", "keys", "repeatable", "unclaimed")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Call(Generic[T_co]):
         self.args = args
         self.decode = decode
         self.repeatable = repeatable
+        self.unclaimed: Callable[[Any], None] | None = None
 
     def read(self, reply: Any) -> T_co:
         """Return the result of a reply.

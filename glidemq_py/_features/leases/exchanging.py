@@ -28,7 +28,7 @@ from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.calls import CONSUMER
 from glidemq_py._features.leases.tokens import LeaseFacts
-from glidemq_py._features.leases.waiting import WakeUps, uncancelled
+from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.outbox import Outbox
 from glidemq_py._features.retention import kept
 from glidemq_py._features.retries import is_retried, retry_delay
@@ -283,12 +283,7 @@ async def exchange(
     for start in range(0, max(1, len(reports)), ROWS_PER_CALL):
         piece = reports[start : start + ROWS_PER_CALL]
         is_last = start + ROWS_PER_CALL >= len(reports)
-        wanted = fetch if is_last else None
-        work = _call(queue, link, piece, wanted, make, channel)
-        if wanted is None:
-            found = await work
-        else:
-            found = await uncancelled(link.runtime, work, lambda late: _release_orphans(queue, late.leases))
+        found = await _call(queue, link, piece, fetch if is_last else None, make, channel)
         outcomes += found.outcomes
     return found._replace(outcomes=outcomes)
 
@@ -298,9 +293,10 @@ async def _call(
     make: Callable[[Run], Lease[Any, Any]], channel: WakeChannel | None,
 ) -> Exchanged:  # fmt: skip
     reply, outcomes = await exchange_rows(queue, link, reports, fetch, channel)
-    runs = [Run(link, job, reply.now, None) for job in reply.jobs]
+    runs = _runs_of(link, reply)
     if reply.budgets is not None:
-        runs = await within_budgets(queue, link, runs, reply.budgets)
+        within = within_budgets(queue, link, runs, reply.budgets)
+        runs = await link.runtime.uncancelled(within, lambda late: _release_unclaimed(queue, late))
     has_fewer = bool(reply.flags & ExchangeFlags.FEWER)
     return Exchanged(outcomes, [make(run) for run in runs], reply.next_due, reply.now, has_fewer)
 
@@ -311,7 +307,7 @@ async def exchange_rows(
 ) -> tuple[ExchangeReply, list[LeaseOutcome]]:  # fmt: skip
     """Report at most `ROWS_PER_CALL` leases and fetch others in one call; return its reply and one outcome per report.
 
-    Jobs of flows with a budget need `within_budgets`.
+    Jobs of flows with a budget need `within_budgets`. If the caller is cancelled, the fetched jobs are released.
 
     Raises:
         AmbiguousResultError: If the reply was lost twice.
@@ -325,6 +321,7 @@ async def exchange_rows(
         charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, counts, limits if any(limits) else ()),
         channel=channel if want else None,
     )  # fmt: skip
+    call.unclaimed = lambda reply: _release_unclaimed(queue, _runs_of(link, call.read(reply)))
     sent = False
     try:
         reply = await link.transport.call(call)
@@ -335,7 +332,7 @@ async def exchange_rows(
         reply = await link.transport.call(call)
     outcomes = [_outcome(link, report, status, sent) for report, status in zip(reports, reply.statuses, strict=True)]
     if reply.flags & ExchangeFlags.OUTBOX_PENDING:
-        await _deliver(link)
+        await link.runtime.uncancelled(_deliver(link), lambda _: _release_unclaimed(queue, _runs_of(link, reply)))
     return reply, outcomes
 
 
@@ -444,9 +441,14 @@ async def _deliver(link: QueueLink) -> None:
 # -- cancelled fetches -----------------------------------------------------------------------------------------
 
 
-def _release_orphans(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
-    if leases:
-        task = asyncio.ensure_future(_release(queue, leases))
+def _runs_of(link: QueueLink, reply: ExchangeReply) -> list[Run]:
+    return [Run(link, job, reply.now, None) for job in reply.jobs]
+
+
+def _release_unclaimed(queue: LeasingQueue, runs: list[Run]) -> None:
+    """Release the jobs of a fetch that was cancelled."""
+    if runs:
+        task = asyncio.ensure_future(_release(queue, runs))
         _releasing.add(task)
         task.add_done_callback(_releasing.discard)
 
@@ -454,9 +456,9 @@ def _release_orphans(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None
 _releasing: set[asyncio.Task[None]] = set()
 
 
-async def _release(queue: LeasingQueue, leases: list[Lease[Any, Any]]) -> None:
+async def _release(queue: LeasingQueue, runs: list[Run]) -> None:
     try:
-        await exchange(queue, [Report(released_row(each._facts), 0, None) for each in leases], None, _no_lease)
+        await exchange(queue, [Report(released_row(facts_of(each)), 0, None) for each in runs], None, _no_lease)
     except GlideMQError as error:
         _log.debug("queue %r: leases of a cancelled fetch will expire: %s", queue.name, error)
 

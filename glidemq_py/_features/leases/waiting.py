@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
-from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
+from glidemq_py._client.runtime import Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 
-__all__ = ["WakeUps", "uncancelled"]
+__all__ = ["WakeUps"]
 
 _log = get_logger(__name__)
-
-T = TypeVar("T")
 
 POLL_MS: Final = 850
 """Longest read, as that of workers: jobs that a Node peer adds to a list wake no reader."""
@@ -27,30 +24,10 @@ _RETRY_S: Final = 0.02
 _orphans: set[asyncio.Task[Any]] = set()
 
 
-async def uncancelled(runtime: Runtime, work: Coroutine[Any, Any, T], orphaned: Callable[[T], Any]) -> T:
-    """Run ``work`` to its end even if the caller is cancelled; ``orphaned`` then gets its result."""
-    if runtime is BLOCKING_RUNTIME:
-        return await work
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            _orphans.add(task)
-            task.add_done_callback(lambda ended: _pass(ended, orphaned))
-        raise
-
-
 def _keep(task: asyncio.Task[Any]) -> None:
     """Keep a task from being garbage-collected while it runs."""
     _orphans.add(task)
     task.add_done_callback(_orphans.discard)
-
-
-def _pass(task: asyncio.Task[T], orphaned: Callable[[T], Any]) -> None:
-    _orphans.discard(task)
-    if not task.cancelled() and task.exception() is None:
-        orphaned(task.result())
 
 
 class WakeUps:
@@ -87,7 +64,7 @@ class WakeUps:
     async def _read(self, block: int) -> None:
         self._check_open()
         if self._reading is None:
-            opened = await uncancelled(self._runtime, open_reader(self._shared), self._unused)
+            opened = await self._runtime.uncancelled(open_reader(self._shared), self._unused)
             try:
                 self._check_open()  # it may have been closed meanwhile
             except ClosedError:
@@ -99,7 +76,7 @@ class WakeUps:
             "STREAMS", self._keys.stream, self._keys.wake, ">", ">",
         )  # fmt: skip
         try:
-            await uncancelled(self._runtime, self._reading.command(*command), self._orphaned)
+            await self._runtime.uncancelled(self._reading.command(*command), self._orphaned)
         except (ClosedError, GlideMQConnectionError):
             self._reading = None
             raise

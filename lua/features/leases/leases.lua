@@ -209,37 +209,37 @@ end
 
 -- Return the job's `timeout`, ms; 0 = none.
 local function timeout_of(opts)
-  if not string.find(opts, '"timeout"', 1, true) then return 0 end
+  if opts == '{}' or not string.find(opts, '"timeout"', 1, true) then return 0 end
   return whole(decoded(opts).timeout, G.DAY_MS * 3650)
-end
-
--- Return the `lease` and `lastActive` of a job without a timeout: but for fence and entry the same for all of a call.
-local function plain_texts(settings, fetching, entry, fence)
-  if not settings.middle then
-    settings.deadline = G.int(fetching.now + settings.lock)
-    settings.middle = '|' .. fetching.now_text .. '|' .. settings.deadline .. '|0|' .. (settings.counts and '1' or '0')
-      .. '|'
-  end
-  return G.int(fence) .. settings.middle .. entry .. '|' .. settings.owner, settings.deadline
 end
 
 -- The job gets the token (fence, fetching.now). Return its `lease` and its `lastActive`.
 L.start = function(fetching, id, entry, fence, opts)
   local settings, timeout = fetching.lease, timeout_of(opts)
-  local lease, text
-  if timeout > 0 then
-    local limit = fetching.now + timeout
-    local deadline = math.min(fetching.now + settings.lock, limit)
-    text = G.int(deadline)
-    lease = text_of({ fence = fence, processed_on = fetching.now, deadline = deadline, limit = limit,
-      counts = settings.counts, entry = entry, owner = settings.owner })
-  else
-    lease, text = plain_texts(settings, fetching, entry, fence)
-  end
+  if timeout == 0 and fence == 1 then return L.start_plain(fetching, id, entry) end
+  local limit = timeout > 0 and fetching.now + timeout or 0
+  local deadline = fetching.now + settings.lock
+  if limit > 0 then deadline = math.min(deadline, limit) end
+  local lease, text = text_of({ fence = fence, processed_on = fetching.now, deadline = deadline, limit = limit,
+    counts = settings.counts, entry = entry, owner = settings.owner }), G.int(deadline)
   local started = settings.started
   started[#started + 1] = text
   started[#started + 1] = id
   return lease, text
+end
+
+-- As `start`, of the first attempt of a job without a timeout: but for the entry the same for all of a call. Hot.
+L.start_plain = function(fetching, id, entry)
+  local settings = fetching.lease
+  local deadline, started = settings.deadline, settings.started
+  if not deadline then
+    deadline = G.int(fetching.now + settings.lock)
+    settings.deadline, settings.tail = deadline, '|' .. settings.owner
+    settings.head = '1|' .. fetching.now_text .. '|' .. deadline .. '|0|' .. (settings.counts and '1' or '0') .. '|'
+  end
+  local n = #started
+  started[n + 1], started[n + 2] = deadline, id
+  return settings.head .. entry .. settings.tail, deadline
 end
 
 -- At the end of the call: one write for all its leases.
