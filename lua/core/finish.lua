@@ -26,8 +26,9 @@ ACTIVE_AND_TIMELINE[#ACTIVE + 1] = 'timeline'
 local AT = G.positions(ACTIVE_AND_TIMELINE)
 -- Fields read of a plain job that was completed. It has no group, parent or scheduler: these are written with a job that
 -- is not plain (docs/reference/data-model.md, "Plain jobs").
-local PLAIN = { 'state', 'fence', 'processedOn', 'parentIds' }
-local PLAIN_AT = G.positions(PLAIN)
+local PLAIN, PLAIN_AND_TIMELINE = { 'state', 'fence', 'processedOn', 'parentIds' },
+  { 'state', 'fence', 'processedOn', 'parentIds', 'timeline' }
+local PLAIN_AT = G.positions(PLAIN_AND_TIMELINE)
 local PLAIN_STATE, PLAIN_FENCE = PLAIN_AT.state, PLAIN_AT.fence
 local PLAIN_STARTED, PLAIN_PARENTS = PLAIN_AT.processedOn, PLAIN_AT.parentIds
 local STATE, STARTED, TOKEN = AT.state, AT.processedOn, AT.fence
@@ -49,7 +50,8 @@ local function batch(q, fetching, quiet)
     q = q, call = redis.call, pcall = redis.pcall, now = now, fetching = fetching, now_text = fetching.now_text, quiet = quiet,
     entries = {}, list_jobs = {}, completed = {}, failed = {}, completed_n = 0, completed_ms = 0, failed_n = 0, failed_ms = 0,
     keep_completed = {}, keep_failed = {}, removed = {}, plain = {}, gone = {},
-    timeline = fetching.timeline, results = G.results.settings(q, not G.numbers_results(fetching.settings)),
+    timeline = fetching.timeline, plain_fields = fetching.timeline and PLAIN_AND_TIMELINE or PLAIN,
+    results = G.results.settings(q, not G.numbers_results(fetching.settings)),
   }
 end
 
@@ -167,11 +169,10 @@ end
 local function complete_plain(b, row)
   local id, fence, result, keep = row[ID], row[FENCE], row[RESULT], row[KEEP]
   local key = b.q.J .. id
-  local h = b.pcall('HMGET', key, unpack(PLAIN))
+  local h = b.pcall('HMGET', key, unpack(b.plain_fields))
   local token = h[PLAIN_FENCE]
   if h[PLAIN_STATE] ~= 'active' or h[PLAIN_STARTED] ~= started_text(b, row) or h[PLAIN_PARENTS]
-    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence
-    or b.timeline or b.results then
+    or (token ~= '1' or fence ~= 1) and tonumber(token or '') ~= fence or b.results then
     return complete(b, row)
   end
   local members = b.completed
@@ -181,9 +182,7 @@ local function complete_plain(b, row)
     local n = #members
     members[n + 1], members[n + 2] = b.now_text, id
   end
-  if not DELETED[keep] then
-    b.call('HSET', key, 'state', 'completed', 'returnvalue', result, 'finishedOn', b.now_text)
-  end
+  if not DELETED[keep] then write_completed(b, key, id, result, h[PLAIN_AT.timeline]) end
   leave_source(b, row)
   b.completed_n = b.completed_n + 1
   b.completed_ms = b.completed_ms + b.now - row[PROCESSED_ON]

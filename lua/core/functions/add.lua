@@ -78,12 +78,15 @@ local function add_plain(q, now_text, quiet, id, row, trims, issued)
     entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   end
   if rawget(q, 'channels') ~= false then G.ring(q) end
-  call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-    'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
-    'state', 'waiting')
-  if rawget(q, 'timeline') ~= false then
-    local timeline = G.new_timeline(q, id, 'waiting')
-    if timeline then call('HSET', key, 'timeline', timeline) end
+  local timeline = rawget(q, 'timeline') ~= false and G.new_timeline(q, id, 'waiting')
+  if timeline then
+    call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'state', 'waiting', 'timeline', timeline)
+  else
+    call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'state', 'waiting')
   end
   -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
   if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end

@@ -89,7 +89,7 @@ end
 local function find_sources(q, fetching)
   fetching.ranked = G.ranks.are_used(fetching.settings)
   -- What each activated job needs besides a fetch goes through G.activate.
-  fetching.reads_plain = not (fetching.ranked or fetching.timeline or rawget(q, 'limits_names'))
+  fetching.reads_plain = not (fetching.ranked or rawget(q, 'limits_names'))
   local outbox_has_entries
   fetching.stream_only, outbox_has_entries = read_places(q, fetching.ranked)
   return outbox_has_entries

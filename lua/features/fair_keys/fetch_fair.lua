@@ -206,7 +206,7 @@ local function serve_key(q, fetching, ring, item, limited)
     return false, 0
   end
   put_back(ring, item, F.step(limits))
-  local is_short = fetching.reads_plain and not fetching.lease
+  local is_short = fetching.reads_plain and not (fetching.lease or fetching.timeline)
   local fetched = is_short and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
   if fetched then count_start(q, item.key, limits, fetching.now) end
   return fetched, 1
