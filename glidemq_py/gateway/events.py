@@ -28,6 +28,8 @@ __all__ = ["EventFeed", "Subscriber", "result_of"]
 
 _log = get_logger(__name__)
 
+_PAUSE_S: Final = 0.002
+"""Pause after a read that has found events."""
 _PLAIN: Final[Mapping[str, str]] = {
     "added": "pushed", "active": "pulled", "stalled": "stalled", "waiting-children": "waiting-children",
     "removed": "removed",
@@ -188,6 +190,8 @@ class EventFeed:
             if frames:
                 for subscriber in tuple(self.subscribers):
                     subscriber.notify(frames)
+            if events:
+                await asyncio.sleep(_PAUSE_S)  # those that follow each other closely are read and sent together
 
     async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
         frames: list[bytes] = []

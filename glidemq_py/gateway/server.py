@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.async_transport import SharedClient
-from glidemq_py._client.connect import Connection, check_connection, open_transport
+from glidemq_py._client.connect import URL_VARIABLE, Connection, check_connection, open_transport
+from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
@@ -49,13 +52,22 @@ _LIST_S: Final = 60.0
 """Interval of the search for queues that need maintenance."""
 
 
+def _without_polling(connection: Connection) -> Connection:
+    """Return a connection that does not spin for replies: that takes the processor from the clients of a gateway."""
+    url = os.environ.get(URL_VARIABLE) if connection is None else connection
+    if not isinstance(url, str) or "busy_poll=" in url:
+        return connection
+    return replace(ConnectionOptions.from_url(url), busy_poll=False)
+
+
 class Gateway:
     """Serve clients of bunqueue's protocol: ``async with Gateway(url, port=6789) as gateway``.
 
     A gateway keeps only connections, so any number of them may serve the same queues.
 
     Args:
-        connection: As for `Queue`: a URL, `ConnectionOptions`, an existing GLIDE client, or None.
+        connection: As for `Queue`: a URL, `ConnectionOptions`, an existing GLIDE client, or None. A URL that does not
+            contain ``busy_poll`` means ``busy_poll=false`` here.
         **options: Fields of `GatewayOptions`.
 
     Attributes:
@@ -112,6 +124,7 @@ class Gateway:
         """
         if self._is_closing:
             raise ClosedError("the gateway is closed")
+        self._connection = _without_polling(self._connection)
         self._client = await SharedClient.open(self._connection)
         loop = asyncio.get_running_loop()
         try:
