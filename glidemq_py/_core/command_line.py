@@ -10,8 +10,18 @@ from typing import Any, Final, NoReturn
 
 from glidemq_py.errors.base import hide_urls
 
-__all__ = ["PROGRAM", "ArgumentParser", "RedactedArgumentError", "hide_secrets", "parse_duration", "parse_port"]
+__all__ = [
+    "PREFIX_VARIABLE",
+    "PROGRAM",
+    "ArgumentParser",
+    "RedactedArgumentError",
+    "hide_secrets",
+    "parse_duration",
+    "parse_port",
+]
 
+PREFIX_VARIABLE: Final = "GLIDEMQ_PREFIX"
+"""Environment variable with the first part of every key, for commands."""
 PROGRAM: Final[ContextVar[str]] = ContextVar("PROGRAM", default="")
 """Name of the program in help and messages, if it is not the parser's: ``glidemq worker``."""
 

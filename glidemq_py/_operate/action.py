@@ -69,6 +69,10 @@ class Action(ABC):
         """Return how many jobs it would change now; None if it does not change jobs."""
         return None
 
+    async def missing(self, operator: Operator) -> tuple[str, ...]:
+        """Return which of the jobs or schedules that it names do not exist now."""
+        return ()
+
     @abstractmethod
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """Make the change."""
@@ -129,3 +133,9 @@ async def count(operator: Operator, action: Action) -> int | None:
     """Return how many jobs a change would affect now; None if it does not affect jobs."""
     operator.access.check_read(action.queue)
     return await action.count(operator)
+
+
+async def missing(operator: Operator, action: Action) -> tuple[str, ...]:
+    """Return which of the jobs or schedules that a change names do not exist now."""
+    operator.access.check_read(action.queue)
+    return await action.missing(operator)

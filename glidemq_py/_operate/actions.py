@@ -19,6 +19,7 @@ from glidemq_py._operate.action import (
     Progress,
     Step,
     count,
+    missing,
     perform,
 )
 from glidemq_py._operate.job_actions import (
@@ -46,7 +47,7 @@ __all__ = [
     "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs", "RemoveSchedule",
     "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule",
     "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits", "SetGroupLimits",
-    "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "perform",
+    "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "missing", "perform",
 ]  # fmt: skip
 
 
@@ -410,6 +411,10 @@ class RemoveSchedule(Action):
     destroys: ClassVar[bool] = True
 
     name: str
+
+    async def missing(self, operator: Operator) -> tuple[str, ...]:
+        """See `Action`."""
+        return () if await operator.get_schedule(self.queue, self.name) is not None else (self.name,)
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""

@@ -88,6 +88,15 @@ class JobsAction(ManyAction):
             return sum(in_state(found, str(each.state)) for each in self._criteria())
         return sum([1 for each in self._criteria() async for _ in operator.iter_jobs(self.queue, each)])
 
+    async def missing(self, operator: Operator) -> tuple[str, ...]:
+        """See `Action`."""
+        queue, found = await operator.queue(self.queue), list[str]()
+        for first in range(0, len(self.ids), _PIECE):
+            piece = self.ids[first : first + _PIECE]
+            jobs = await asyncio.gather(*(queue.get_job(job_id, exclude_data=True) for job_id in piece))
+            found += [job_id for job_id, job in zip(piece, jobs, strict=True) if job is None]
+        return tuple(found)
+
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
         if self.ids or self.wanted is None:

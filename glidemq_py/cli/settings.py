@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from glidemq_py._core.command_line import PREFIX_VARIABLE
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["PREFIX_VARIABLE", "Settings", "find_settings"]
+__all__ = ["Settings", "find_settings"]
 
-PREFIX_VARIABLE: Final = "GLIDEMQ_PREFIX"
 _SECTION: Final = "tool.glidemq"
 _KEYS: Final = ("url", "prefix", "queues")
 

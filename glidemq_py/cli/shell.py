@@ -321,12 +321,14 @@ class Shell:
         if dry_run or (action.destroys and not yes) or (is_many and self.shows_progress):
             number = await operate.actions.count(self.operator, action)
         if dry_run or (action.destroys and not yes):
+            number = await self._without_missing(action, number)
             filled = what.replace("{}", jobs_text(number, of))
             if dry_run:
                 self.print_json({"dry_run": True, "count": number})
                 self.say(f"would {filled}")
                 return
-            self._confirm(filled)
+            if not (is_many and number == 0):
+                self._confirm(filled)
         with self.working(what.replace("{}", "jobs"), number) as show:
 
             def progress(done: int) -> None:
@@ -349,6 +351,16 @@ class Shell:
         if result.problems:
             missing = all(problem.missing for problem in result.problems)
             self.stop(ExitCode.MISSING if missing else ExitCode.FAILED)
+
+    async def _without_missing(self, action: operate.actions.Action, number: int | None) -> int | None:
+        """Report the jobs or schedules that do not exist; end the command if there are no others."""
+        gone = await operate.actions.missing(self.operator, action)
+        for name in gone:
+            self.note(f"{name!r}: does not exist")
+        left = number if number is None else number - len(gone)
+        if gone and not left:
+            self.stop(ExitCode.MISSING)
+        return left
 
     def _confirm(self, what: str) -> None:
         if not sys.stdin.isatty():

@@ -10,8 +10,9 @@ try:
 except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
-from glidemq_py._core.command_line import ArgumentParser, parse_duration, parse_port
+from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
 from glidemq_py._core.logs import escape_control
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py.dashboard import Dashboard
 from glidemq_py.dashboard.options import REDACTED
 from glidemq_py.errors import GlideMQError
@@ -88,7 +89,8 @@ def _parser() -> ArgumentParser:
         help="time between two updates of an open page (2s)",
     )  # fmt: skip
     parser.add_argument("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
-    parser.add_argument("--prefix", default="glide", help="first part of every key (glide)")
+    parser.add_argument("--prefix", default=os.environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
+                        help=f"first part of every key; default: {PREFIX_VARIABLE}, else glide")  # fmt: skip
     parser.add_argument("--log-level", default="info", choices=["critical", "error", "warning", "info", "debug"])
     return parser
 

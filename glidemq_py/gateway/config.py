@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_py._core.command_line import hide_secrets, parse_duration, parse_port
+from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["SETTINGS", "Setting", "settings_of"]
@@ -100,7 +100,7 @@ SETTINGS: Final = (
         "trusted_proxies", "networks of proxies whose X-Forwarded-For the rate limit uses, separated by commas", _texts,
         (list,), "TRUSTED_PROXIES", metavar="NETWORKS",
     ),
-    Setting("prefix", "first part of every key (glide)"),
+    Setting("prefix", f"first part of every key; default: {PREFIX_VARIABLE}, else glide", variable=PREFIX_VARIABLE),
     Setting("tokens", "tokens of clients", _tokens, (list,), "AUTH_TOKENS", is_secret=True),
     Setting(
         "allow_anonymous",

@@ -10,8 +10,9 @@ try:
 except ImportError as error:
     raise ImportError('the proxy requires uvicorn: pip install "glidemq-py[proxy]"') from error
 
-from glidemq_py._core.command_line import ArgumentParser, parse_duration, parse_port
+from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
 from glidemq_py._core.logs import escape_control
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.app import create_proxy_app
@@ -79,7 +80,8 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--body-timeout", type=parse_duration, default=30_000, metavar="TIME", help="time for a request's body (30s)"
     )
-    parser.add_argument("--prefix", default="glide", help="first part of every key (glide)")
+    parser.add_argument("--prefix", default=os.environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
+                        help=f"first part of every key; default: {PREFIX_VARIABLE}, else glide")  # fmt: skip
     parser.add_argument("--compression", default="none", choices=["none", "gzip"])
     parser.add_argument("--log-level", default="info", choices=["critical", "error", "warning", "info", "debug"])
     return parser

@@ -693,3 +693,76 @@ def test_a_password_is_never_printed(shell: Shell) -> None:
     done = shell("queue", "ls", "a", "--url", "valkey://user:hunter2@127.0.0.1:1/x/y")
     assert done.code in (2, 3)
     assert "hunter2" not in done.out + done.err
+
+
+# -- commands that are modules of their own ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [["--url", "URL", "library", "check"], ["--url=URL", "library", "check"]])
+def test_options_before_a_command_of_its_own_reach_it(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    monkeypatch.delenv("GLIDEMQ_URL")
+    done = shell(*(word.replace("URL", url) for word in form))
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "form", [["--url", "URL", "worker", "ls"], ["worker", "--url", "URL", "ls"], ["worker", "ls", "--url=URL"]]
+)
+def test_workers_are_listed_wherever_the_options_stand(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    monkeypatch.delenv("GLIDEMQ_URL")
+    done = shell(*(word.replace("URL", url) for word in form), "--json")
+    assert done.code == 0, done.err
+    assert isinstance(done.json(), list)
+
+
+def test_settings_of_a_project_reach_commands_of_their_own(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GLIDEMQ_URL")
+    (tmp_path / "pyproject.toml").write_text(f'[tool.glidemq]\nurl = "{url}"\n')
+    done = shell("library", "check")
+    assert (done.code, done.err) == (0, "")
+    (tmp_path / "pyproject.toml").write_text("[tool.glidemq]\nurl = 17\n")
+    done = shell("gateway")
+    assert done.code == 2
+    assert done.err.startswith("glidemq gateway: option 'tool.glidemq.url' = 17: must be a string")
+
+
+@pytest.mark.parametrize(("form", "option"), [(["--json", "gateway"], "--json"), (["--prefix=x", "demo"], "--prefix")])
+def test_options_that_a_command_lacks_are_refused(shell: Shell, form: list[str], option: str) -> None:
+    done = shell(*form)
+    assert (done.code, done.err) == (2, f"glidemq {form[1]}: does not accept {option}\n")
+
+
+# -- what does not exist -------------------------------------------------------------------------------------
+
+
+def test_dry_runs_and_prompts_know_what_does_not_exist(shell: Shell, url: str, queue_name: str) -> None:
+    (job,) = filled(url, queue_name, lambda queue: queue.add_bulk([("a", 1)]))
+    done = shell("job", "rm", queue_name, "99999", "--dry-run")
+    assert (done.code, done.err) == (4, "'99999': does not exist\n")
+    assert shell("job", "rm", queue_name, "99999").code == 4
+    done = shell("job", "rm", queue_name, job.id, "99999", "--dry-run")
+    assert done.lines == [f"would delete 1 job from queue {queue_name!r}"]
+    done = shell("cron", "rm", queue_name, "nope")
+    assert (done.code, done.err) == (4, "'nope': does not exist\n")
+
+
+def test_a_dry_run_of_a_repair_is_a_check(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, lambda queue: queue.add("a", 1))
+    assert shell("queue", "repair", queue_name, "--dry-run").out == shell("queue", "check", queue_name).out
+
+
+def test_a_pattern_in_the_place_of_the_data_is_recognized(shell: Shell, queue_name: str) -> None:
+    done = shell("cron", "add", queue_name, "nightly", "0 3 * * *")
+    assert done.code == 2
+    assert done.err == "glidemq: give either --pattern or --every; did you mean --pattern '0 3 * * *'?\n"
+
+
+def test_data_that_looks_like_json_and_is_none_is_reported(shell: Shell, queue_name: str) -> None:
+    done = shell("job", "add", queue_name, "welcome", "{bad")
+    assert (done.code, done.err) == (0, "DATA is not JSON: the job gets it as text\n")

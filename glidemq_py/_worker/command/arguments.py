@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._core.command_line import ArgumentParser, RedactedArgumentError, parse_duration
+from glidemq_py._core.command_line import PROGRAM, ArgumentParser, RedactedArgumentError, parse_duration
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._features.many_queues.options import MAX_WEIGHT, parse_queues
 from glidemq_py._worker.command.logs import LogFormat
@@ -41,6 +41,10 @@ exit. A second one: release the running jobs and exit. A third one: exit immedia
 _EPILOG: Final = """\
 Exit codes: 0 = stopped on request (--check: healthy); 1 = failed (--check: not healthy); 2 = invalid command line or
 target. GLIDEMQ_URL is the default connection; without it a private embedded server is started."""
+
+_VERBS: Final = """
+
+Workers that run: glidemq worker ls, ping, inspect, quiet, resume or resize; see glidemq workers --help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,8 @@ def _parser() -> ArgumentParser:
     from glidemq_py import __version__
 
     parser = ArgumentParser(
-        prog="python -m glidemq_py.worker", description=_DESCRIPTION, epilog=_EPILOG,
+        prog="python -m glidemq_py.worker", description=_DESCRIPTION,
+        epilog=_EPILOG + (_VERBS if PROGRAM.get() else ""),
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     option = parser.add_argument

@@ -193,6 +193,8 @@ async def add(
     if priority is not None:
         given["priority"] = priority
     value: Any = value_of("{}" if text is None else text)
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        shell.note("DATA is not JSON: the job gets it as text")
     result = await operate.actions.perform(
         shell.operator, operate.actions.AddJob(queue=queue, name=name, data=value, options=given)
     )

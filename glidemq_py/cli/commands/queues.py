@@ -180,9 +180,9 @@ async def check(shell: Shell, queue: Queue) -> None:
 
 
 @command(app, "repair")
-async def repair(shell: Shell, queue: Queue) -> None:
-    """Look for inconsistent state and repair it; exit code 1 if any is left."""
-    await _check(shell, queue, repair=True)
+async def repair(shell: Shell, queue: Queue, dry_run: DryRun = False) -> None:
+    """Look for inconsistent state and repair it; exit code 1 if any is left. --dry-run is `glidemq queue check`."""
+    await _check(shell, queue, repair=not dry_run)
 
 
 async def _check(shell: Shell, queue: str, *, repair: bool) -> None:

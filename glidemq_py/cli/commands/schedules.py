@@ -12,6 +12,7 @@ from glidemq_py.cli.commands.arguments import Queue
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock
+from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["app"]
 
@@ -83,6 +84,10 @@ async def add(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of runs.")] = None,
 ) -> None:
     """Create a schedule, or change the one with this name."""
+    if (pattern is None) == (every is None):
+        is_pattern = pattern is None and data is not None and len(data.split()) >= 5
+        hint = f"; did you mean --pattern {data!r}?" if is_pattern else ""
+        raise GlideMQValidationError("--pattern", None, f"give either --pattern or --every{hint}")
     schedule: dict[str, Any] = {"pattern": pattern, "tz": tz, "overlap": overlap, "limit": limit}
     if every is not None:
         schedule["every"] = span_of("--every", every)
