@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, cast
 
+import kubernetes_validate
 import pytest
 import yaml  # type: ignore[import-untyped]
 
@@ -38,8 +39,14 @@ def arguments_of(command: list[str]) -> Any:
 
 @pytest.mark.parametrize("kind", ["Secret", "Deployment", "PodDisruptionBudget"])
 def test_manifests_are_valid(kind: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate")
-    validate.validate(of_kind(kind), KUBERNETES, strict=True)
+    kubernetes_validate.validate(of_kind(kind), KUBERNETES, strict=True)
+
+
+def test_an_invalid_manifest_is_rejected() -> None:
+    deployment = of_kind("Deployment")
+    deployment["spec"]["replica"] = 2
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
 
 
 def test_deployment_runs_and_probes_a_worker() -> None:
