@@ -41,6 +41,8 @@ _ROWS: Final = 200
 _QUEUES_READ: Final = 50
 """Queues whose running jobs, failures or schedules are read per update."""
 _LONG: Final = 120
+_NAME: Final = 32
+"""Width of a job's name, so that the columns after it stay visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class Top(App[None]):
             for job in page.jobs:
                 progress = _line(job.progress) if job.progress else ""
                 cells = (
-                    _line(job.name),
+                    _short(job.name),
                     age(job.started_at).removesuffix(" ago"),
                     f"{job.attempts_made + 1}",
                     progress,
@@ -220,7 +222,7 @@ class Top(App[None]):
             left = _ROWS // 4
             async for each in self._operator.iter_failures(queue):
                 error = f"{each.error_type}: {each.error}" if each.error_type else each.error
-                cells = (_line(each.name), age(each.failed_at), str(each.reason), Text(_line(error), "red"))
+                cells = (_short(each.name), age(each.failed_at), str(each.reason), Text(_line(error), "red"))
                 rows.append(_Row((queue, each.job_id), (_line(queue), _line(each.job_id), *cells)))
                 left -= 1
                 if not left:
@@ -326,6 +328,13 @@ class Top(App[None]):
 def _line(value: Any) -> str:
     """Return a value as one line without control characters."""
     return escape_control(str(value))[:_LONG]
+
+
+def _short(name: str) -> Text:
+    """Return the name of a job, cut to the width of its column with an ellipsis."""
+    text = Text(_line(name))
+    text.truncate(_NAME, overflow="ellipsis")
+    return text
 
 
 def _number(number: int, style: str = "") -> Text:

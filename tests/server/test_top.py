@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py._operate.operating import Operator
 
 pytest.importorskip("textual")
@@ -100,6 +100,23 @@ async def test_keys_pause_retry_cancel_and_run(url: str, queue: Queue[Any, Any])
             await pilot.press("1", "p")
             await until(pilot, lambda: "paused" not in rows(app, "queues")[0][0])
             await pilot.press("q")
+
+
+async def test_long_name_leaves_room_for_the_error(url: str, queue: Queue[Any, Any]) -> None:
+    async def handler(job: Job) -> None:
+        raise ValueError("no printer")
+
+    job = await queue.add("n" * 53)
+    async with Worker(queue.name, handler, url, log_failures=False):
+        with pytest.raises(JobFailedError):
+            await job.wait_until_finished(timeout=60_000)
+    async with Operator(url) as operator:
+        app = Top(operator, [queue.name], interval=3_600)
+        async with app.run_test(size=(140, 30)) as pilot:
+            await pilot.press("3")
+            await until(pilot, lambda: rows(app, "failures"))
+            assert rows(app, "failures")[0][2] == "n" * 31 + "…"
+            assert rows(app, "failures")[0][5] == "ValueError: no printer"
 
 
 async def test_cursor_stays_on_its_row(url: str, queue: Queue[Any, Any], queue_name: str) -> None:
