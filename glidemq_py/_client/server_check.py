@@ -79,7 +79,7 @@ def findings_of(
         yield Finding(
             "aof",
             "append-only file is off: a restart loses the jobs added since the last snapshot, or all; set "
-            "appendonly to yes (to accept it: allow_no_aof=True)",
+            "appendonly to yes (to accept it: add ?allow_no_aof=true to the server's URL)",
         )
     if info.get("role") == "slave" and not may_be_replica:
         yield Finding("replica", "is a replica, and a queue needs the primary; connect to the primary")

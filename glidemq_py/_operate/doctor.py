@@ -211,7 +211,7 @@ def _replicas(node: str, info: Mapping[str, str]) -> Iterator[Diagnosis]:
     states = [info.get(f"slave{n}", "") for n in range(number)]
     late = [each for each in states if "state=online" not in each]
     if late:
-        problem = f"{len(late)} of {number} replicas are not online"
+        problem = f"{len(late)} of {number} replicas {'is' if len(late) == 1 else 'are'} not online"
         yield _warning("replicas", node, problem, "check the log of the replica and the network between the two")
     else:
         yield _ok("replicas", node, f"{number} online")
@@ -283,22 +283,27 @@ def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:
     found: list[Diagnosis] = []
     name = queue.name
     if queue.paused and queue.ready:
-        problem = f"paused, with {queue.ready:,} jobs ready to run"
+        problem = f"paused, with {_jobs(queue.ready)} ready to run"
         remedy = f"if it is not intended: glidemq queue resume {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
     elif queue.unfinished and not queue.workers:
-        problem = f"{queue.unfinished:,} unfinished jobs and no live worker"
+        problem = f"{_jobs(queue.unfinished, 'unfinished ')} and no live worker"
         found.append(_warning("queue", name, problem, "start one: glidemq worker MODULE:WORKER"))
     elif queue.ready and queue.oldest_waiting > max_wait:
-        problem = f"{queue.ready:,} jobs are ready, and the oldest has waited for {queue.oldest_waiting // 1_000:,} s"
+        problem = f"{_jobs(queue.ready)} ready, and the oldest has waited for {queue.oldest_waiting // 1_000:,} s"
         remedy = "start more workers or raise their concurrency; see also the limits: glidemq queue show " + name
         found.append(_warning("queue", name, problem, remedy))
     if queue.outbox and not queue.workers:
-        problem = f"{queue.outbox:,} results for other queues are not delivered, and no worker delivers them"
+        several = f"{queue.outbox:,} results for other queues are"
+        results = "1 result for another queue is" if queue.outbox == 1 else several
+        problem = f"{results} not delivered, and no worker delivers them"
         found.append(_warning("queue", name, problem, "start a worker of this queue, or a Maintenance"))
     if queue.failed:
-        problem, remedy = f"{queue.failed:,} failed jobs are kept", f"look at them: glidemq failures ls {name}"
+        problem, remedy = f"{_jobs(queue.failed, 'failed ')} kept", f"look at the failures: glidemq failures ls {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
     workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
-    jobs = f"{queue.ready:,} job{'' if queue.ready == 1 else 's'} ready"
-    return found or [_ok("queue", name, f"{workers}, {jobs}")]
+    return found or [_ok("queue", name, f"{workers}, {_jobs(queue.ready)} ready")]
+
+
+def _jobs(number: int, kind: str = "") -> str:
+    return f"{number:,} {kind}job{'' if number == 1 else 's'}"

@@ -22,10 +22,11 @@ TOKENS_VARIABLE = "GLIDEMQ_DASHBOARD_TOKENS"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     url = options.url or os.environ.get("GLIDEMQ_URL")
     if not url:
-        _print("no server: give --url, or set GLIDEMQ_URL")
+        _print(parser.prog, "no server: give --url, or set GLIDEMQ_URL")
         return 2
     try:
         dashboard = Dashboard(
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             max_connections=options.max_connections, access_log=False,
         )  # fmt: skip
     except GlideMQError as error:
-        _print(f"{error} (tokens: {TOKENS_VARIABLE})" if "hosts" in str(error) else str(error))
+        _print(parser.prog, f"{error} (tokens: {TOKENS_VARIABLE})" if "hosts" in str(error) else str(error))
         return 2
     HttpServer(config, dashboard.begin_closing).run()
     return 0
@@ -58,8 +59,8 @@ def _tokens(text: str) -> dict[str, str] | None:
     return found or None
 
 
-def _print(text: str) -> None:
-    sys.stderr.write(f"python -m glidemq_py.dashboard: {escape_control(text)}\n")
+def _print(program: str, text: str) -> None:
+    sys.stderr.write(f"{program}: {escape_control(text)}\n")
 
 
 def _parser() -> ArgumentParser:

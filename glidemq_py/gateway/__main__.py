@@ -15,7 +15,7 @@ from typing import Final
 
 from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.command_line import ArgumentParser
+from glidemq_py._core.command_line import PROGRAM, ArgumentParser
 from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
@@ -137,7 +137,7 @@ def _print(text: str, log_format: LogFormat | None = None, level: int = logging.
     if log_format == "json":
         sys.stderr.write(log_line(log_format, level, _MODULE, text) + "\n")
     else:
-        sys.stderr.write(f"python -m glidemq_py.gateway: {escape_control(text)}\n")
+        sys.stderr.write(f"{PROGRAM.get() or 'python -m glidemq_py.gateway'}: {escape_control(text)}\n")
     sys.stderr.flush()
 
 

@@ -23,13 +23,14 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     tokens = os.environ.get(TOKENS_VARIABLE, "").split() or None
     hosts = accepted_hosts(options.host, options.allowed_host)
     if tokens is None and not options.allow_anonymous:
         public = [name for name in (options.host, *hosts) if name not in (*_LOCAL, *LOOPBACK_HOSTS)]
         if public:
-            _print(f"{public[0]} is not a local address: set {TOKENS_VARIABLE}, or give --allow-anonymous")
+            _print(parser.prog, f"{public[0]} is not a local address: set {TOKENS_VARIABLE}, or give --allow-anonymous")
             return 2
     try:
         app = create_proxy_app(
@@ -42,14 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
             max_connections=options.max_connections, header_timeout=options.header_timeout,
         )  # fmt: skip
     except GlideMQError as error:
-        _print(str(error))
+        _print(parser.prog, str(error))
         return 2
     HttpServer(config, app.state.proxy.begin_closing).run()
     return 0
 
 
-def _print(text: str) -> None:
-    sys.stderr.write(f"python -m glidemq_py.proxy: {escape_control(text)}\n")
+def _print(program: str, text: str) -> None:
+    sys.stderr.write(f"{program}: {escape_control(text)}\n")
 
 
 def _parser() -> ArgumentParser:

@@ -102,6 +102,12 @@ def test_every_problem_of_a_server_has_a_remedy(changed: dict[str, str], check: 
     assert found[0].remedy
 
 
+def test_acceptance_of_a_missing_append_only_file_is_described_for_a_shell() -> None:
+    found = {each.check: each for each in configuration("n:1", HEALTHY | {"aof_enabled": "0"}, cluster=False)}
+    assert "?allow_no_aof=true" in found["aof"].remedy
+    assert "URL" in found["aof"].remedy
+
+
 def test_an_accepted_problem_is_a_note() -> None:
     info = HEALTHY | {"aof_enabled": "0", "maxmemory_policy": "allkeys-lru"}
     found = configuration("n:1", info, cluster=False, accepted={"aof", "eviction"})
@@ -118,10 +124,15 @@ IDLE: dict[str, Any] = dict.fromkeys(
     ("changed", "words"),
     [
         ({"waiting": 3}, "3 unfinished jobs and no live worker"),
+        ({"waiting": 1}, "1 unfinished job and no live worker"),
+        ({"waiting": 1, "paused": True}, "paused, with 1 job ready to run"),
+        ({"waiting": 1, "workers": 1, "oldest_waiting": 120_000}, "1 job ready, and the oldest"),
+        ({"failed": 1}, "1 failed job kept"),
         ({"waiting": 3, "paused": True}, "paused, with 3 jobs"),
         ({"waiting": 3, "workers": 1, "oldest_waiting": 120_000}, "the oldest has waited for 120 s"),
-        ({"failed": 2}, "2 failed jobs are kept"),
-        ({"outbox": 1}, "are not delivered"),
+        ({"failed": 2}, "2 failed jobs kept"),
+        ({"outbox": 1}, "1 result for another queue is not delivered"),
+        ({"outbox": 2}, "2 results for other queues are not delivered"),
     ],
 )
 def test_every_problem_of_a_queue_has_a_remedy(changed: dict[str, Any], words: str) -> None:

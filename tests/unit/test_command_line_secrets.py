@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from glidemq_py import ConnectionOptions, WorkerTargetError, library
+from glidemq_py._core.command_line import PROGRAM
 from glidemq_py._worker.command.arguments import WorkerArguments, read_arguments
 from glidemq_py._worker.command.target import load_workers
 from glidemq_py.dashboard.__main__ import main as dashboard_main
+from glidemq_py.gateway.__main__ import main as gateway_main
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.pytest_plugin import GlideMQServer
@@ -29,6 +31,27 @@ URLS = [
 
 def run_worker(argv: Sequence[str]) -> object:
     return load_workers(read_arguments(argv))
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "arguments"),
+    [
+        ("dashboard", dashboard_main, ["--url", "http://h"]),
+        ("proxy", proxy_main, ["--url", "http://h"]),
+        ("gateway", gateway_main, ["--url", "http://h"]),
+    ],
+)
+def test_errors_name_the_command_that_was_called(
+    name: str, run: Callable[[Sequence[str]], object], arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert capfd.readouterr().err.startswith(f"python -m glidemq_py.{name}: ")
+    token = PROGRAM.set(f"glidemq {name}")
+    try:
+        assert run(arguments) == 2
+    finally:
+        PROGRAM.reset(token)
+    assert capfd.readouterr().err.startswith(f"glidemq {name}: ")
 
 
 @pytest.mark.parametrize("url", URLS)
