@@ -58,7 +58,8 @@ _ANSWER_MS: Final = 12_000
 """Time for the answer of a worker, which reads commands every ten seconds at most."""
 _MANY: Final = 1 << 53
 STATES: Final = (
-    "waiting", "prioritized", "active", "delayed", "waiting-children", "suspended", "completed", "failed",
+    "waiting", "prioritized", "group-waiting", "active", "delayed", "waiting-children", "suspended", "completed",
+    "failed",
 )  # fmt: skip
 _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "name": lambda each: each.name,

@@ -11,10 +11,12 @@ from typing import Any, Final, cast
 from markupsafe import Markup, escape
 
 from glidemq_py._core import json_text as json
+from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
-    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "pretty", "redacted", "sparkline",
+    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "meaning", "pretty",
+    "redacted", "sparkline",
 ]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -180,7 +182,23 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
     return _CHART.format(width, height, f"at most {duration(most)}", Markup("").join(bars))
 
 
+_MEANINGS: Final = {
+    FailureReason.EXPLICIT_FAIL: "The handler raised an error and the job was not retried, or the job was cancelled.",
+    FailureReason.MAX_ATTEMPTS_EXCEEDED: "The handler raised an error, and no attempt was left.",
+    FailureReason.TIMEOUT: "It ran longer than its timeout, or no signal came in time while it was suspended.",
+    FailureReason.STALLED: "Its lock was not renewed although the worker was alive.",
+    FailureReason.TTL_EXPIRED: "It did not start within its ttl.",
+    FailureReason.WORKER_LOST: "The worker or the sandbox process died.",
+    FailureReason.UNKNOWN: "Another reason, such as a failed child of a parent; the error describes it.",
+}
+
+
+def meaning(reason: str) -> str:
+    """Return what a reason of failures means; '' if it is unknown to this version."""
+    return next((text for each, text in _MEANINGS.items() if each == reason), "")
+
+
 FILTERS: Final = {
-    "ago": ago, "clock": clock, "duration": duration, "hour": hour, "number": number, "pretty": pretty,
-    "size": size, "utc": utc,
+    "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
+    "pretty": pretty, "size": size, "utc": utc,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -16,13 +17,14 @@ from starlette.routing import Mount
 
 import glidemq_py.dashboard
 from glidemq_py import FlowJob, FlowProducer, Job, JobState, Queue, Worker
+from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.snapshots import FlowNode
 from glidemq_py.dashboard import Dashboard, pages
 from glidemq_py.dashboard.filters import parse_filter
 from glidemq_py.dashboard.flow_drawing import draw
 from glidemq_py.dashboard.pages import PAGES, STATES
-from glidemq_py.dashboard.texts import duration, redacted
+from glidemq_py.dashboard.texts import duration, meaning, redacted
 from glidemq_py.errors import GlideMQValidationError
 from tests.server.dashboard.support import FROM_HERE, HERE, Elements, browsing
 
@@ -40,8 +42,6 @@ async def failing(job: Job) -> object:
 
 async def run_all(url: str, name: str, jobs: int) -> None:
     """Run that many jobs of the queue with `failing`."""
-    import asyncio
-
     ended = asyncio.Semaphore(0)
     worker = Worker(name, failing, url, log_failures=False)
     worker.on("completed", lambda *_: ended.release())
@@ -95,6 +95,43 @@ async def test_pages_escape_everything_that_a_job_contains(url: str, queue_name:
             assert "ValueError" in shown
             assert "Traceback (most recent call last)" in shown
             assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+
+
+async def test_jobs_that_wait_in_their_group_have_a_filter(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url) as before, browsing(url) as client:
+        await queue.add_bulk([("first", 1, {"ordering": "customer"}), ("second", 2, {"ordering": "customer"})])
+        assert "state=group-waiting" not in await page(before, "jobs", q=queue_name)
+        started, released = asyncio.Event(), asyncio.Event()
+
+        async def handler(job: Job) -> None:
+            started.set()
+            await released.wait()
+
+        async with Worker(queue_name, handler, url, concurrency=9), asyncio.timeout(100):
+            try:
+                await started.wait()
+                assert "state=group-waiting" in await page(client, "jobs", q=queue_name)
+                listed = await page(client, "jobs", q=queue_name, state="group-waiting")
+            finally:
+                released.set()
+        assert '<td class="wide">second' in listed
+        assert '<td class="wide">first' not in listed
+
+
+async def test_reasons_of_failures_are_explained(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        bad = await queue.add("bad")
+        await run_all(url, queue_name, 1)
+        hint = "The handler raised an error, and no attempt was left."
+        for path, arguments in (
+            ("", {"find": queue_name}), ("queue", {}), ("failures", {}), ("job", {"id": bad.id}),
+        ):  # fmt: skip
+            assert f'title="{hint}"' in await page(client, path, q=queue_name, **arguments), path
+        assert f"max_attempts_exceeded: {hint}" in await page(
+            client, "failures", q=queue_name, reason="max_attempts_exceeded"
+        )
+        assert all(meaning(each) for each in FailureReason)
+        assert meaning("of a later version") == ""
 
 
 async def test_overview_shows_each_queue_and_what_it_lacks(url: str, queue_name: str) -> None:
