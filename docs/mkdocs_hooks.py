@@ -7,6 +7,7 @@ becomes a page `examples/flows.md`.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-LINK = re.compile(r"\]\(((?:\.\./)+)examples/([\w/]*?)(?:\.py|/)?\)")
+LINK = re.compile(r"\]\(((?:\.\./)+)examples/([\w/]*?)(?:\.py|\.ipynb|/)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,8 +36,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page = f"# {path.name}\n\n```python\n{source}```\n"
         files.append(File.generated(config, f"examples/{name}.md", content=page))
         rows.append(f"- [{name}.py]({name}.md): {summary}")
+    for path in sorted(EXAMPLES.glob("*.ipynb")):
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=_notebook(path)))
+        rows.append(f"- [{path.name}]({path.stem}.md): a notebook")
     files.append(File.generated(config, "examples/index.md", content="\n".join(rows) + "\n"))
     return files
+
+
+def _is_example(name: str) -> bool:
+    return any((EXAMPLES / f"{name}{suffix}").exists() for suffix in (".py", ".ipynb"))
+
+
+def _notebook(path: Path) -> str:
+    """Return the page of a notebook: its texts and code, without outputs."""
+    parts = [f"# {path.name}"]
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else re.sub(r"(?m)^#", "##", text))
+    return "\n\n".join(parts) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -45,7 +62,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
     def target(match: re.Match[str]) -> str:
         name = match.group(2).rstrip("/")
-        found = next((n for n in (name, f"{name}/main", "index") if (EXAMPLES / f"{n}.py").exists()), "index")
+        found = next((n for n in (name, f"{name}/main", "index") if _is_example(n)), "index")
         return f"]({'../' * depth}examples/{found}.md)"
 
     return LINK.sub(target, markdown)

@@ -260,6 +260,11 @@ EXPECTED = {
         r"GET /reports/1\?wait=30 -> 200 \{'state': 'completed', 'result': 'report of 2025'\}",
         r"GET /reports/999 -> 404",
     ],
+    "with_starlette": [
+        r"POST /welcome/ada -> 202 \{'job': '1'\}",
+        r"GET /jobs/1 -> 200 \{'state': 'completed', 'result': 'sent to ada'\}",
+        r"GET /jobs/999 -> 404",
+    ],
     "with_flask": [r"202 \{'job': '1'\}", r"202 \{'job': '2'\}", r"shop@example\.org writes to (ada|bob), job [12]"],
     "with_django": [
         r"jobs before the commit: 0",

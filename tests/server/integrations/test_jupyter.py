@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_the_cells_of_the_page_run(shell: Any, url: str, monkeypatch: pytest.Mon
     for cell in cells:
         shell.run_cell(cell).raise_error()
     shell.run_cell("queue.obliterate(force=True)").raise_error()
+
+
+def test_the_example_runs(shell: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIDEMQ_URL", url)
+    notebook = json.loads((ROOT / "examples" / "with_jupyter.ipynb").read_text(encoding="utf-8"))
+    results: list[Any] = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "the notebook is committed with outputs"
+            done = shell.run_cell("".join(cell["source"]))
+            done.raise_error()
+            results.append(done.result)
+    assert "there is no page 0" in Balance(results[-2].data).text
+    shell.run_cell("with Queue('notebook') as used: used.obliterate(force=True)").raise_error()
 
 
 async def test_queues_show_their_state(shell: Any, url: str, queue_name: str) -> None:
