@@ -1,22 +1,30 @@
 """Pictures of the documents: pages of a queue with jobs in every state, taken by the real browser.
 
-``GLIDEMQ_PICTURES=docs/operate/images`` writes them there; otherwise they are files of the test run.
+``GLIDEMQ_PICTURES=docs/operate/images`` writes them there; otherwise they are files of the test run. Each is compared
+with that of the documents: the layout coarsely, and the words of headings, labels and buttons, which a picture contains
+as metadata. Times, numbers, ids and fonts may differ.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import re
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
+from PIL.PngImagePlugin import PngInfo
 
-from glidemq_py import Job, Queue, RateLimit, Worker
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
 from tests.server.dashboard.support import served
 from tests.server.dashboard.test_browser import PATIENCE_S, browser, until
 
@@ -34,11 +42,27 @@ PICTURES: Final[dict[str, tuple[str, str]]] = {
     "dashboard-jobs.png": ("jobs?q=emails&state=failed", "emails"),
     "dashboard-job.png": ("job?q=emails&id=bounced", "welcome bounced"),
     "dashboard-metrics.png": ("metrics?q=reports", "reports"),
+    "dashboard-flow.png": ("flow?q=orders&id=order", "Flow of order"),
+    "dashboard-workers.png": ("workers?q=orders", "orders"),
 }
 """Files, their pages, and the headings of these."""
 BULK: Final = "dashboard-bulk.png"
+DARK: Final = "dashboard-dark.png"
+PHONE: Final = "dashboard-phone.png"
 WIDTH, HEIGHT = 1_280, 860
-PNG: Final = b"\x89PNG\r\n\x1a\n"
+LOW: Final = {BULK: 520, "dashboard-flow.png": 620, "dashboard-workers.png": 720}
+"""Heights of pages with little on them."""
+PHONE_WIDTH, PHONE_HEIGHT = 390, 844
+WORDS: Final = "glidemq:words"
+"""Metadata of a picture: the words of its page."""
+FIXED: Final = "h1, h2, th, dt, label, button, summary, nav a"
+"""Elements whose words do not depend on when the picture is taken."""
+TILE: Final = 40
+"""Width and height, in pixels, of the tiles that are compared."""
+LEVELS: Final = 4
+"""Levels of gray, of 256, by which a tile may differ because of other fonts, times and numbers."""
+DIFFERENT_TILES: Final = 0.32
+"""Largest share of tiles that may differ by more: two runs 0.03, a serif font 0.27, two pages at least 0.38."""
 
 
 async def _fill_others(url: str) -> None:
@@ -62,6 +86,51 @@ async def _fill_others(url: str) -> None:
         for ago in range(1, 24 * 60, 65):
             failed += [f"m:{minute - ago * 60_000}:c", "6"]
         await link.transport.command("HSET", link.keys.metrics("failed"), *failed)
+
+
+async def _fill_orders(url: str) -> None:
+    """Add a flow whose jobs have several states; their worker runs while the pictures are taken."""
+    async with FlowProducer(url, prefix=PREFIX) as flows:
+        pack = [FlowJob("reserve", "orders", {"item": n}) for n in range(2)]
+        children = [
+            FlowJob("charge", "orders", {"amount": 120}),
+            FlowJob("pack", "orders", {"boxes": 1}, children=pack),
+            FlowJob("notify", "orders", {"to": "ada@example.org"}, options={"delay": 3_600_000}),
+        ]
+        await flows.add(FlowJob("order", "orders", {"order": 17}, options={"job_id": "order"}, children=children))
+
+
+@contextmanager
+def _working(url: str) -> Iterator[None]:
+    """Run the worker of the orders on a host whose name suits a picture: charges complete, other jobs never end."""
+    started, stop = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        released = asyncio.Event()
+        running: set[str] = set()
+
+        async def handler(job: Job) -> None:
+            if job.name == "charge":
+                return
+            running.add(job.id)
+            if len(running) == 2:
+                started.set()
+            await released.wait()
+
+        async with Worker("orders", handler, url, prefix=PREFIX, concurrency=4):
+            await asyncio.to_thread(stop.wait)
+            released.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "web-1")
+        thread = threading.Thread(target=asyncio.run, args=(work(),))
+        thread.start()
+        try:
+            assert started.wait(PATIENCE_S)
+            yield
+        finally:
+            stop.set()
+            thread.join(PATIENCE_S)
 
 
 async def _fill(url: str, name: str) -> None:
@@ -102,42 +171,103 @@ def dashboard(server: Any) -> Iterator[str]:
     """Yield the address of a dashboard whose queue is called emails."""
     asyncio.run(_fill(server.url, "emails"))
     asyncio.run(_fill_others(server.url))
+    asyncio.run(_fill_orders(server.url))
     url = f"{server.url}?allow_no_aof=true"  # no picture shows the warning
-    with served(url, "--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms") as address:
+    options = ("--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms")
+    with _working(server.url), served(url, *options) as address:
         yield address
     asyncio.run(_obliterate(server.url))
 
 
 async def _obliterate(url: str) -> None:
-    for name in ("emails", "images", "payments", "reports"):
+    for name in ("emails", "images", "orders", "payments", "reports"):
         async with Queue(name, url, prefix=PREFIX) as queue:
             await queue.obliterate(force=True)
 
 
+def words_of(browser: Any) -> str:
+    """Return the visible words of the fixed elements of a page, sorted, without numbers."""
+    visible = "[...document.querySelectorAll(arguments[0])].filter(each => each.checkVisibility())"
+    texts = browser.execute_script(f"return {visible}.map(each => each.innerText)", FIXED)
+    return " ".join(sorted({word for text in texts for word in re.findall(r"[A-Za-z][a-z-]+", text)}))
+
+
+def different_tiles(one: Image.Image, other: Image.Image) -> float:
+    """Return the share of tiles of two pictures of the same size that clearly differ."""
+    assert one.size == other.size
+    small = (one.width // TILE, one.height // TILE)
+    reduced = [each.convert("L").resize(small, Image.Resampling.BOX) for each in (one, other)]
+    histogram = ImageChops.difference(*reduced).histogram()
+    return sum(histogram[LEVELS:]) / sum(histogram)
+
+
 def take(browser: Any, name: str, folder: Path) -> None:
     """Save a picture of the page, and compare it with that of the documents as far as fonts and times allow."""
-    chosen = Path(os.environ.get("GLIDEMQ_PICTURES") or folder)
-    path = chosen / name
+    path = Path(os.environ.get("GLIDEMQ_PICTURES") or folder) / name
     assert browser.save_screenshot(str(path))
-    data = path.read_bytes()
-    assert data.startswith(PNG)
-    assert len(data) > 20_000, "the page is blank"
-    shown = (DOCS / "operate" / "images" / name).read_bytes()
-    assert data[16:24] == shown[16:24], "the picture of the documents has another size: take it again"
+    about = PngInfo()
+    about.add_text(WORDS, words_of(browser))
+    with Image.open(path) as taken:
+        taken.convert("RGB").save(path, optimize=True, pnginfo=about)
+    assert_same(path, DOCS / "operate" / "images" / name)
     assert f"images/{name}" in (DOCS / "operate" / "dashboard.md").read_text(encoding="utf-8")
+
+
+def assert_same(taken: Path, shown: Path) -> None:
+    """Compare a picture with that of the documents."""
+    with Image.open(taken) as one, Image.open(shown) as other:
+        again = f"the picture of the documents is outdated, take it again: {shown.name}"
+        assert max(ImageStat.Stat(one.convert("L")).stddev) > 5, "the page is blank"
+        assert one.size == other.size, again
+        assert one.info[WORDS] == other.info.get(WORDS), again
+        assert different_tiles(one, other) <= DIFFERENT_TILES, again
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_of_pages(browser: Any, dashboard: str, name: str, tmp_path: Path) -> None:
-    browser.set_window_size(WIDTH, HEIGHT)
+    browser.set_window_size(WIDTH, LOW.get(name, HEIGHT))
     page, heading = PICTURES[name]
     browser.get(f"{dashboard}/{page}")
     assert browser.find_element("tag name", "h1").text.startswith(heading)
     take(browser, name, tmp_path)
 
 
+def test_picture_of_the_dark_theme(browser: Any, dashboard: str, tmp_path: Path) -> None:
+    browser.set_window_size(WIDTH, HEIGHT)
+    browser.get(f"{dashboard}/queue?q=emails")
+    browser.execute_script("document.documentElement.dataset.theme = 'dark'")
+    take(browser, DARK, tmp_path)
+
+
+def test_picture_of_a_phone(browser: Any, dashboard: str, tmp_path: Path) -> None:
+    size = {"width": PHONE_WIDTH, "height": PHONE_HEIGHT, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(f"{dashboard}/queue?q=emails")
+        take(browser, PHONE, tmp_path)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_outdated_pictures_are_rejected(tmp_path: Path) -> None:
+    """Compare pictures of other pages, and of a page that has other words."""
+    images = DOCS / "operate" / "images"
+    large = [name for name in PICTURES if name not in LOW]
+    for name, other in itertools.combinations(large, 2):
+        with Image.open(images / name) as one, Image.open(images / other) as two:
+            assert different_tiles(one, two) > DIFFERENT_TILES, (name, other)
+    name = large[0]
+    assert_same(images / name, images / name)
+    about = PngInfo()
+    with Image.open(images / name) as one:
+        about.add_text(WORDS, one.info[WORDS].replace("Failed", "Broken"))
+        one.save(tmp_path / name, pnginfo=about)
+    with pytest.raises(AssertionError, match="outdated"):
+        assert_same(images / name, tmp_path / name)
+
+
 def test_picture_of_a_change_of_many_jobs(browser: Any, dashboard: str, tmp_path: Path) -> None:
-    browser.set_window_size(WIDTH, 520)
+    browser.set_window_size(WIDTH, LOW[BULK])
     browser.get(f"{dashboard}/jobs?q=emails&filter=name:old")
     browser.find_element("name", "of_filter").click()
     browser.find_element("css selector", "button[value=remove]").click()
