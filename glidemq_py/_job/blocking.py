@@ -754,7 +754,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
     @property
     def processed_on(self) -> int | None:
-        """When the last attempt started; None before the first."""
+        """When the last attempt started, or when it failed; None before the first."""
         return self._job.processed_on
 
     @property

@@ -64,7 +64,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         attempts_made: Number of failed attempts so far.
         priority: Priority of the job: 1 (most urgent) to 2047, or 0 for none. See `rank`.
         stalled_count: How often a worker stopped renewing the job's lock.
-        processed_on: When the last attempt started; None before the first.
+        processed_on: When the last attempt started, or when it failed; None before the first.
         finished_on: When the job ended; None before.
         failed_reason: Message of the last failure; None without one.
         failed_type: Exception type name of the last failure; None without one.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.dead_letters.queue_api import envelope_of
+from glidemq_py._features.failures.attempts import FailedAttempt, last_run_time, last_start
 from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
@@ -37,14 +38,14 @@ def encoding_of(job: Job[Any, Any]) -> str | None:
     return None
 
 
-def summary_of(job: Job[Any, Any]) -> JobSummary:
-    """Return a job as in a list."""
+def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> JobSummary:
+    """Return a job as in a list; ``attempts``: its failed attempts, if they were read."""
     first = job.state in _DELAYED and not job.attempts_made and job._delay
     return JobSummary(
         id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
-        due_at=job.timestamp + job._delay if first and job._delay else None, started_at=job.processed_on,
-        finished_at=job.finished_on, attempts_made=job.attempts_made, priority=job.priority, group=job.ordering_key,
-        fair_key=job.fair_key, tags=job.tags,
+        due_at=job.timestamp + job._delay if first and job._delay else None, started_at=last_start(job, attempts),
+        finished_at=job.finished_on, run_time=last_run_time(job, attempts), attempts_made=job.attempts_made,
+        priority=job.priority, group=job.ordering_key, fair_key=job.fair_key, tags=job.tags,
         error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
     )  # fmt: skip
 

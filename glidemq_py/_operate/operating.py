@@ -402,9 +402,10 @@ class Operator:
             result: Any = job.returnvalue
         except SerializationError:
             result = job._result_text
+        attempts = tuple(await opened.get_job_attempts(job.id))
         return JobDetails(
-            job=summary_of(job), data=data_of(job), encoding=encoding_of(job), result=result, options=job.opts,
-            attempts=tuple(await opened.get_job_attempts(job.id)), timeline=tuple(await job.get_timeline()),
+            job=summary_of(job, attempts), data=data_of(job), encoding=encoding_of(job), result=result,
+            options=job.opts, attempts=attempts, timeline=tuple(await job.get_timeline()),
             traceback="\n".join(job.stacktrace[-1:]),
             logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,
             parents=tuple(JobReference(queue=ref.queue, id=ref.id) for ref in await job.get_parents()),

@@ -117,8 +117,11 @@ class JobSummary:
         state: State of the job; None if it is unknown to this version.
         added_at: When it was added; 0 if unknown.
         due_at: When a delayed job is due; None for others.
-        started_at: When its last attempt started; None before the first.
+        started_at: When its last attempt started; None before the first. After a failed attempt it is known only if the
+            failed attempts were read, as for `JobDetails`, and include this one; otherwise None.
         finished_at: When it completed or failed; None before.
+        run_time: How long the attempt ran that ended it; None before, or if it is unknown. Of a failed job it is known
+            only if the failed attempts were read.
         attempts_made: Number of failed attempts.
         priority: Its priority; 0 without one.
         group: Its ordering key; None without one.
@@ -137,6 +140,7 @@ class JobSummary:
     due_at: int | None
     started_at: int | None
     finished_at: int | None
+    run_time: int | None
     attempts_made: int
     priority: int
     group: str | None

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription
-from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
+from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
@@ -269,9 +269,11 @@ async def job(visit: Visit) -> dict[str, Any]:
         redacted(value, visit.options.redact) for value in (details.data, details.result, details.options)
     )
     flow = await visit.flow(details.job.id, _CHILDREN)
+    history = _history(details)
     return {
-        **common, "job": details.job, "details": details, "history": _history(details), "data": data, "result": result,
-        "options": options, "is_editable": _is_editable(details, data),
+        **common, "job": details.job, "details": details, "history": history,
+        "is_requeued": any(entry is None and attempt is None for _, entry, attempt in history), "data": data,
+        "result": result, "options": options, "is_editable": _is_editable(details, data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
         "children": () if flow is None else flow.children, "more_children": flow is not None and flow.is_cut,
         "percent": _percent(details.job.progress),
@@ -285,13 +287,32 @@ def _percent(progress: Any) -> float | None:
 
 
 def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, FailedAttempt | None]]:
-    """Return the changes of state and the failed attempts of a job by time."""
+    """Return the changes of state and the failed attempts of a job by time; a requeue is neither."""
     found: list[tuple[int, TimelineEntry | None, FailedAttempt | None]] = [
         *((entry.at, entry, None) for entry in details.timeline),
         *((attempt.failed_at, None, attempt) for attempt in details.attempts),
     ]
     # An attempt has failed before the state that follows from it.
-    return sorted(found, key=lambda each: (each[0], each[1] is not None))
+    found.sort(key=lambda each: (each[0], each[1] is not None))
+    job = details.job
+    # From the last one on, so that the places of the others remain.
+    for index in sorted(requeues(job.state, job.attempts_made, details.attempts), reverse=True):
+        at = _place_of_requeue(found, details.attempts[index - 1])
+        found.insert(at, (found[at - 1][0], None, None))
+    return found
+
+
+def _place_of_requeue(
+    history: list[tuple[int, TimelineEntry | None, FailedAttempt | None]], before: FailedAttempt
+) -> int:
+    """Return where the requeue after an attempt belongs: after the end of the job if that is recorded."""
+    place = next(index for index, each in enumerate(history, 1) if each[2] is before)
+    for index, (_, entry, attempt) in enumerate(history[place:], place + 1):
+        if attempt is not None:
+            break
+        if entry is not None and entry.state in (JobState.COMPLETED, JobState.FAILED):
+            return index
+    return place
 
 
 async def failures(visit: Visit) -> dict[str, Any]:

@@ -186,7 +186,7 @@ _MEANINGS: Final = {
     FailureReason.EXPLICIT_FAIL: "The handler raised an error and the job was not retried, or the job was cancelled.",
     FailureReason.MAX_ATTEMPTS_EXCEEDED: "The handler raised an error, and no attempt was left.",
     FailureReason.TIMEOUT: "It ran longer than its timeout, or no signal came in time while it was suspended.",
-    FailureReason.STALLED: "Its lock was not renewed although the worker was alive.",
+    FailureReason.STALLED: "Its lock was not renewed in time although the worker seemed to be alive.",
     FailureReason.TTL_EXPIRED: "It did not start within its ttl.",
     FailureReason.WORKER_LOST: "The worker or the sandbox process died.",
     FailureReason.UNKNOWN: "Another reason, such as a failed child of a parent; the error describes it.",

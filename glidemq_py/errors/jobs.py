@@ -42,16 +42,22 @@ __all__ = [
 
 
 class JobNotFoundError(GlideMQError):
-    """The job does not exist."""
+    """The job does not exist.
+
+    Attributes:
+        job_id: its id.
+        detail: where it was named, such as "in queue 'emails' (depends_on)"; '' = not stated.
+    """
 
     job_id: str
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(job_id)
+    def __init__(self, job_id: str, detail: str = "") -> None:
+        super().__init__(job_id, detail)
         self.job_id = job_id
+        self.detail = detail
 
     def __str__(self) -> str:
-        return f"job {self.job_id!r} not found"
+        return f"job {self.job_id!r} not found {self.detail}".rstrip()
 
 
 class JobStateError(GlideMQError):

@@ -28,6 +28,7 @@ except ImportError as error:
 
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.failures.attempts import last_start
 from glidemq_py._job.blocking import BlockingJob
 from glidemq_py._job.job import Job
 from glidemq_py._worker.worker import Worker
@@ -154,6 +155,8 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
             result.worker_ids.append(attempt.worker)
         if state in (JobState.ACTIVE, JobState.COMPLETED):
             result.worker_ids.append("")  # the record does not name the worker of an attempt that did not fail
+        if attempts:  # `processed_on` of a failed attempt is its end
+            object.__setattr__(result, "last_attempted_at", _time(last_start(job, attempts)))
         if attempts and attempts[0].started_at is not None:
             object.__setattr__(result, "started_at", _time(attempts[0].started_at))
         if state is JobState.COMPLETED:

@@ -57,7 +57,9 @@ SERVER_BINARIES: Final[Mapping[str, tuple[str, Callable[[], Path | None]]]] = {
 
 
 def server_binary(name: str) -> Path:
-    """Return the binary of a server of SERVER_BINARIES. Raises EmbeddedServerError if it is not installed."""
+    """Return the binary of a server of SERVER_BINARIES. Raises EmbeddedServerError if it is unknown or missing."""
+    if name not in SERVER_BINARIES:
+        raise EmbeddedServerError(f"unknown server {name!r}: must be one of {', '.join(SERVER_BINARIES)}")
     source, find = SERVER_BINARIES[name]
     binary = find()
     if binary is None:

@@ -187,3 +187,17 @@ def test_a_key_of_another_type_does_not_stop_heartbeats(q: OwnQueue) -> None:
     q.redis("SET", "stalled-policies", "text")
     register(q, "5|")
     assert q.redis("HKEYS", "stalled-policies") == ["py-1"]
+
+
+def test_a_process_that_checks_more_often_takes_the_turn(q: OwnQueue) -> None:
+    assert check(q, holder="py-1", hold=60_000).held
+    assert not check(q, holder="py-2", hold=60_000).held
+    assert check(q, holder="py-3", hold=800).held  # py-1 may have stopped
+    assert not check(q, holder="py-1", hold=60_000).held
+    assert check(q, holder="py-3", hold=800).held
+
+
+def test_the_turn_of_an_older_version_is_respected(q: OwnQueue) -> None:
+    q.redis("SET", "lock:recover", "py-1", "PX", "60000")
+    assert not check(q, holder="py-2", hold=800).held
+    assert check(q, holder="py-1", hold=60_000).held

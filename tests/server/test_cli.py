@@ -230,6 +230,50 @@ def test_jobs_are_filtered_by_tags(shell: Shell, url: str, queue_name: str) -> N
     assert shell("job", "rm", queue_name, "--tag", "urgent", "--yes", "--json").json()["ids"] == ["1"]
 
 
+def test_failed_job_has_the_start_and_run_time_of_its_attempt(shell: Shell, url: str, queue_name: str) -> None:
+    async def fail(job: Job) -> None:
+        await asyncio.sleep(0.2)
+        raise ValueError("x")
+
+    filled(url, queue_name, lambda queue: queue.add("n", {}))
+    worked(url, queue_name, fail)
+    found = shell("job", "show", queue_name, "1", "--json").json()
+    job, [attempt] = found["job"], found["attempts"]
+    assert job["started_at"] == attempt["started_at"] < job["finished_at"]
+    assert job["run_time"] == job["finished_at"] - job["started_at"] >= 190
+    shown = shell("job", "show", queue_name, "1")
+    assert re.search(r"run time +\d\d\dms", shown.out)
+    assert "await queue.set_timeline(1.0)" in shown.err
+    [listed] = shell("job", "ls", queue_name, "--json").json()["jobs"]
+    assert (listed["started_at"], listed["run_time"]) == (None, None)
+
+
+def test_run_time_of_a_failed_job_is_not_shown_without_attempt_history(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(queue: Queue[Any, Any]) -> None:
+        await queue.set_attempt_history(max_attempts=0)
+        await queue.add("odd", {"n": 1})
+
+    filled(url, queue_name, add)
+    worked(url, queue_name, _fail_odd)
+    shown = shell("job", "show", queue_name, "1").out
+    assert "finished" in shown
+    assert "started" not in shown
+    assert "run time" not in shown
+
+
+def test_requeue_is_shown_between_failed_attempts(shell: Shell, url: str, queue_name: str) -> None:
+    filled(url, queue_name, lambda queue: queue.add("odd", {"n": 1}))
+    worked(url, queue_name, _fail_odd)
+    assert "requeued by hand" not in shell("job", "show", queue_name, "1").out
+    assert shell("failures", "retry", queue_name).code == 0
+    assert shell("job", "show", queue_name, "1").out.count("requeued by hand") == 1
+    worked(url, queue_name, _fail_odd)
+    shown = shell("job", "show", queue_name, "1").out
+    assert re.search(r"attempt 1: .*\n(?:.*\n)*?requeued by hand .*\nattempt 1: ", shown)
+    assert shown.count("requeued by hand") == 1
+    assert "1 failed since the last requeue; 2 failures recorded in all" in shown
+
+
 def test_text_of_jobs_cannot_control_the_terminal(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     worked(url, queue_name, _fail_odd)

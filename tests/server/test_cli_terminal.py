@@ -172,7 +172,10 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
     code = "import sys; sys.modules['typer'] = None; from glidemq_py.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code]
     done = subprocess.run([*command, "queue", "ls"], env=environment(None), capture_output=True, text=True, timeout=100)
-    text = "glidemq: requires typer and rich; install them with: pip install 'glidemq-py[cli]'\n"
+    text = (
+        "glidemq: requires typer and rich; install them with: pip install 'glidemq-py[cli]' "
+        "(without them: glidemq worker, proxy, gateway, dashboard, demo, library, spark)\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
     done = subprocess.run(
         [*command, "worker", "--help"], env=environment(None), capture_output=True, text=True, timeout=100

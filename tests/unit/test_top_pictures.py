@@ -58,8 +58,9 @@ class Shop:
         def job(number: int, job_name: str, progress: object) -> JobSummary:
             return JobSummary(
                 id=str(number), name=job_name, queue=name, state=JobState.ACTIVE, added_at=NOW, due_at=None,
-                started_at=NOW - number * 1_000, finished_at=None, attempts_made=number % 2, priority=0, group=None,
-                fair_key=None, tags=(), error=None, error_type=None, progress=cast("Any", progress),
+                started_at=NOW - number * 1_000, finished_at=None, run_time=None, attempts_made=number % 2,
+                priority=0, group=None, fair_key=None, tags=(), error=None, error_type=None,
+                progress=cast("Any", progress),
             )  # fmt: skip
 
         return JobPage(jobs=(job(17, "welcome", None), job(95, "invoice [b]", 40)), cursor="")

@@ -89,7 +89,7 @@ async def check_dependencies(link: QueueLink[Any], each: Iterable[RemoteDependen
             piece = ids[i : i + _IDS_PER_CALL]
             for job_id, answer in zip(piece, await _depend(link, queue, [("", piece)]), strict=True):
                 if answer.how == "gone":
-                    raise JobNotFoundError(job_id)
+                    raise JobNotFoundError(job_id, f"in queue {queue!r} (depends_on)")
 
 
 async def _depend(
@@ -128,7 +128,7 @@ async def register_dependents(
             answers = await _depend(link, queue, [(link.keys.member(waiting), [job_id]) for waiting, job_id in piece])
             for (waiting, job_id), answer in zip(piece, answers, strict=True):
                 if answer.how == "gone":
-                    missing[waiting] = JobNotFoundError(job_id)
+                    missing[waiting] = JobNotFoundError(job_id, f"in queue {queue!r} (depends_on)")
                 elif answer.how != "open":
                     ends.append(ChildOutcome(waiting, keys.member(job_id), answer.how, answer.text, "fail_parent"))
     for waiting in missing:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._core.job_states import JobState
+
 if TYPE_CHECKING:
+    from glidemq_py._job.blocking import BlockingJob
     from glidemq_py._job.job import Job
 
-__all__ = ["FIELD", "FailedAttempt", "FailureReason", "get_failed_attempts", "read_failed_attempts"]
+__all__ = [
+    "FIELD", "FailedAttempt", "FailureReason", "get_failed_attempts", "last_run_time", "last_start",
+    "read_failed_attempts", "requeues",
+]  # fmt: skip
 
 FIELD: Final = "failedAttempts"
 _ITEMS: Final = 8
+_RECOVERED: Final = "the lock of the job was not renewed"
+"""Error of an attempt whose job was recovered to run again; the server writes it (F.stalled)."""
 
 
 class FailureReason(StrEnum):
@@ -126,3 +136,82 @@ async def get_failed_attempts(self: Job[Any, Any, Any]) -> list[FailedAttempt]:
     """
     text = await self._link.transport.command("HGET", self._link.keys.job(self._stored_id), FIELD)
     return read_failed_attempts(text.decode("utf-8", "replace")) if text else []
+
+
+# -- what the attempts show about the job -----------------------------------------------------------------
+
+
+def last_start(job: Job[Any, Any, Any] | BlockingJob[Any, Any], attempts: Sequence[FailedAttempt]) -> int | None:
+    """Return when the last attempt of a job started, epoch ms; None before the first, or if it is unknown.
+
+    A failure overwrites `processedOn` with its own time, as glide-mq does. Then only the record of the attempt has the
+    start. A job that a Node worker failed has no such record.
+
+    Args:
+        job: The job, with its record.
+        attempts: Its failed attempts, oldest first; empty if they were not read.
+    """
+    at = job.processed_on
+    if at is None or job.state in (JobState.ACTIVE, JobState.COMPLETED):
+        return at
+    for attempt in reversed(attempts):
+        if attempt.failed_at == at:
+            return attempt.started_at
+    if any(attempt.started_at == at for attempt in attempts):
+        return at
+    # Otherwise it is a start only if the last failure that the job counts is among the attempts.
+    is_complete = not job.attempts_made or (attempts and _failures_up_to(attempts[-1]) == job.attempts_made)
+    return at if is_complete and at != job.finished_on else None
+
+
+def last_run_time(job: Job[Any, Any, Any] | BlockingJob[Any, Any], attempts: Sequence[FailedAttempt]) -> int | None:
+    """Return how many ms the attempt ran that ended the job; None if the job has not ended or this is unknown."""
+    ended = job.finished_on
+    if not ended:
+        return None
+    if job.state is JobState.COMPLETED:
+        return None if job.processed_on is None else max(0, ended - job.processed_on)
+    return next((attempt.duration for attempt in reversed(attempts) if attempt.failed_at == ended), None)
+
+
+def requeues(state: JobState | None, attempts_made: int, attempts: Sequence[FailedAttempt]) -> frozenset[int]:
+    """Return the indexes of the attempts before which the job was requeued, by hand or by the failure policy.
+
+    A requeue leaves no entry of its own. It shows because the numbers of the attempts start again, or because an
+    attempt follows the end of the job. The number of attempts is included if the job was requeued after the last one.
+
+    Args:
+        state: State of the job.
+        attempts_made: Its number of failed attempts since the last requeue.
+        attempts: Its failed attempts, oldest first.
+    """
+    found = {
+        index
+        for index, (before, attempt) in enumerate(pairwise(attempts), 1)
+        if _is_end(before) or _failures_before(attempt) < _failures_up_to(before)
+    }
+    # A revoked attempt is recorded, but not counted, so the numbers of a failed job show nothing.
+    if attempts and state is not JobState.FAILED:
+        last = attempts[-1]
+        if _is_end(last) or attempts_made < _failures_up_to(last):
+            found.add(len(attempts))
+    return frozenset(found)
+
+
+def _is_recovered(attempt: FailedAttempt) -> bool:
+    return attempt.error == _RECOVERED and not attempt.error_type
+
+
+def _is_end(attempt: FailedAttempt) -> bool:
+    """Return True if the job failed while no attempt was running."""
+    return attempt.started_at is None and not _is_recovered(attempt)
+
+
+def _failures_before(attempt: FailedAttempt) -> int:
+    """Return how many failed attempts the job counted before this one."""
+    return attempt.number if _is_end(attempt) else attempt.number - 1
+
+
+def _failures_up_to(attempt: FailedAttempt) -> int:
+    """Return how many failed attempts the job counted after this one, which does not count if the job was recovered."""
+    return attempt.number - 1 if _is_recovered(attempt) else attempt.number

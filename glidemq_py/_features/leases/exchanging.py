@@ -353,8 +353,12 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
         _log_failure(logging.WARNING, name, row.id, "retrying", f"failed ({what}); retried in {row.backoff} ms")
     elif isinstance(row, working.Failed):
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
-        _log_failure(logging.ERROR, name, row.id, "failed", f"failed ({what}); no attempts are left")
+        _log_failure(logging.ERROR, name, row.id, "failed", f"failed ({what}); {_end_of(row)}")
     return outcome
+
+
+def _end_of(row: working.Failed) -> str:
+    return "not retried" if row.permanent else "no attempts are left"
 
 
 def _log_failure(level: int, queue: str, job_id: str, outcome: str, what: str) -> None:

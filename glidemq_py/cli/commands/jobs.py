@@ -11,6 +11,7 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.failures.attempts import requeues
 from glidemq_py._operate.parsing import pairs_of, span_of, value_of
 from glidemq_py.cli.commands.arguments import (
     Data,
@@ -43,6 +44,7 @@ app = group("job", "Look at jobs and change them.")
 STYLES: Final = {"completed": "green", "failed": "red", "active": "yellow"}
 _POLL_S: Final = 0.5
 _LONG: Final = 100
+_REQUEUED: Final = "requeued by hand or by the failure policy: attempts count from 1 again"
 
 
 def state_cell(state: JobState | None) -> tuple[str, str]:
@@ -102,6 +104,7 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
     found = await _details(shell, queue, job_id)
     shell.print_json(found)
     job = found.job
+    requeued = requeues(job.state, job.attempts_made, found.attempts)
     shell.facts([
         ("job", f"{job.id} {job.name}"),
         ("queue", job.queue),
@@ -110,8 +113,8 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("due", _moment(job.due_at)),
         ("started", _moment(job.started_at)),
         ("finished", _moment(job.finished_at)),
-        ("run time", span(job.finished_at - job.started_at) if job.finished_at and job.started_at else ""),
-        ("attempts", f"{job.attempts_made:,} failed" if job.attempts_made else ""),
+        ("run time", "" if job.run_time is None else span(job.run_time)),
+        ("attempts", _attempts(found, requeued)),
         ("priority", job.priority or None),
         ("group", job.group),
         ("fair key", job.fair_key),
@@ -126,10 +129,14 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
     for entry in found.timeline:
         by = f" by {entry.worker}" if entry.worker else ""
         shell.say(f"{clock(entry.at)}  {entry.state}{by}")
-    for attempt in found.attempts:
+    for index, attempt in enumerate(found.attempts):
+        if index in requeued:
+            shell.say(_REQUEUED)
         took = "" if attempt.duration is None else f" after {span(attempt.duration)}"
         error = f"{attempt.error_type}: {attempt.error}" if attempt.error_type else attempt.error
         shell.say(f"attempt {attempt.number}: {attempt.reason}{took}, {clock(attempt.failed_at)}: {error}")
+    if len(found.attempts) in requeued:
+        shell.say(_REQUEUED)
     if found.traceback:
         shell.say()
         for line in found.traceback.splitlines():
@@ -138,6 +145,18 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         shell.say(f"\nlog, last {len(found.logs)} of {found.log_count:,} lines:".lstrip("\n"))
         for line in found.logs:
             shell.say(f"  {line}")
+    if found.attempts and not found.timeline:
+        shell.note(
+            "only failed attempts are recorded; a queue records the timeline of all transitions after "
+            "`await queue.set_timeline(1.0)` (docs/learn/timelines.md)"
+        )
+
+
+def _attempts(found: JobDetails, requeued: frozenset[int]) -> str:
+    made = found.job.attempts_made
+    if requeued:
+        return f"{made:,} failed since the last requeue; {len(found.attempts):,} failures recorded in all"
+    return f"{made:,} failed" if made else ""
 
 
 async def _details(shell: Shell, queue: str, job_id: str, log_lines: int = 20) -> JobDetails:

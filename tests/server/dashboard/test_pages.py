@@ -134,6 +134,43 @@ async def test_reasons_of_failures_are_explained(url: str, queue_name: str) -> N
         assert meaning("of a later version") == ""
 
 
+async def test_failed_job_shows_its_run_time_and_requeues(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url) as client:
+        job = await queue.add("bad")
+        await run_all(url, queue_name, 1)
+        [attempt] = await job.get_failed_attempts()
+        ran = f"ran {duration(attempt.duration)}"
+        text = await page(client, "job", q=queue_name, id=job.id)
+        assert f'<span class="soft">{ran}</span>' in text
+        assert "since the last requeue" not in text
+        assert "attempts count from 1 again" not in text
+        assert "await queue.set_timeline(1.0)" in text
+        await queue.retry_jobs()
+    async with browsing(url) as client:
+        assert "attempts count from 1 again" in await page(client, "job", q=queue_name, id=job.id)
+    await run_all(url, queue_name, 1)
+    async with browsing(url) as client:
+        text = await page(client, "job", q=queue_name, id=job.id)
+        items = re.findall(r'<li class="\w+">(attempt \d failed|requeued)', text)
+        assert items == ["attempt 1 failed", "requeued", "attempt 1 failed"]
+        assert "1 since the last requeue" in text
+        assert "2 failures recorded in all" in text
+
+
+async def test_requeue_follows_the_end_of_the_job_in_its_timeline(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.set_timeline()
+        job = await queue.add("bad")
+        await run_all(url, queue_name, 1)
+        await queue.retry_jobs()
+        await run_all(url, queue_name, 1)
+        async with browsing(url) as client:
+            text = await page(client, "job", q=queue_name, id=job.id)
+    run = ["waiting", "active", "attempt", "failed"]
+    assert re.findall(r'<li class="\w+">(\w+)', text) == [*run, "requeued", *run]
+    assert "set_timeline" not in text
+
+
 async def test_overview_shows_each_queue_and_what_it_lacks(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.add_bulk([("n", n) for n in range(3)])

@@ -202,12 +202,23 @@ local function reply_of(q, run, cursor)
   })
 end
 
+-- Return whether this process checks now. One that checks more often does not wait for the turn of another to expire: it
+-- may have stopped, or have a longer interval. The key holds `<holder>|<end of its turn>`; older versions wrote the holder.
+local function takes_turn(key, holder, hold, now)
+  local value = redis.call('GET', key)
+  local name, till = string.match(value or '', '^(.*)|(%d+)$')
+  if value and (name or value) == holder then return true end
+  if value and (not till or tonumber(till) <= now + hold) then return false end
+  redis.call('SET', key, holder .. '|' .. G.int(now + hold), 'PX', hold)
+  return true
+end
+
 G.export('recover_stalled', { 'allow-oom' }, function(q, request)
   local run = { now = G.now(q), lock = request.lock_duration, max_stalled = request.max_stalled, quiet = request.quiet,
     grace = request.grace, foreign = request.foreign_prefix, recovered = {}, failed = {} }
   local lock_key, holder, interval = q.P .. 'lock:recover', request.holder, G.stalled_policy.of_queue(q, run).interval
   local hold = interval and math.min(request.hold, math.floor(interval * 0.8)) or request.hold
-  if redis.call('GET', lock_key) ~= holder and not redis.call('SET', lock_key, holder, 'NX', 'PX', hold) then
+  if not takes_turn(lock_key, holder, hold, run.now) then
     return G.replies.recover_stalled({ recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0,
       policy = 0 })
   end
