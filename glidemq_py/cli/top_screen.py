@@ -177,7 +177,8 @@ class Top(App[None]):
         chosen = before[at] if 0 <= at < len(before) else None
         table.clear()
         for row in rows:
-            table.add_row(*row.cells)
+            # A cell of type str is parsed as markup, and jobs choose what is in it.
+            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row.cells))
         keys = self._keys[name] = [row.key for row in rows]
         if keys:
             table.move_cursor(row=keys.index(chosen) if chosen in keys else min(max(at, 0), len(keys) - 1))

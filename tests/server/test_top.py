@@ -119,6 +119,25 @@ async def test_long_name_leaves_room_for_the_error(url: str, queue: Queue[Any, A
             assert rows(app, "failures")[0][5] == "ValueError: no printer"
 
 
+async def test_markup_of_a_job_is_shown_as_text(url: str, queue: Queue[Any, Any]) -> None:
+    async def handler(job: Job) -> None:
+        raise ValueError("no printer")
+
+    job = await queue.add("[b]name[/i]", job_id="[b]id[/i]")
+    async with Worker(queue.name, handler, url, log_failures=False):
+        with pytest.raises(JobFailedError):
+            await job.wait_until_finished(timeout=60_000)
+    async with Operator(url) as operator:
+        app = Top(operator, [queue.name], interval=3_600)
+        async with app.run_test(size=(200, 30)) as pilot:
+            await pilot.press("3")
+            await until(pilot, lambda: rows(app, "failures"))
+            await pilot.pause()
+            picture = app.export_screenshot()
+    assert "[b]id[/i]" in picture
+    assert "[b]name[/i]" in picture
+
+
 async def test_cursor_stays_on_its_row(url: str, queue: Queue[Any, Any], queue_name: str) -> None:
     others = [f"{queue_name}-{n}" for n in range(3)]
     for name in others[1:]:
