@@ -62,7 +62,7 @@ TILE: Final = 40
 LEVELS: Final = 4
 """Levels of gray, of 256, by which a tile may differ because of other fonts, times and numbers."""
 DIFFERENT_TILES: Final = 0.32
-"""Largest share of tiles that may differ by more: two runs 0.03, a serif font 0.27, two pages at least 0.38."""
+"""Largest share of tiles that may differ by more: two runs 0.03, a serif font 0.26, two pages at least 0.38."""
 
 
 async def _fill_others(url: str) -> None:
