@@ -57,11 +57,10 @@ end))
 
 -- ------------------------------------------------------------------ drain
 
--- d: number of deleted jobs, units of work, and the groups in whose sequence the jobs leave gaps.
+-- d: number of deleted jobs, units of work, the time, and the groups in whose sequence the jobs leave gaps.
 local function delete(q, d, id)
-  local h = W.job(q, id)
-  local flow = G.pick(q.J .. id, 'parentId', 'parentQueue', 'parentIds', 'opts')
-  d.work = d.work + ((flow.parentId or flow.parentIds or h.groupKey) and COSTLY or 1)
+  local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId', 'parentQueue', 'parentIds', 'opts')
+  d.work = d.work + ((h.parentId or h.parentIds or h.groupKey) and COSTLY or 1)
   if h.state == 'active' or W.TERMINAL[h.state] then return end
   local name = W.given(h.groupKey)
   if name then
@@ -69,7 +68,7 @@ local function delete(q, d, id)
     local g = d.groups[name]
     if W.holds_slot(g, h) then W.free_slot(q, g, id, true) else W.mark_skip(g, G.count_of(h.orderingSeq)) end
   end
-  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', G.now(q), flow)
+  G.flows.child_ended(q, id, G.flows.REMOVED, 'drained', d.now, h)
   G.purge(q, { id })
   d.count = d.count + 1
 end
@@ -122,7 +121,8 @@ local function drain_list(q, d, key)
 end
 
 G.export('drain', { 'allow-oom' }, G.for_operators(function(keys, args)
-  local q, d = W.queue(keys[4], 'id'), { count = 0, work = 0, groups = {} }
+  local q = W.queue(keys[4], 'id')
+  local d = { count = 0, work = 0, groups = {}, now = G.now(q) }
   drain_stream(q, d, args[2] or '')
   if args[1] == '1' then drain_scheduled(q, d) end
   drain_list(q, d, keys[5])

@@ -15,7 +15,7 @@ import pytest
 from glidemq_py import Job, Queue, Worker
 from glidemq_py._maintenance.peers import PeerDetection
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import EventRecorder
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 JOBS: Final = 2_000
 ROUNDS: Final = 9
@@ -28,9 +28,10 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "remove": {"remove_on_complete": True},
     "count": {"remove_on_complete": KEPT},
 }
-LIMITS: Final = {"remove": 1.05, "count": 1.8}
-"""Largest ratio of the server's time per job to that of a kept job. Measured: 0.91 to 0.99, and 1.27 to 1.56, since a
-count also reads and removes an older job. Before records were deleted alone, removing took 1.15 to 1.26.
+LIMITS: Final = {"remove": 1.1, "count": 1.8}
+"""Largest ratio of the server's time per job to that of a kept job. Measured: 0.91 to 0.99 (1.05 beside other tests),
+and 1.27 to 1.56, since a count also reads and removes an older job. Before records were deleted alone, removing took
+1.15 to 1.26.
 """
 
 
@@ -79,6 +80,7 @@ async def test_removing_costs_less_than_keeping(private_server: Any, monkeypatch
             queue = await stack.enter_async_context(AnyQueue(name, server.url))
             worker = await stack.enter_async_context(Worker(name, handle, server.url, concurrency=100))
             rules[name] = Rule(queue, worker, client, options)
+        await with_timeout(until(lambda: len(detections) == len(rules)))
         for detection in detections:
             await detection.run_once()
         assert [detection.alone for detection in detections] == [True] * len(rules)
