@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
-from glidemq_py.cli import PASSED, pass_on
+from glidemq_py.cli import PASSED, WORKER_VERBS, pass_on
 from glidemq_py.cli.commands import batches, examination, failures, jobs, others, queues, schedules, top
 from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
 
@@ -21,6 +23,9 @@ The options --url, --prefix and --json are accepted before and after the command
 
 Exit codes: 0 = done; 1 = rejected, declined, or a problem was found; 2 = invalid command line; 3 = the server cannot be
 reached; 4 = does not exist."""
+
+_COMPLETED_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+_WORKER_LINE = re.compile(rf"^(\s*\S*glidemq\s+(?:.*\s)?)worker(?=\s+(?:{'|'.join(sorted(WORKER_VERBS))})\s)")
 
 app = typer.Typer(
     name="glidemq", help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -73,6 +78,9 @@ def _options(
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
+    for variable in _COMPLETED_LINES:
+        if variable in os.environ:  # as `main` does with a line that is not only completed
+            os.environ[variable] = _WORKER_LINE.sub(r"\1workers", os.environ[variable])
     try:
         app(args=list(argv), prog_name="glidemq")
     except SystemExit as end:

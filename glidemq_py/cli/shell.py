@@ -72,13 +72,14 @@ def group(name: str, text: str) -> typer.Typer:
     return typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
-def command(app: typer.Typer, name: str, *, server: bool = True) -> Callable[[_F], _F]:
+def command(app: typer.Typer, name: str, *, server: bool = True, json: bool = True) -> Callable[[_F], _F]:
     """Register a coroutine function, whose first parameter is the `Shell`, as a command.
 
     Args:
         app: the group.
         name: name of the command.
         server: the command needs a server.
+        json: the command has JSON output.
     """
 
     def register(function: _F) -> _F:
@@ -90,11 +91,12 @@ def command(app: typer.Typer, name: str, *, server: bool = True) -> Callable[[_F
         common = [
             inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for each, (kind, default) in _COMMON.items()
+            if json or each != "as_json"
         ]
 
         def run(context: typer.Context, **given: Any) -> None:
             before: Mapping[str, Any] = context.obj or {}  # options before the noun
-            url, prefix, as_json = (given.pop(each) or before.get(each) for each in _COMMON)
+            url, prefix, as_json = (given.pop(each, None) or before.get(each) for each in _COMMON)
             code = _execute(function, given, url, prefix, bool(as_json), server)
             if code:
                 raise typer.Exit(code)

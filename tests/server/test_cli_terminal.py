@@ -8,13 +8,17 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from glidemq_py import Queue
+from glidemq_py import Job, Queue, Worker
 
 pytest.importorskip("typer", reason="needs the extra `cli`")
 
@@ -166,6 +170,75 @@ def test_completion_is_printed_for_every_shell(shell: str, tmp_path: Path) -> No
 def test_commands_are_completed(tmp_path: Path) -> None:
     words = {"_GLIDEMQ_COMPLETE": "complete_bash", "COMP_WORDS": "glidemq queue ob", "COMP_CWORD": "2"}
     assert bash("glidemq", None, tmp_path, **words).stdout.split() == ["obliterate"]
+
+
+def completed(words: str, url: str | None, folder: Path) -> list[str]:
+    """Return what bash offers for the last of the words, '' after a space; nothing may be printed beside it."""
+    settings = {"_GLIDEMQ_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = bash("glidemq", url, folder, **settings)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_names_of_queues_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
+    first, second = f"{queue_name}-one", f"{queue_name}-two"
+    fill(url, first)
+    fill(url, second)
+    assert completed(f"glidemq queue show {queue_name}", url, tmp_path) == [first, second]
+    assert completed(f"glidemq queue ls {first} {second[:-2]}", url, tmp_path) == [second]
+    assert completed(f"glidemq --url {url} job ls {first[:-1]}", None, tmp_path) == [first]
+    assert completed(f"glidemq job ls --url {url} {first[:-1]}", None, tmp_path) == [first]
+    assert completed(f"glidemq --prefix other queue show {queue_name}", url, tmp_path) == []
+
+
+def test_schedules_and_workers_are_completed(url: str, queue_name: str, tmp_path: Path) -> None:
+    async def run() -> tuple[str, list[str], list[str]]:
+        async def handle(_: Job[Any, Any]) -> None: ...
+
+        async with Queue(queue_name, url) as queue, Worker(queue_name, handle, url):
+            await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+            (worker,) = await queue.get_workers()
+            offered = await asyncio.to_thread(completed, f"glidemq worker quiet {queue_name} ", url, tmp_path)
+            scheduled = await asyncio.to_thread(completed, f"glidemq cron show {queue_name} n", url, tmp_path)
+            return worker.id, offered, scheduled
+
+    worker, offered, scheduled = asyncio.run(run())
+    assert (offered, scheduled) == ([worker], ["nightly"])
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("job ls emails --state wa", ["waiting", "waiting-children"]),
+     ("queue clean emails --state a", []),
+     ("failures ls emails --reason t", ["timeout", "ttl_expired"]),
+     ("events tail emails --event re", ["retrying", "retried", "removed", "revoked", "resumed"]),
+     ("doctor --role o", ["observer", "operator"])],
+)  # fmt: skip
+def test_words_of_options_are_completed(words: str, offered: list[str], tmp_path: Path) -> None:
+    assert completed(f"glidemq {words}", None, tmp_path) == offered
+
+
+def test_unreachable_server_completes_nothing(tmp_path: Path) -> None:
+    assert completed("glidemq queue show e", "valkey://127.0.0.1:1", tmp_path) == []
+    assert completed("glidemq queue show e", "no-url", tmp_path) == []
+
+
+def test_silent_server_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glidemq_py.cli import completion
+
+    monkeypatch.setattr(completion, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        context = cast(
+            "Any", SimpleNamespace(params={"url": f"valkey://127.0.0.1:{silent.getsockname()[1]}"}, parent=None)
+        )
+        began = time.monotonic()
+        assert completion.complete_queue(context, "e") == []
+        assert time.monotonic() - began < 2  # GLIDE tries for longer
+
+
+def test_completion_without_a_server_offers_the_queues_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.glidemq]\nqueues = ["emails", "images"]\n')
+    assert completed("glidemq queue show e", None, tmp_path) == ["emails"]
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:

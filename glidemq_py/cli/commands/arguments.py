@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py._operate.parsing import pairs_of, time_of
+from glidemq_py.cli.completion import complete_queue, words
 
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import JobFilter
@@ -18,19 +21,27 @@ __all__ = [
     "Until", "filter_of",
 ]  # fmt: skip
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
+Queue = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False, autocompletion=complete_queue),
+]
 Queues = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq], else all.", show_default=False
+        metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq], else all.", show_default=False,
+        autocompletion=complete_queue,
     ),
-]
+]  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.", show_default=False)]
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="IDS", help="Ids of jobs.", show_default=False)]
 
 State = Annotated[
-    str | None, typer.Option("--state", metavar="STATE", help="State of the jobs, such as waiting, delayed or failed.")
-]
+    str | None,
+    typer.Option(
+        "--state", metavar="STATE", help="State of the jobs, such as waiting, delayed or failed.",
+        autocompletion=words(JobState),
+    ),
+]  # fmt: skip
 JobName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Complete name of the jobs.")]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="Not before this time: 2026-11-23T06:00, or 2h (ago).")
@@ -52,6 +63,7 @@ Reason = Annotated[
         "--reason",
         metavar="REASON",
         help="Reason of the failure, such as max_attempts_exceeded or timeout; repeatable.",
+        autocompletion=words(FailureReason),
     ),
 ]
 

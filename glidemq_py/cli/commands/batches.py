@@ -11,6 +11,7 @@ from glidemq_py import _operate as operate
 from glidemq_py.cli.commands.arguments import Limit, Queue
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.completion import words
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock
 from glidemq_py.errors import GlideMQValidationError
@@ -67,7 +68,13 @@ async def show(
     queue: Queue,
     batch: _Id,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="List its pending, completed or failed jobs.")
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="List its pending, completed or failed jobs.",
+            autocompletion=words(_STATES),
+        ),
     ] = None,
     limit: Limit = 50,
 ) -> None:

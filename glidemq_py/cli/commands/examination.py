@@ -8,8 +8,10 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of
+from glidemq_py._operate.roles import ROLES
 from glidemq_py.cli.commands.arguments import Queues
 from glidemq_py.cli.commands.queues import queue_names
+from glidemq_py.cli.completion import words
 from glidemq_py.cli.shell import ExitCode, Shell, command
 
 __all__ = ["register_doctor"]
@@ -34,7 +36,10 @@ async def doctor(
     role: Annotated[
         str,
         typer.Option(
-            "--role", metavar="ROLE", help="The user needs those of probe, observer, producer, worker, operator or app."
+            "--role",
+            metavar="ROLE",
+            help="The user needs those of probe, observer, producer, worker, operator or app.",
+            autocompletion=words(ROLES),
         ),
     ] = "",
 ) -> None:

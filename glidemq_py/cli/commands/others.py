@@ -13,6 +13,7 @@ from glidemq_py._operate.parsing import pairs_of, span_of
 from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
 from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
+from glidemq_py.cli.completion import complete_queue, complete_worker, words
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
 from glidemq_py.cli.texts import age, clock, size_text, span
 from glidemq_py.errors import GlideMQValidationError, WorkerNotFoundError
@@ -138,8 +139,11 @@ def _slots(worker: WorkerInfo) -> str:
 
 _Worker = Annotated[
     str | None,
-    typer.Argument(metavar="WORKER", help="Id of one worker; default: all workers of the queue.", show_default=False),
-]
+    typer.Argument(
+        metavar="WORKER", help="Id of one worker; default: all workers of the queue.", show_default=False,
+        autocompletion=complete_worker,
+    ),
+]  # fmt: skip
 _Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for answers.")]
 
 
@@ -330,12 +334,21 @@ async def group_fair(
 # -- events -----------------------------------------------------------------------------------------------
 
 
+def _event_names(incomplete: str) -> list[str]:
+    from glidemq_py._client.event_reader import QUEUE_EVENTS
+
+    return words(QUEUE_EVENTS)(incomplete)
+
+
 @command(events_app, "tail")
 async def tail(
     shell: Shell,
     queue: Queue,
     event: Annotated[
-        list[str] | None, typer.Option("--event", metavar="EVENT", help="Only events with this name; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--event", metavar="EVENT", help="Only events with this name; repeatable.", autocompletion=_event_names
+        ),
     ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="ID", help="Start after this event; 0 = the oldest kept.")
@@ -386,7 +399,10 @@ async def backup(
     queues: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False
+            metavar="QUEUES",
+            help="Names of queues; default: queues in [tool.glidemq].",
+            show_default=False,
+            autocompletion=complete_queue,
         ),
     ] = None,
     keep: Annotated[

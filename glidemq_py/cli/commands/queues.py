@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from glidemq_py import _operate as operate
+from glidemq_py._core.job_states import JobState
 from glidemq_py._operate.parsing import rate_of, span_of
 from glidemq_py.cli.commands.arguments import JobName, Queue, Queues
+from glidemq_py.cli.completion import words
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
 from glidemq_py.cli.texts import clock, joined, span
 from glidemq_py.errors import GlideMQValidationError
@@ -151,7 +153,13 @@ async def clean(
     shell: Shell,
     queue: Queue,
     state: Annotated[
-        str, typer.Option("--state", metavar="STATE", help="Delete jobs in this state; any but active.")
+        str,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Delete jobs in this state; any but active.",
+            autocompletion=words(each for each in JobState if each is not JobState.ACTIVE),
+        ),
     ] = "completed",
     older_than: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
 from glidemq_py.cli.commands.arguments import Queue
 from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.completion import complete_schedule
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock
 from glidemq_py.errors import GlideMQValidationError
@@ -18,7 +19,10 @@ __all__ = ["app"]
 
 app = group("cron", "Schedules: list, add, pause, run and delete them.")
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.", show_default=False)]
+_Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the schedule.", show_default=False, autocompletion=complete_schedule),
+]
 
 
 @command(app, "ls")

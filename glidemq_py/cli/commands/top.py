@@ -16,7 +16,7 @@ __all__ = ["register_top"]
 
 def register_top(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "top")(top)
+    command(app, "top", json=False)(top)
 
 
 async def top(
