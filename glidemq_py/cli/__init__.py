@@ -70,7 +70,14 @@ def pass_on(name: str, argv: list[str], before: Sequence[str] = ()) -> int:
         argv: Its arguments.
         before: The options that were given before it: ``--url``, ``--prefix`` and ``--json`` with their values.
     """
-    PROGRAM.set(f"glidemq {name}")
+    program = PROGRAM.set(f"glidemq {name}")
+    try:
+        return _run(name, argv, before)
+    finally:
+        PROGRAM.reset(program)
+
+
+def _run(name: str, argv: list[str], before: Sequence[str]) -> int:
     refused = _refusal(name, before) or _use_settings(name, [*argv, *before])
     if refused:
         sys.stderr.write(f"glidemq {name}: {refused}\n")
