@@ -21,6 +21,11 @@ from glidemq_py.testing.pytest_plugin import GlideMQServer
 
 OPERATE = Path(__file__).resolve().parents[2] / "docs" / "operate"
 KUBERNETES = "1.31"
+USERS_OF_DEBIAN = (
+    "root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data", "backup",
+    "list", "irc", "_apt", "nobody",
+)  # fmt: skip
+"""Users of the image that ours is built on."""
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -107,7 +112,9 @@ def test_image_runs_and_checks_a_worker() -> None:
     )
     assert arguments_of([*entry, *command]).shutdown_timeout == 60_000
     assert arguments_of(check).check
-    assert "USER mail" in lines
+    (user,) = (line.removeprefix("USER ") for line in lines if line.startswith("USER "))
+    assert any(line.startswith("RUN useradd ") and line.endswith(f" {user}") for line in lines)
+    assert user not in USERS_OF_DEBIAN  # `useradd` would fail
 
 
 def test_compose_file_gives_the_worker_time_and_the_server_its_settings() -> None:
