@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
     from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
     from glidemq_py._features.failures.queue_api import Failure, FailureStats
-    from glidemq_py._features.fair_keys.options import FairKeyInfo, NameLimits
+    from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo, NameLimits
     from glidemq_py._features.fallbacks import Fallback
     from glidemq_py._features.flows.definition import DagNode, FlowJob, topo_sort, validate_dag
     from glidemq_py._features.flows.parent_option import JobRef
@@ -195,7 +195,7 @@ else:
             "glidemq_py._features.limits.options": ("GlobalLimits", "RateLimit", "TokenBucket", "TokenLimiter"),
             "glidemq_py._core.log_lines": ("JobLogLine",),
             "glidemq_py._features.metrics": ("JobLogs", "Metrics", "MetricsPoint"),
-            "glidemq_py._features.fair_keys.options": ("FairKeyInfo", "NameLimits"),
+            "glidemq_py._features.fair_keys.options": ("FairKeyDefaults", "FairKeyInfo", "NameLimits"),
             "glidemq_py._features.partitions.options": ("QueuePartitions",),
             "glidemq_py._features.ordering_groups": ("GroupInfo", "GroupLimits", "Ordering"),
             "glidemq_py._features.remote_control.queue_api": ("RunningJob", "WorkerActivity"),
@@ -283,6 +283,7 @@ __all__ = [
     "FailurePolicy",
     "FailureReason",
     "FailureStats",
+    "FairKeyDefaults",
     "FairKeyFullError",
     "FairKeyInfo",
     "Fallback",

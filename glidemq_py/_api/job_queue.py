@@ -948,6 +948,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     # -- fair keys ----------------------------------------------------------------------------------------
 
     set_fair_key_limits = fair_keys.set_fair_key_limits
+    set_fair_key_defaults = fair_keys.set_fair_key_defaults
+    get_fair_key_defaults = fair_keys.get_fair_key_defaults
     set_name_limits = fair_keys.set_name_limits
     get_name_limits = fair_keys.get_name_limits
     pause_fair_key = fair_keys.pause_fair_key

@@ -50,14 +50,14 @@ _BY_KEY: Final = (
 """Methods whose first argument chooses the partition as the routing key of a job does."""
 _SETTINGS: Final = (
     "remove_failure_policy", "remove_stalled_policy", "reset_failure_stats", "set_attempt_history",
-    "set_event_retention", "set_failure_policy", "set_metrics_by_name", "set_result_retention", "set_stalled_policy",
-    "set_timeline", "pause",
+    "set_event_retention", "set_failure_policy", "set_fair_key_defaults", "set_metrics_by_name",
+    "set_result_retention", "set_stalled_policy", "set_timeline", "pause",
 )  # fmt: skip
 """Methods that are called for every partition, partition 0 last."""
 _OF_FIRST: Final = (
-    "get_attempt_history", "get_event_retention", "get_failure_policy", "get_features", "get_metrics_by_name_setting",
-    "get_result_retention", "get_stalled_policy", "get_timeline_setting", "inspect_workers", "is_paused",
-    "ping_workers", "quiet_workers", "resize_workers", "resume_workers",
+    "get_attempt_history", "get_event_retention", "get_failure_policy", "get_fair_key_defaults", "get_features",
+    "get_metrics_by_name_setting", "get_result_retention", "get_stalled_policy", "get_timeline_setting",
+    "inspect_workers", "is_paused", "ping_workers", "quiet_workers", "resize_workers", "resume_workers",
 )  # fmt: skip
 """Methods that read what `_SETTINGS` have written, or reach the workers, which serve all partitions."""
 _SUMMED: Final = ("count", "purge_failures", "retry_failures", "drain")

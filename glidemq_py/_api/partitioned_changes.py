@@ -16,7 +16,7 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.job_states import JobCounts
-from glidemq_py._features.fair_keys.options import NAME_PREFIX, NameLimits
+from glidemq_py._features.fair_keys.options import EACH_KEY, NAME_PREFIX, NameLimits
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.partitions.changing import (
     SettingsPage,
@@ -173,7 +173,7 @@ async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layou
             limits = dict(zip(page.limits[::2], page.limits[1::2], strict=True))
             moving: dict[int, tuple[list[str], list[list[Any]]]] = {}
             for key, limit in limits.items():
-                if not key.startswith(NAME_PREFIX) and layout.homes(key)[-1] == number:
+                if not key.startswith("\0") and layout.homes(key)[-1] == number:
                     moving.setdefault(partition_of_key(key, count), ([], []))[0].extend((key, limit))
             for row in page.groups:
                 if layout.homes(row[0])[-1] == number:
@@ -181,6 +181,8 @@ async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layou
             for target, other in enumerate(after.queues):
                 settings = page.settings if number == 0 and target >= used else []
                 mine, groups = moving.get(target, ([], [])) if target != number else ([], [])
+                if number == 0 and target >= used and EACH_KEY in limits:
+                    mine = [*mine, EACH_KEY, limits[EACH_KEY]]
                 if settings or mine or groups:
                     await _send(before.home, copy_settings(other._keys.meta, settings, mine, groups))
     kept = await before.queues[0].get_result_retention()

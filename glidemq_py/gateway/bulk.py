@@ -38,7 +38,7 @@ from glidemq_py.errors import (
     JobStateError,
     StagedWriteError,
 )
-from glidemq_py.gateway.group_sizes import GroupSize, group_size, set_group_sizes
+from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of

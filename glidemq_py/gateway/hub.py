@@ -19,7 +19,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import working
-from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Finished, WakeChannel
+from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, Failed, Finished, WakeChannel
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.exchanging import (
     ROWS_PER_CALL,
@@ -210,13 +210,17 @@ class Hub:
             reports.append(Report(row, facts.limit, None))
         return [*outcomes, *await self._report(reports)]
 
-    async def fail(self, lease: Lease[Any, Any], error: Exception, *, retry: bool) -> LeaseOutcome:
-        """Fail the attempt of a lease; see `Lease.fail`.
+    async def fail(
+        self, lease: Lease[Any, Any], error: Exception, *, retry: bool, remove: bool = False
+    ) -> LeaseOutcome:  # fmt: skip
+        """Fail the attempt of a lease; see `Lease.fail`. ``remove``: delete the job if this was its last attempt.
 
         Raises:
             GlideMQError: If the call failed.
         """
         rows = await failed_rows(self._link, [(lease, error)], retry)
+        if remove:
+            rows = [row._replace(keep=1) if isinstance(row, Failed) else row for row in rows]
         (outcome,) = await self._report([Report(row, lease._facts.limit, None, error) for row in rows])
         return outcome
 

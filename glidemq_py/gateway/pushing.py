@@ -55,11 +55,11 @@ JOB_FIELDS: Final = (
     Field("groupMaxSize", Kind.INTEGER, minimum=1, maximum=MAX_COUNT),
     Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
     Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
-    Field("timestamp", Kind.NUMBER), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
+    Field("timestamp", Kind.NUMBER), Field("repeat", Kind.ANY), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
     *(
         Field(name, Kind.UNSUPPORTED)
         for name in (
-            "childrenIds", "parentId", "repeat", "failParentOnFailure", "removeDependencyOnFailure",
+            "childrenIds", "parentId", "failParentOnFailure", "removeDependencyOnFailure",
             "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout", "keepLogs",
         )
     ),
@@ -68,7 +68,7 @@ JOB_FIELDS: Final = (
 _FLOW_NAMES: Final = (
     "failParentOnFailure", "removeDependencyOnFailure", "ignoreDependencyOnFailure",
 )  # fmt: skip
-_NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize")
+_NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize", "repeat")
 _OTHERS_OF_FLOWS: Final = ("childrenIds", "parentId", *_NOT_IN_FLOWS)
 FLOW_FIELDS: Final = (
     *(field for field in JOB_FIELDS if field.name not in (*_FLOW_NAMES, *_OTHERS_OF_FLOWS)),

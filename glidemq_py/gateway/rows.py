@@ -41,7 +41,7 @@ _SPECIFIC: Final = frozenset(("cmd", "queue", "reqId", "name", "data"))
 """Fields of a command that are no options of its job."""
 _RARE: Final = frozenset((
     "jobId", "customId", "uniqueKey", "dedup", "dependsOn", "tags", "groupId", "durable", "childrenIds", "parentId",
-    "debounceId", "sizeLimit",
+    "debounceId", "sizeLimit", "repeat",
 ))  # fmt: skip
 """Options that differ from job to job, or need more than a row."""
 _MOST_OPTIONS: Final = 8

@@ -38,7 +38,7 @@ from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failures.policy import AttemptHistory, FailurePolicy
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyInfo, NameLimits
+from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo, NameLimits
 from glidemq_py._features.job_batches.batch_ref import BatchRef
 from glidemq_py._features.job_batches.queue_api import CallbackInput
 from glidemq_py._features.leases.exchanging import LeaseOutcome
@@ -1165,6 +1165,36 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 key, weight=weight, concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog
             )
         )
+
+    def set_fair_key_defaults(
+        self,
+        *,
+        concurrency: int | Literal[False] | None = None,
+        rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+        max_backlog: int | Literal[False] | None = None,
+    ) -> None:
+        """Set limits of each fair key. They take effect immediately, also for new keys; active jobs keep running.
+
+        A limit that `set_fair_key_limits` sets for a key applies to that key instead.
+
+        Args:
+            concurrency: number of jobs of a key that may be active at a time, >= 1; None = unchanged, False =
+                remove the limit.
+            rate_limit: number of jobs of a key that may start per window: `RateLimit` or
+                ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+            max_backlog: number of ready jobs of a key at which `Queue.add` rejects more, >= 1; None = unchanged,
+                False = remove the limit.
+
+        Raises:
+            GlideMQValidationError: an argument is invalid, or none was given.
+        """
+        run_immediately(
+            self._core.set_fair_key_defaults(concurrency=concurrency, rate_limit=rate_limit, max_backlog=max_backlog)
+        )
+
+    def get_fair_key_defaults(self) -> FairKeyDefaults:
+        """Return the limits of each fair key that has none of its own."""
+        return run_immediately(self._core.get_fair_key_defaults())
 
     def set_name_limits(
         self,

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FairKeyFullError, FlowJob, FlowProducer, Job, JobOutcome, Queue, Worker
+from glidemq_py import (
+    FairKeyDefaults,
+    FairKeyFullError,
+    FlowJob,
+    FlowProducer,
+    Job,
+    JobOutcome,
+    Queue,
+    RateLimit,
+    Worker,
+)
+from glidemq_py._features.fair_keys.queue_api import set_fair_limits
 from glidemq_py.errors import BulkAddError, GlideMQValidationError, JobStateError
 from glidemq_py.sync import Queue as BlockingQueue
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
@@ -248,6 +259,79 @@ async def test_jobs_that_exist_exceed_the_maximum_backlog_and_new_ones_do_not(
     await queue.complete_leases([(lease, None)])
     await queue.add("a", fair_key="k")
     await queue.drain(delayed=True)
+
+
+async def test_limits_of_each_key(queue: Queue) -> None:
+    assert await queue.get_fair_key_defaults() == FairKeyDefaults()
+    await queue.set_fair_key_defaults(concurrency=2)
+    await queue.set_fair_key_limits("big", concurrency=4)
+    await queue.add_bulk(of(key) for key in ("x", "y", "big") for _ in range(6))
+    await queue.add("plain", "plain")
+    leases = await queue.fetch(50)
+    assert Counter(lease.job.data for lease in leases) == {"x": 2, "y": 2, "big": 4, "plain": 1}
+    assert (await queue.get_fair_key("x")).concurrency == 2
+    assert (await queue.get_fair_key("big")).concurrency == 4
+    (of_x, *_) = (lease for lease in leases if lease.job.data == "x")
+    assert [lease.job.data for lease in await of_x.complete(fetch_next=50)] == ["x"]
+    await queue.set_fair_key_limits("big", concurrency=False)
+    assert await queue.fetch(50) == []  # four are active, and the limit is two now
+    await queue.set_fair_key_defaults(concurrency=False)
+    assert Counter(lease.job.data for lease in await queue.fetch(50)) == {"x": 3, "y": 4, "big": 2}
+    assert await queue.get_fair_key_defaults() == FairKeyDefaults()
+    assert "fair-defaults" in await queue.get_features()
+
+
+async def test_a_limit_of_each_key_is_not_one_of_names(queue: Queue) -> None:
+    await queue.set_name_limits("slow", rate_limit=RateLimit(5, 3_600_000))
+    await queue.set_fair_key_defaults(concurrency=1, max_backlog=2, rate_limit=RateLimit(1, 3_600_000))
+    await queue.add_bulk([("slow", n) for n in range(4)])
+    assert [lease.job.data for lease in await queue.fetch(50)] == [0, 1, 2, 3]
+    limits = await queue.get_name_limits("slow")
+    assert (limits.concurrency, limits.rate_limit) == (None, RateLimit(5, 3_600_000))
+
+
+async def test_maximum_backlog_of_each_key(queue: Queue) -> None:
+    await queue.set_fair_key_defaults(max_backlog=2)
+    await queue.set_fair_key_limits("big", max_backlog=3)
+    for key, most in (("x", 2), ("y", 2), ("big", 3)):
+        await queue.add_bulk(of(key) for _ in range(most))
+        with pytest.raises(FairKeyFullError):
+            await queue.add("a", key, fair_key=key)
+    assert [info.backlog async for info in queue.iter_fair_keys()] == [3, 2, 2]
+
+
+async def test_rate_of_each_key_keeps_no_windows_of_keys_without_jobs(queue: Queue, raw: Raw) -> None:
+    window = 50
+    await queue.set_fair_key_defaults(rate_limit=RateLimit(2, window))
+    largest = 0
+    for round_ in range(12):
+        await queue.add_bulk(of(f"{round_}-{n}") for n in range(20) for _ in range(3))
+        leases = await queue.fetch(100)
+        assert len(leases) == 40
+        await queue.complete_leases((lease, None) for lease in leases)
+        while leases := await queue.fetch(100, wait=10 * window):
+            await queue.complete_leases((lease, None) for lease in leases)
+            if not await queue.count():
+                break
+        largest = max(largest, int(raw.run("HLEN", "fair-rates")))
+    assert largest <= 120  # of 240 keys
+    assert (await queue.get_fair_key_defaults()).rate_limit == RateLimit(2, window)
+
+
+async def test_a_hold_of_a_key_ends_with_limits_of_each_key(queue: Queue, raw: Raw) -> None:
+    await queue.set_fair_key_defaults(concurrency=5)
+    link = await queue._connected()
+    await link.transport.call(set_fair_limits(link.keys.meta, "x", hold=1))
+    await queue.add("a", "x", fair_key="x")
+    assert [lease.job.data for lease in await queue.fetch(1, wait=10_000)] == ["x"]
+    assert raw.run("HGETALL", "fair-limits") == ["\0every", "1|5|0|0|0|0"]
+
+
+async def test_invalid_limits_of_each_key(queue: Queue) -> None:
+    with pytest.raises(GlideMQValidationError, match="give at least one of 'concurrency', 'rate_limit' and"):
+        await queue.set_fair_key_defaults()
+    with pytest.raises(GlideMQValidationError, match="'concurrency' = 0"):
+        await queue.set_fair_key_defaults(concurrency=0)
 
 
 async def test_pause_and_resume_a_key(url: str, queue: Queue, queue_name: str) -> None:

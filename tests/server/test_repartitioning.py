@@ -137,6 +137,7 @@ async def test_settings_and_limits_are_those_of_all_partitions(url: str, queue_n
         await queue.set_name_limits("slow", concurrency=8)
         await queue.set_group_limits(group, concurrency=3)
         await queue.set_fair_key_limits(fair, weight=5, concurrency=2)
+        await queue.set_fair_key_defaults(max_backlog=70)
         await queue.pause()
         await queue.set_partitions(4)
         assert queue._partitions is not None
@@ -144,6 +145,7 @@ async def test_settings_and_limits_are_those_of_all_partitions(url: str, queue_n
             assert await part.is_paused()
             assert (await part.get_failure_policy()) == await queue.get_failure_policy()
             assert await part.get_result_retention() == 500
+            assert (await part.get_fair_key_defaults()).max_backlog == 70
         assert [await part.get_global_concurrency() for part in queue._partitions.queues] == [3, 3, 2, 2]
         limits = await queue.get_global_limits()
         assert limits.concurrency == 10

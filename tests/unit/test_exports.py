@@ -43,7 +43,8 @@ EXPORTED = {
     "StagedWriteError", "StaleAttemptError",
     "UnknownOptionError", "UnrecoverableError",
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
-    "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError", "DuplicateJobError",
+    "FairKeyDefaults", "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError",
+    "DuplicateJobError",
     "QueuePartitions",
     # signals
     "JobSignal", "JobInterruptedError",

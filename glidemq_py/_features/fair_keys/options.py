@@ -12,11 +12,23 @@ from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._features.limits.options import RateLimit
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["KEY_LENGTH", "MAX_WEIGHT", "NAME_PREFIX", "FairKeyInfo", "NameLimits", "check_weight", "validate_fair_key"]
+__all__ = [
+    "EACH_KEY",
+    "KEY_LENGTH",
+    "MAX_WEIGHT",
+    "NAME_PREFIX",
+    "FairKeyDefaults",
+    "FairKeyInfo",
+    "NameLimits",
+    "check_weight",
+    "validate_fair_key",
+]
 
 KEY_LENGTH: Final = 256
 """Longest fair key, in UTF-16 code units."""
 MAX_WEIGHT: Final = 1_000
+EACH_KEY: Final = "\0every"
+"""Field of the limits of each key (lua/features/fair_keys/fair.lua)."""
 NAME_PREFIX: Final = "\0name:"
 """Beginning of the keys that jobs with limited names have (lua/features/fair_keys/limited_names.lua)."""
 
@@ -43,7 +55,8 @@ class FairKeyInfo:
         backlog: number of jobs that are ready and have not started. Delayed jobs are not counted.
         active: number of active jobs.
         weight: how many jobs of the key are served per job of a key with weight 1.
-        concurrency: number of jobs that may be active at a time; None = no limit.
+        concurrency: number of jobs that may be active at a time; None = no limit. This limit and the next two are those
+            of the key, else those of `Queue.set_fair_key_defaults`.
         rate_limit: number of jobs that may start per window; None = no limit.
         max_backlog: size of the backlog at which new jobs are rejected; None = no limit.
         paused: True if no job of the key is started.
@@ -59,6 +72,21 @@ class FairKeyInfo:
     max_backlog: int | None
     paused: bool
     limited_until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairKeyDefaults:
+    """Limits of each fair key that has none of its own.
+
+    Attributes:
+        concurrency: number of jobs of a key that may be active at a time; None = no limit.
+        rate_limit: number of jobs of a key that may start per window; None = no limit.
+        max_backlog: number of ready jobs of a key at which new jobs are rejected; None = no limit.
+    """
+
+    concurrency: int | None = None
+    rate_limit: RateLimit | None = None
+    max_backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

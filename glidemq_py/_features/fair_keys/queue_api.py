@@ -12,6 +12,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.names import validate_job_name
 from glidemq_py._features.fair_keys.options import (
     NAME_PREFIX,
+    FairKeyDefaults,
     FairKeyInfo,
     NameLimits,
     check_weight,
@@ -25,16 +26,19 @@ __all__ = [
     "FairKeyRow",
     "fair_keys",
     "get_fair_key",
+    "get_fair_key_defaults",
     "get_name_limits",
     "iter_fair_keys",
     "pause_fair_key",
     "resume_fair_key",
+    "set_fair_key_defaults",
     "set_fair_key_limits",
     "set_fair_limits",
     "set_name_limits",
 ]
 
 _PAGE: Final = 500
+_EACH_KEY: Final = ""
 
 
 @declared("fair_key")
@@ -67,8 +71,8 @@ def set_fair_limits(
 ) -> Call[int]:
     """Set the limits of a fair key: False = unchanged, 0 = remove the limit. ``rate`` is (jobs, ms).
 
-    ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua). ``hold``: ms for which
-    none of its jobs starts.
+    ``key``: '' = each key. ``named``: ``key`` is the name of jobs (lua/features/fair_keys/limited_names.lua).
+    ``hold``: ms for which none of its jobs starts.
     """
     request = requests.set_fair_limits(
         key=key, weight=weight, concurrency=concurrency, rate=rate, max_backlog=max_backlog, paused=paused, named=named,
@@ -80,7 +84,7 @@ def set_fair_limits(
 def fair_keys(
     meta: str, key: str | Literal[False], after: str = "", count: int = 1, *, named: bool = False
 ) -> Call[list[FairKeyRow]]:
-    """Return the state of ``key``, or of the keys with ready jobs after ``after``.
+    """Return the state of ``key`` ('': the limits of each key), or of the keys with ready jobs after ``after``.
 
     ``named``: ``key`` is the name of jobs.
     """
@@ -144,6 +148,46 @@ async def set_fair_key_limits(
         max_backlog=_count("max_backlog", max_backlog),
     )
     await (await self._connected()).transport.call(call)
+
+
+async def set_fair_key_defaults(
+    self: ConnectedQueue,
+    *,
+    concurrency: int | Literal[False] | None = None,
+    rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None = None,
+    max_backlog: int | Literal[False] | None = None,
+) -> None:
+    """Set limits of each fair key. They take effect immediately, also for new keys; active jobs keep running.
+
+    A limit that `set_fair_key_limits` sets for a key applies to that key instead.
+
+    Args:
+        concurrency: number of jobs of a key that may be active at a time, >= 1; None = unchanged, False =
+            remove the limit.
+        rate_limit: number of jobs of a key that may start per window: `RateLimit` or
+            ``{"max": jobs, "duration": ms}``; None = unchanged, False = remove the limit.
+        max_backlog: number of ready jobs of a key at which `Queue.add` rejects more, >= 1; None = unchanged,
+            False = remove the limit.
+
+    Raises:
+        GlideMQValidationError: an argument is invalid, or none was given.
+    """
+    if concurrency is None and rate_limit is None and max_backlog is None:
+        problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
+        raise GlideMQValidationError("concurrency", None, problem)
+    number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
+    rate, link = _rate(rate_limit), await self._connected()
+    await link.transport.call(
+        set_fair_limits(link.keys.meta, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most)
+    )
+
+
+async def get_fair_key_defaults(self: ConnectedQueue) -> FairKeyDefaults:
+    """Return the limits of each fair key that has none of its own."""
+    link = await self._connected()
+    (row,) = await link.transport.call(fair_keys(link.keys.meta, _EACH_KEY))
+    found = _info(row)
+    return FairKeyDefaults(concurrency=found.concurrency, rate_limit=found.rate_limit, max_backlog=found.max_backlog)
 
 
 async def pause_fair_key(self: ConnectedQueue, key: str) -> None:

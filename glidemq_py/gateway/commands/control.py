@@ -11,7 +11,7 @@ from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_page
 from glidemq_py.errors import JobDataError, SerializationError
-from glidemq_py.gateway.group_sizes import forget_group_sizes
+from glidemq_py.gateway.group_limits import forget_group_sizes
 from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field

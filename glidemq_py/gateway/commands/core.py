@@ -27,11 +27,12 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
-from glidemq_py.gateway.group_sizes import group_size, set_group_sizes
+from glidemq_py.gateway.group_limits import group_size, set_group_defaults, set_group_sizes
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, push_of
+from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
@@ -52,7 +53,7 @@ _TOKEN: Final = Field("token")
 _FETCH: Final = (
     _QUEUE, Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
     Field("lockTtl", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS, default=DEFAULT_LOCK_MS),
-    Field("detach", Kind.FLAG, default=False), Field("group", Kind.UNSUPPORTED),
+    Field("detach", Kind.FLAG, default=False), Field("group", Kind.MAP),
 )  # fmt: skip
 
 
@@ -74,6 +75,12 @@ class _Checked(NamedTuple):
 
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
     """Add the job with these fields, which are not checked yet; return its id on the wire."""
+    if given.get("repeat"):
+        queue = await session.state.queue(name_of_queue)
+        async with repeated(session.state.ids, queue, [given]):
+            job_id = await _add(session, name_of_queue, {**given, "repeat": None})
+        session.state.maintain(queue, now=True)
+        return job_id
     ids = session.state.ids
     job: _Checked | None = None
     async with session.pushing:
@@ -152,8 +159,9 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        session.state.maintain(queue)
-        return {"ids": await push_many(session.state.ids, queue, jobs)}
+        async with repeated(session.state.ids, queue, jobs) as repeats:
+            session.state.maintain(queue, now=repeats)
+            return {"ids": await push_many(session.state.ids, queue, jobs)}
 
 
 # -- fetching --------------------------------------------------------------------------------------------------
@@ -193,6 +201,8 @@ def _pull_no_jobs(session: Session, given: Mapping[str, Any]) -> Answer | None:
 async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tuple[list[Any], list[str]]:
     queue, lock_ms = await session.state.queue(given["queue"]), given["lockTtl"]
     session.state.maintain(queue)
+    if given["group"] is not None:
+        await set_group_defaults(queue, given["group"])
     hub = await session.state.hub(queue.name)
     fetched = await session.polled(hub.fetch(count, lock_ms, given["timeout"] / 1_000)) or []
     # First all are remembered: if the connection is lost now, all are released.
@@ -393,7 +403,7 @@ async def _fail(session: Session, given: Mapping[str, Any]) -> Answer:
     job = await leased_job(session, given["id"], given["token"])
     error = ClientError(given["error"], given["stack"] or ())
     hub = await session.state.hub(job.queue.name)
-    outcome = await hub.fail(job.lease, error, retry=not given["unrecoverable"])
+    outcome = await hub.fail(job.lease, error, retry=not given["unrecoverable"], remove=given["removeOnFail"])
     return await _answer_of(await _reported(session, [job], [outcome]))
 
 
@@ -425,7 +435,7 @@ COMMANDS: Final = (
         "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
         (
             _ID, _TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
-            Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.UNSUPPORTED),
+            Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.FLAG, default=False),
         ),
     ),
 )  # fmt: skip

@@ -6,7 +6,8 @@
 --   P:fair-blocked    sorted set, keys that may not be served: until a time (rate limit), FULL or PAUSED
 --   P:fair-delayed    sorted set, delayed jobs by due time. Peers do not promote them, so they cannot pass the limits.
 --   P:fair-active     hash, active job -> key       P:fair-running   hash, key -> number of active jobs
---   P:fair-limits     hash, key -> weight|concurrency|rate max|rate ms|maximum backlog|0, 1 paused or 2 held (0 = none)
+--   P:fair-limits     hash, key -> weight|concurrency|rate max|rate ms|maximum backlog|0, 1 paused or 2 held (0 = none);
+--                     the field EVERY has the limits of each key, where the key has none of its own
 --   P:fair-rates      hash, key -> start|count of its rate window
 --   P:fair-state      hash: waiting (number of ready jobs), sequence (of arrivals), turn, hold:<key> (when the hold ends)
 -- A key that is served moves STEP / weight turns back. A key that joins starts nearly one such step behind the first of
@@ -23,6 +24,7 @@ local PRIORITY_BAND = 2199023255552 -- 2^41: arrivals per priority
 local STORED_LIMITS = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d)$'
 local PAUSED, HELD = '1', '2'
 local NO_LIMITS = '1|0|0|0|0|0'
+local EVERY, DEFAULTS_FEATURE = '\0every', 'fair-defaults:0.2.0'
 local HOLD = 'hold:'
 local NOT_STARTED = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
@@ -50,14 +52,39 @@ end
 
 F.queue_of = function(q, key) return q.P .. 'fairq:' .. key end
 
--- Return the limits of a key; nil if it has none.
-F.limits = function(q, key)
-  local text = G.pcall('HGET', q.fair_limits, key)
+local function parse(text)
   if type(text) ~= 'string' then return nil end
   local weight, concurrency, rate_max, rate_ms, most, paused = string.match(text, STORED_LIMITS)
   if not weight then return nil end
   return { weight = math.max(1, G.num(weight)), concurrency = G.num(concurrency), rate_max = G.num(rate_max),
     rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == PAUSED, held = paused == HELD }
+end
+
+-- Return the limits that were set for this key; nil if there are none.
+F.own_limits = function(q, key) return parse(G.pcall('HGET', q.fair_limits, key)) end
+
+-- Return the limits of each key, which are read once per call; false if there are none.
+local function limits_of_each(q)
+  local every = rawget(q, 'fair_every')
+  if every == nil then
+    every = F.own_limits(q, EVERY) or false
+    rawset(q, 'fair_every', every)
+  end
+  return every
+end
+
+-- Return the limits of a key; nil if it has none. Those of each key apply to the limits that it does not have itself; the
+-- keys of job names (limited_names.lua) have only their own.
+F.limits = function(q, key)
+  local own, every = F.own_limits(q, key), limits_of_each(q)
+  if not every or string.sub(key, 1, 1) == '\0' then return own end
+  local limits = own or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
+  if limits.concurrency == 0 then limits.concurrency = every.concurrency end
+  if limits.max_backlog == 0 then limits.max_backlog = every.max_backlog end
+  if limits.rate_max == 0 and every.rate_max > 0 then
+    limits.rate_max, limits.rate_ms, limits.rate_is_shared = every.rate_max, every.rate_ms, true
+  end
+  return limits
 end
 
 -- Write the limits of a key; it has no entry without any. Return whether they have changed.
@@ -83,7 +110,10 @@ end
 F.end_hold = function(q, key, limits)
   limits.held = false
   redis.call('HDEL', q.fair_state, HOLD .. key)
-  F.write_limits(q, key, limits)
+  local own = F.own_limits(q, key)
+  if not own then return end
+  own.held = false
+  F.write_limits(q, key, own)
 end
 
 F.step = function(limits) return limits and math.max(1, math.floor(STEP / limits.weight)) or STEP end
@@ -353,7 +383,7 @@ end
 
 -- ------------------------------------------------------------------ repair
 
-local SAMPLE = 10
+local SAMPLE, UNBLOCKED_MAX = 10, 1000
 
 -- Forget holds that have ended, of a few keys chosen at random: without jobs, a key is not served, which would end them.
 local function end_some_holds(q)
@@ -364,6 +394,30 @@ local function end_some_holds(q)
     if limits and limits.held and F.held_until(q, keys[i]) <= now then F.end_hold(q, keys[i], limits) end
   end
 end
+
+-- Forget rate windows of a few keys chosen at random, if they have ended or have no limit any more.
+F.forget_windows = function(q, now, most)
+  local keys = G.pcall('HRANDFIELD', q.fair_rates, most)
+  for i = 1, keys.err and 0 or #keys do
+    local limits = F.limits(q, keys[i])
+    local start = tonumber(string.match(G.pcall('HGET', q.fair_rates, keys[i]) or '', '^(%d+)|') or '')
+    if not (limits and limits.rate_max > 0 and start) or G.window_is_over(start, limits.rate_ms, now) then
+      redis.call('HDEL', q.fair_rates, keys[i])
+    end
+  end
+end
+
+-- Use the limits of each key, which are changed: keys may be served again that are full or rate limited. Bound:
+-- UNBLOCKED_MAX keys; any other is served again when one of its jobs or its window ends.
+F.use_every = function(q)
+  F.use(q)
+  G.use_feature(q, DEFAULTS_FEATURE)
+  rawset(q, 'fair_every', nil)
+  local keys = redis.call('ZRANGEBYSCORE', q.fair_blocked, '-inf', '(' .. G.int(F.PAUSED), 'LIMIT', 0, UNBLOCKED_MAX)
+  for i = 1, #keys do F.unblock(q, keys[i]) end
+end
+
+F.EVERY = EVERY
 
 -- Repair a few keys and active jobs, chosen at random: keys that are neither served nor blocked, keys without jobs, and
 -- active jobs that have ended without leaving, for example because a peer removed their records.
@@ -384,4 +438,5 @@ F.repair_some = function(q)
     if G.pcall('HGET', q.J .. ids[i], 'state') ~= 'active' then F.leave_active(q, { ids[i] }) end
   end
   end_some_holds(q)
+  F.forget_windows(q, G.now(q), SAMPLE)
 end

@@ -8,6 +8,7 @@ local UNBLOCKED_MAX = 100
 local PAGE_MAX = 200 -- keys of the ring that are read at a time
 local PREFERRED_MAX = 16
 local TURNS_MAX = 100
+local WINDOWS_FORGOTTEN = 2 -- at most, per window that begins: so the windows of keys without jobs are not kept
 
 -- Return the window of the key's rate limit: start and count.
 local function window_of(q, key, limits, now)
@@ -37,6 +38,7 @@ local function count_start(q, key, limits, now)
   if not limits or limits.rate_max <= 0 then return end
   local start, count = window_of(q, key, limits, now)
   redis.call('HSET', q.fair_rates, key, G.int(start) .. '|' .. G.int(count + 1))
+  if count == 0 and limits.rate_is_shared then F.forget_windows(q, now, WINDOWS_FORGOTTEN) end
 end
 
 -- ------------------------------------------------------------------ the ring, while keys are served

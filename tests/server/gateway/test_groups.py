@@ -1,10 +1,11 @@
 """Commands about groups, unique keys and logs, with raw frames."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from glidemq_py import Queue
+from glidemq_py import FairKeyDefaults, Queue, RateLimit
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -163,3 +164,41 @@ async def test_logs(wire: Wire, other: Wire, queue: Queue) -> None:
     assert (await good(wire, "GetLogs", id="unknown"))["data"] == {"logs": [], "count": 0}
     assert await failure(wire, "AddLog", id="unknown", message="x") == "Job not found"
     assert "level must be one of" in await failure(wire, "AddLog", id=job_id, message="x", level="loud")
+
+
+async def test_limits_of_a_fetch_are_those_of_each_group(wire: Wire, other: Wire, queue: Queue) -> None:
+    for name in "abc":
+        await add(wire, queue.name, name, 3)
+    await good(wire, "SetGroupConcurrency", queue=queue.name, groupId="c", concurrency=2)
+    group = {"concurrency": 1, "affinity": "a"}
+    first = await good(wire, "PULLB", queue=queue.name, count=9, owner="o", group=group)
+    assert Counter(job["groupId"] for job in first["jobs"]) == {"a": 1, "b": 1, "c": 2}
+    assert (await good(other, "PULLB", queue=queue.name, count=9, owner="p"))["jobs"] == []
+    await good(wire, "ACK", id=first["jobs"][0]["id"], token=first["tokens"][0])
+    (following,) = (await good(other, "PULLB", queue=queue.name, count=9, owner="p", group=group))["jobs"]
+    assert following["groupId"] == first["jobs"][0]["groupId"]
+    assert await queue.get_fair_key_defaults() == FairKeyDefaults(concurrency=1)
+    rate = {"limit": {"max": 5, "duration": 1_000}}
+    await good(wire, "PULLB", queue=queue.name, count=9, owner="o", group=rate)
+    assert await queue.get_fair_key_defaults() == FairKeyDefaults(rate_limit=RateLimit(5, 1_000))
+
+
+async def test_a_fetch_without_limits_writes_none(wire: Wire, queue: Queue) -> None:
+    await good(wire, "PULL", queue=queue.name, owner="o", group={})
+    assert "fair-defaults" not in await queue.get_features()
+
+
+@pytest.mark.parametrize(
+    ("group", "error"),
+    [
+        (5, "group must be a map"),
+        ({"concurrency": 0}, "group.concurrency must be at least 1"),
+        ({"limit": 5}, "group.limit must be a map"),
+        ({"limit": {"max": 1}}, "group.limit.duration is required"),
+        ({"limit": {"max": 0, "duration": 1}}, "group.limit.max must be at least 1"),
+        ({"affinity": 5}, "group.affinity must be a string"),
+        ({"size": 5}, "group.size is not supported"),
+    ],
+)
+async def test_invalid_limits_of_a_fetch(wire: Wire, queue: Queue, group: Any, error: str) -> None:
+    assert await failure(wire, "PULL", queue=queue.name, timeout=1, group=group) == error

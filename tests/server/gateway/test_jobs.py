@@ -146,6 +146,16 @@ async def test_a_stale_token_does_not_complete_an_attempt_without_a_token(
     assert (await good(wire, "GetResult", id=job_id))["result"] == "second"
 
 
+async def test_last_failure_may_delete_the_job(wire: Wire, queue: Queue) -> None:
+    pushed = await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=2, backoff=0)
+    for remaining in (1, 0):
+        fetched = await good(wire, "PULL", queue=queue.name, owner="w", timeout=10_000)
+        await good(wire, "FAIL", id=pushed["id"], token=fetched["token"], error="x", removeOnFail=True)
+        assert await queue.count() == remaining
+    assert (await good(wire, "GetState", id=pushed["id"]))["state"] == "unknown"
+    assert (await queue.get_job_counts()).failed == 0
+
+
 async def test_failed_attempts_and_stale_tokens(wire: Wire, queue: Queue) -> None:
     backoff = {"type": "fixed", "delay": 60_000}
     job_id = (await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=2, backoff=backoff))["id"]
@@ -273,8 +283,6 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"backoff": float("nan")}, "backoff must be at least 0"),
         ({"name": ""}, "Job name must be a non-empty string of at most 256 characters"),
         ({"name": 5}, "Job name must be a non-empty string of at most 256 characters"),
-        ({"repeat": {"every": 1}}, "repeat is not supported yet"),
-        ({"repeat": {"every": 5}}, "repeat is not supported yet"),
         ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
         ({"keepLogs": 5}, "keepLogs is not supported yet"),
         ({"groupId": "g", "groupMaxSize": 0}, "groupMaxSize must be at least 1"),
@@ -391,7 +399,6 @@ async def test_locks(wire: Wire, other: Wire, queue: Queue) -> None:
     )
     assert (await failure(wire, "PULL", queue=queue.name, lockTtl=5)) == "lockTtl must be at least 1000"
     assert (await failure(wire, "PULL", queue=queue.name, timeout=60_001)) == "timeout must be at most 60000"
-    assert (await failure(wire, "PULL", queue=queue.name, group={"concurrency": 1})) == "group is not supported yet"
 
 
 async def test_report_after_the_timeout_of_the_job_is_ignored(wire: Wire, queue: Queue) -> None:

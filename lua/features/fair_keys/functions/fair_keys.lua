@@ -1,12 +1,13 @@
--- set_fair_limits: set the limits of a fair key.   KEYS 1 meta
+-- set_fair_limits: set the limits of a fair key, or those of each fair key.   KEYS 1 meta
 --   ARGV 1 packed {key, weight, concurrency, rate, max_backlog, paused, named, hold}   -> 1, or 0 if nothing changed
+--   key: '' = each key, which has these limits where it has none of its own; weight, paused and hold are not used
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; paused: 'yes' or 'no'
 --   named: `key` is the name of jobs (limited_names.lua)   hold: ms for which no job of the key starts
 --   A key whose limits are all removed has no entry any more.
 -- fair_keys: return the state of one key, or of a page of the keys with ready jobs in the order of their names.
 --   KEYS 1 meta   ARGV 1 packed {key or false, after, count, named}   -> packed rows {key, backlog, active, weight, concurrency,
 --   rate max, rate ms, maximum backlog, paused 0|1, limited until or 0}
---   after: the last key of the previous page, '' at first   count: at most 1,000 keys
+--   key: '' = the limits of each key   after: the last key of the previous page, '' at first   count: at most 1,000 keys
 -- Bound: constant per key.
 
 local RATE = G.rows.rate
@@ -26,11 +27,14 @@ local function hold(q, key, ms)
   return F.held_until(q, key) > now
 end
 
-local function key_of(r) return r.named and F.key_of_name(r.key) or r.key end
+local function key_of(r)
+  if r.named then return F.key_of_name(r.key) end
+  return r.key == '' and F.EVERY or r.key
+end
 
 G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
   local key = key_of(r)
-  local before = F.limits(q, key) or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
+  local before = F.own_limits(q, key) or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
   local rate_max, rate_ms = before.rate_max, before.rate_ms
   if r.rate == 0 then rate_max, rate_ms = 0, 0 elseif r.rate then rate_max, rate_ms = r.rate[RATE.max], r.rate[RATE.duration] end
   local paused = r.paused == 'yes' or (not r.paused and before.paused)
@@ -40,6 +44,11 @@ G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
     max_backlog = changed(r.max_backlog, before.max_backlog), paused = paused, held = hold(q, key, r.hold),
   })
   if not is_changed and not r.hold then return 0 end
+  if key == F.EVERY then
+    F.use_every(q)
+    G.wake(q, RESUME_MARKERS)
+    return 1
+  end
   (r.named and F.use_names or F.use)(q)
   if rate_max == 0 then redis.call('HDEL', q.fair_rates, key) end
   if F.unblock(q, key) then G.wake(q, RESUME_MARKERS) end

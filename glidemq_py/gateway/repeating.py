@@ -1,0 +1,126 @@
+"""The option `repeat` of jobs: a scheduler that adds the further ones.
+
+In bunqueue, a job that has completed adds its successor. Here a scheduler does, so the times do not depend on how long
+a job runs, a job that fails does not end the repetition, and `CronList` and `CronDelete` know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.payload import PackedValue
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
+from glidemq_py.gateway.table import CommandError, Field, Kind, check_all, check_nested, is_map
+from glidemq_py.gateway.values import UNDEFINED
+
+__all__ = ["repeated"]
+
+_PREFIX: Final = "repeat:"
+_MOST: Final = 2**53 - 1
+_FIELDS: Final = (
+    Field("every", Kind.ANY), Field("pattern", minimum=1, maximum=1_000),
+    Field("limit", Kind.INTEGER, minimum=0, maximum=_MOST), Field("count", Kind.INTEGER, minimum=0, maximum=_MOST),
+    Field("startDate", Kind.NUMBER, minimum=0, maximum=_MOST), Field("endDate", Kind.NUMBER, minimum=0, maximum=_MOST),
+    Field("tz", maximum=256), Field("immediately", Kind.FLAG), Field("prevMillis", Kind.NUMBER),
+    Field("offset", Kind.UNSUPPORTED), Field("jobId", minimum=1, maximum=200),
+)  # fmt: skip
+
+
+@asynccontextmanager
+async def repeated(
+    ids: JobIds, queue: Queue[Any, Any], jobs: Sequence[Any]
+) -> AsyncGenerator[bool]:  # fmt: skip
+    """Create the schedulers of the jobs with `repeat`, which the block adds; yield whether there are any.
+
+    If the block fails, the new ones are removed again.
+
+    Args:
+        ids: Makes and reads ids.
+        queue: The queue.
+        jobs: Fields of jobs, unchecked.
+
+    Raises:
+        CommandError: If an option is invalid. Nothing was created.
+    """
+    repeating = [(number, each) for number, each in enumerate(jobs) if is_map(each) and each.get("repeat")]
+    if not repeating:
+        yield False
+        return
+    plans: list[tuple[str, dict[str, Any]]] = []
+    for number, each in repeating:
+        try:
+            plans.append(await _plan(ids, queue, each))
+        except CommandError as error:
+            raise CommandError(f"jobs[{number}]: {error}" if len(jobs) > 1 else str(error)) from None
+    created: list[str] = []
+    try:
+        for name, options in plans:
+            is_new = await queue.get_job_scheduler(name) is None
+            await _create(queue, name, options)
+            if is_new:
+                created.append(name)
+        yield True
+    except BaseException:
+        for name in created:
+            await queue.remove_job_scheduler(name)
+        raise
+
+
+async def _plan(ids: JobIds, queue: Queue[Any, Any], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name and options of the scheduler of a job."""
+    repeat = given["repeat"]
+    if not is_map(repeat) or (_is_given(repeat, "every") == _is_given(repeat, "pattern")):
+        raise CommandError("repeat requires exactly one of every or pattern")
+    found = check_nested("repeat", _FIELDS, repeat)
+    fields = check_all(JOB_FIELDS, given)
+    if chosen_id(fields) is not None:
+        raise CommandError("repeat jobs cannot use JobOptions.jobId; use repeat.jobId instead")
+    if fields["dependsOn"]:
+        raise CommandError("dependsOn is not supported for jobs with repeat")
+    name, data, options = await push_of(ids, queue.name, fields)
+    if data.__class__ is PackedValue:
+        raise CommandError("data must be JSON for jobs with repeat")
+    key = found["jobId"] or options["job_id"]
+    for own in ("job_id", "delay"):
+        options.pop(own, None)
+    schedule = _schedule(found)
+    schedule["template"] = {"name": name, "data": data, "options": options}
+    return f"{_PREFIX}{key}", schedule
+
+
+def _is_given(repeat: Mapping[Any, Any], field: str) -> bool:
+    return repeat.get(field) not in (None, UNDEFINED)
+
+
+def _schedule(found: Mapping[str, Any]) -> dict[str, Any]:
+    every = found["every"]
+    options: dict[str, Any] = {"overlap": "skip", "misfire": "skip"}
+    if every is not None:
+        if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every <= _MOST:
+            raise CommandError("repeat.every must be a positive finite number")
+        options["every"] = max(1, round(every))
+    else:
+        # As in crontab: a day matches if one of two restricted day fields does.
+        options |= {"pattern": found["pattern"], "day_match": "or", "tz": found["tz"] or None}
+    if found["limit"]:
+        options["limit"] = found["limit"] - (found["count"] or 0)
+    for field, option in (("startDate", "start_date"), ("endDate", "end_date")):
+        if found[field]:
+            options[option] = round(found[field])
+    return options
+
+
+async def _create(queue: Queue[Any, Any], name: str, options: dict[str, Any]) -> None:
+    if options.get("limit", 1) <= 0:
+        return  # the last run
+    try:
+        await queue.upsert_job_scheduler(name, **options)
+    except GlideMQValidationError as error:
+        if error.option in ("pattern", "tz"):
+            raise CommandError(f"Invalid repeat pattern: {error.problem}") from None
+        raise CommandError(f"repeat: {error}") from None
