@@ -206,6 +206,14 @@ EXPECTED = {
         r"results: \[3, 6, 10\]",
     ],
     "gateway_takeover": [r"a gateway is gone", r"completed: 6", r"results: \[0, 2, 4, 6, 8, 10\]", r"findings: 0"],
+    "gateway_backup": [
+        r"backed up",
+        r"restored: 2",
+        r"found by their ids: 2",
+        r"result: shipped",
+        r"continues with: True \{'item': 'lamp'\}",
+        r"findings: 0",
+    ],
     "webhook_receiver": [r"registered: True", r"job.pushed sums None", r"job.completed sums 6", r"forged: False"],
     "serverless": [r"event 1: added 1", r"event 2: added 2", r"event 3: there already", r"1 producer open"],
     "sandbox": [

@@ -5,6 +5,7 @@ A gateway process has no state besides its connections, so any number of them wo
 """
 
 from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.restored_ids import RestoredIds, restore_ids
 from glidemq_py.gateway.server import Gateway
 
-__all__ = ["Gateway", "GatewayOptions"]
+__all__ = ["Gateway", "GatewayOptions", "RestoredIds", "restore_ids"]

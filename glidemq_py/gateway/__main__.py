@@ -17,10 +17,11 @@ from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser
 from glidemq_py._core.logs import escape_control, get_logger
+from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.logs import LogFormat, log_line, set_up_logs
 from glidemq_py._worker.command.supervisor import Line, supervise
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.config import SETTINGS, settings_of
 from glidemq_py.gateway.data_folder import kept_server
 from glidemq_py.gateway.server import Gateway
@@ -35,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     flags = vars(_parser().parse_args(given))
     descriptor, _ = flags.pop("line"), flags.pop("slot")
+    restored: list[str] | None = flags.pop("restore_ids")
     try:
         settings = settings_of(os.environ, flags.pop("config"), flags)
         processes = check_int("processes", settings.pop("processes", 1), 1, _MOST_PROCESSES)
@@ -43,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         level: int | None = settings.pop("log_level", None)
         log_format: LogFormat | None = settings.pop("log_format", None)
         url, data_path = settings.pop("url", None), settings.pop("data_path", None)
+        if restored is not None:
+            return _restore_ids(url, settings.get("prefix", DEFAULT_PREFIX), restored)
         gateway = Gateway(url, **settings)
     except GlideMQError as error:
         _print(str(error))
@@ -65,6 +69,22 @@ def main(argv: list[str] | None = None) -> int:
     except (GlideMQError, OSError) as error:
         _print(str(error), log_format, logging.CRITICAL)
         return 1
+    return 0
+
+
+def _restore_ids(url: str | None, prefix: str, queues: list[str]) -> int:
+    from glidemq_py.gateway.restored_ids import restore_ids
+
+    if url is None and not os.environ.get(URL_VARIABLE):
+        _print(f"--restore-ids needs --url or {URL_VARIABLE}")
+        return 2
+    try:
+        for each in asyncio.run(restore_ids(url, prefix=prefix, queues=queues)):
+            taken = f"; {each.taken:,} are ids of jobs of other queues" if each.taken else ""
+            _print(f"queue {each.queue!r}: restored the ids of {each.made + each.chosen:,} jobs{taken}")
+    except GlideMQError as error:
+        _print(str(error))
+        return 2 if isinstance(error, GlideMQValidationError) else 1
     return 0
 
 
@@ -150,6 +170,10 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--line", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--slot", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--restore-ids", nargs="*", metavar="QUEUE",
+        help="only let gateways find the jobs of restored queues by their ids, and end; default: of all queues",
+    )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="TOML file with the names of the flags, with underscores")
     for setting in SETTINGS:
         if setting.is_secret:

@@ -122,6 +122,24 @@ class ChosenIds:
                     self._remember(each, queue)
         return existing
 
+    async def restore(self, queue: str, chosen: Iterable[str]) -> int:
+        """Write the entries of jobs that exist; return how many ids are those of jobs of other queues.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        value, refused = f"{queue}|{int(time.time())}", 0
+        shards: dict[str, list[str]] = {}
+        for each in chosen:
+            shards.setdefault(self._shard(each), []).append(each)
+        for shard, ids in shards.items():
+            for each, before in await self._claim_new(shard, ids, value):
+                is_other = _parsed(before)[0] != queue and await self._exists(each, before)
+                refused += is_other
+                if not is_other:
+                    await self._transport.call(claim_ids(shard, [each, before, value]))
+        return refused
+
     async def _claim_new(self, shard: str, ids: list[str], value: str) -> list[tuple[str, str]]:
         """Claim the ids without an entry; return the others with their entries."""
         taken: list[tuple[str, str]] = []

@@ -125,13 +125,28 @@ class JobIds:
                 return chosen
         return f"{wire_name(queue)}:{job_id}"
 
+    async def restore_number(self, number: int, queue: str) -> bool:
+        """Give a number to a queue whose restored jobs have it in their ids; return False if another queue has it.
+
+        Raises:
+            GlideMQConnectionError: If the server cannot be reached.
+        """
+        await self._transport.command("HSETNX", self._key, f"n:{number}", queue)
+        found = await self._transport.command("HGET", self._key, f"n:{number}")
+        if found is None or found.decode("utf-8", "replace") != queue:
+            return False
+        await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number))
+        return True
+
     async def _number(self, queue: str) -> int:
         found = await self._transport.command("HGET", self._key, f"q:{queue}")
         if found is None:
-            number = int(await self._transport.command("HINCRBY", self._key, "next", "1"))
-            if number >= MAX_QUEUES:
-                raise CommandError(f"queue {wire_name(queue)!r} is one too many: at most {MAX_QUEUES - 1:,}")
-            await self._transport.command("HSETNX", self._key, f"n:{number}", queue)
+            number, is_new = 0, False
+            while not is_new:  # numbers of restored queues may be ahead of `next`
+                number = int(await self._transport.command("HINCRBY", self._key, "next", "1"))
+                if number >= MAX_QUEUES:
+                    raise CommandError(f"queue {wire_name(queue)!r} is one too many: at most {MAX_QUEUES - 1:,}")
+                is_new = bool(await self._transport.command("HSETNX", self._key, f"n:{number}", queue))
             if not await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number)):
                 # Another gateway was first; this number was not used.
                 await self._transport.command("HDEL", self._key, f"n:{number}")

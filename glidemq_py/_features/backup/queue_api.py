@@ -14,6 +14,7 @@ from glidemq_py._features.backup.creating import apply_retention, create_backup
 from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, time_of
 from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
 from glidemq_py._features.backup.store import BackupStore, Destination, manifest_path
+from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
@@ -164,4 +165,7 @@ async def restore(
     wanted = _checked_id(backup_id)
     store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, name, wanted)
-    return await restore_backup(await self._connected(), store, info)
+    link = await self._connected()
+    report = await restore_backup(link, store, info)
+    await register(link)
+    return report

@@ -1,0 +1,105 @@
+"""The ids of jobs that were restored from a backup: commands name jobs by id alone, and a backup is of one queue.
+
+The numbers of queues in the ids that gateways make, and the index of the ids that clients choose, are not parts of a
+queue. After a restore they are written again, from the ids of its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.queue_list import find_queues
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.chosen_ids import wire_id
+from glidemq_py.gateway.ids import queue_number
+from glidemq_py.gateway.job_ids import JobIds
+
+__all__ = ["RestoredIds", "restore_ids"]
+
+_TOGETHER: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredIds:
+    """What `restore_ids` has written for a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        made: Number of its jobs whose ids gateways have made; clients find them by their ids.
+        chosen: Number of its jobs with other ids than those that the queue counts; clients find them by their ids.
+        taken: Number of its jobs with ids that are those of jobs of other queues; clients find them only as
+            ``queue:id``.
+    """
+
+    queue: str
+    made: int
+    chosen: int
+    taken: int
+
+
+async def restore_ids(
+    connection: str | ConnectionOptions | None, *, prefix: str, queues: Sequence[str] = ()
+) -> list[RestoredIds]:
+    """Let gateways find the jobs of restored queues by their ids. Running it again changes nothing.
+
+    Jobs that other programs added with an id of their own are found by it as well.
+
+    Args:
+        connection: URL or options of the server.
+        prefix: First part of every key.
+        queues: Names of the queues; none = all queues of the prefix.
+
+    Returns:
+        What was written, by queue.
+
+    Raises:
+        GlideMQValidationError: A queue does not exist, or an argument is invalid. Nothing was written.
+        GlideMQConnectionError: The server cannot be reached.
+    """
+    found: list[RestoredIds] = []
+    async with Queue[Any, Any]("ids", connection, prefix=prefix) as any_queue:
+        transport = (await any_queue._connected()).transport
+        known = await find_queues(transport, prefix)
+        for name in queues:
+            if name not in known:
+                raise GlideMQValidationError("queues", name, f"does not exist (prefix {prefix!r})")
+        for name in queues or known:
+            async with Queue[Any, Any](name, connection, prefix=prefix) as queue:
+
+                async def open_queue(_: str, queue: Queue[Any, Any] = queue) -> Queue[Any, Any]:
+                    return queue
+
+                found.append(await _restore(JobIds(transport, prefix, open_queue), queue))
+    return found
+
+
+async def _restore(ids: JobIds, queue: Queue[Any, Any]) -> RestoredIds:
+    numbers: dict[int, bool] = {}
+    made = chosen = taken = 0
+    page: list[str] = []
+
+    async def claim() -> None:
+        nonlocal chosen, taken
+        refused = await ids.chosen.restore(queue.name, page)
+        chosen, taken = chosen + len(page) - refused, taken + refused
+        page.clear()
+
+    for state in JobState:
+        async for job in queue.iter_jobs(str(state), exclude_data=True):
+            number = queue_number(job.id)
+            if number is None:
+                if not job.id.isdecimal():
+                    page.append(wire_id(job.id))
+                if len(page) == _TOGETHER:
+                    await claim()
+                continue
+            if number not in numbers:
+                numbers[number] = await ids.restore_number(number, queue.name)
+            made, taken = made + numbers[number], taken + (not numbers[number])
+    await claim()
+    return RestoredIds(queue=queue.name, made=made, chosen=chosen, taken=taken)
