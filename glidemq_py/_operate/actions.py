@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Final, Literal
 
 from glidemq_py._api.administration import drain_in_pieces
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.checks import check_choice
+from glidemq_py._features.cleaning import CLEANABLE
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._operate.action import (
@@ -120,6 +122,7 @@ class CleanQueue(ManyAction):
 
     async def count(self, operator: Operator) -> int | None:
         """Return the number of jobs in the state, which is exact for a grace of 0."""
+        check_choice("state", self.state, CLEANABLE)
         found = in_state(await operator.get_queue(self.queue), self.state)
         return found if self.limit is None else min(found, self.limit)
 

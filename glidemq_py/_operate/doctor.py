@@ -97,7 +97,9 @@ async def examine(
         found.append(await _permissions(operator, user, role))
     for name in dict.fromkeys(queues):
         try:
-            found += queue_findings(await operator.get_queue(name), max_wait)
+            queue = await operator.get_queue(name)
+            schedules = 0 if queue.workers else len(await operator.get_schedules(name))
+            found += queue_findings(queue, max_wait, schedules)
         except GlideMQConnectionError:
             raise
         except GlideMQError as error:
@@ -278,8 +280,8 @@ async def _permissions(operator: Operator, user: str, role: str) -> Diagnosis:
     return _warning("permissions", name, problem, "grant them (docs/operate/permissions.md)")
 
 
-def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:
-    """Return the diagnoses of a queue."""
+def queue_findings(queue: QueueSnapshot, max_wait: int, schedules: int = 0) -> list[Diagnosis]:
+    """Return the diagnoses of a queue; ``schedules``: number of its schedules, if it has no worker."""
     found: list[Diagnosis] = []
     name = queue.name
     if queue.paused and queue.ready:
@@ -293,6 +295,9 @@ def queue_findings(queue: QueueSnapshot, max_wait: int) -> list[Diagnosis]:
         problem = f"{_jobs(queue.ready)} ready, and the oldest has waited for {queue.oldest_waiting // 1_000:,} s"
         remedy = "start more workers or raise their concurrency; see also the limits: glidemq queue show " + name
         found.append(_warning("queue", name, problem, remedy))
+    if schedules and not queue.workers:
+        problem = f"{schedules:,} schedule{'' if schedules == 1 else 's'} and no live worker, which adds their jobs"
+        found.append(_warning("queue", name, problem, "start a worker of this queue, a Scheduler or a Maintenance"))
     if queue.outbox and not queue.workers:
         several = f"{queue.outbox:,} results for other queues are"
         results = "1 result for another queue is" if queue.outbox == 1 else several

@@ -15,10 +15,11 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._web.checks import LOOPBACK_HOSTS
 
-__all__ = ["HttpServer", "accepted_hosts", "server_config"]
+__all__ = ["HttpServer", "accepted_hosts", "public_name", "server_config"]
 
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30
+_LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")  # nosec B104  # compared with an option, never a default
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -138,3 +139,15 @@ def accepted_hosts(host: str, given: Sequence[str] | None) -> list[str]:
         return [*LOOPBACK_HOSTS]
     named = f"[{host}]" if ":" in host else host
     return [*LOOPBACK_HOSTS, *([named] if named not in LOOPBACK_HOSTS else [])]
+
+
+def public_name(host: str, hosts: Sequence[str]) -> str | None:
+    """Return the address to listen on, or a name in the header Host, that is not of this machine; None if all are.
+
+    The names alone protect nothing: any client can send ``Host: localhost``.
+
+    Args:
+        host: the address to listen on.
+        hosts: accepted names.
+    """
+    return next((name for name in (host, *hosts) if name not in _LOCAL and name not in LOOPBACK_HOSTS), None)

@@ -25,7 +25,7 @@ Exit codes: 0 = done; 1 = rejected, declined, or a problem was found; 2 = invali
 reached; 4 = does not exist."""
 
 _COMPLETED_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-_WORKER_LINE = re.compile(rf"^(\s*\S*glidemq\s+(?:.*\s)?)worker(?=\s+(?:{'|'.join(sorted(WORKER_VERBS))})\s)")
+_WORKER_LINE = re.compile(rf"^(\s*\S*glidemq\s+(?:.*\s)?)worker(?=\s+(?:(?:{'|'.join(sorted(WORKER_VERBS))})\s|\w*$))")
 
 app = typer.Typer(
     name="glidemq", help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,

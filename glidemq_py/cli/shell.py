@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import json
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -331,7 +333,7 @@ class Shell:
                 return
             if not (is_many and number == 0):
                 self._confirm(filled)
-        with self.working(what.replace("{}", "jobs"), number) as show:
+        with self.working(_doing(what, of), None if _UP_TO in what else number) as show:
 
             def progress(done: int) -> None:
                 nonlocal changed
@@ -369,8 +371,31 @@ class Shell:
             self.fail(f"about to {what}: confirm with --yes, or use --dry-run", ExitCode.USAGE)
         sys.stderr.write(f"{escape_control(what[:1].upper() + what[1:])}? [y/N] ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        with _interruptible():
+            answer = sys.stdin.readline()
+        if answer.strip().lower() not in ("y", "yes"):
             self.fail("nothing was changed")
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end a blocking read: the handler of the event loop cancels the task, which waits for the read."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    of_loop = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, of_loop)
+
+
+_UP_TO: Final = "up to {}"
+
+
+def _doing(what: str, of: str) -> str:
+    """Return the text of a question as that of its progress."""
+    return what.replace(_UP_TO, "{}").replace(" with {}", "").replace("{}", f"{of} jobs".lstrip())
 
 
 def jobs_text(number: int | None, of: str = "") -> str:

@@ -220,14 +220,11 @@ class Top(App[None]):
     async def _read_failures(self) -> list[_Row]:
         rows: list[_Row] = []
         for queue in self._with("failed"):
-            left = _ROWS // 4
-            async for each in self._operator.iter_failures(queue):
+            newest, _ = await self._operator.get_newest_failures(queue, _ROWS // 4)
+            for each in reversed(newest):
                 error = f"{each.error_type}: {each.error}" if each.error_type else each.error
                 cells = (_short(each.name), age(each.failed_at), str(each.reason), Text(_line(error), "red"))
                 rows.append(_Row((queue, each.job_id), (_line(queue), _line(each.job_id), *cells)))
-                left -= 1
-                if not left:
-                    break
         return rows[:_ROWS]
 
     async def _read_schedules(self) -> list[_Row]:

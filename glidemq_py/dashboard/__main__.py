@@ -6,7 +6,7 @@ import os
 import sys
 
 try:
-    from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
+    from glidemq_py._web.serving import HttpServer, accepted_hosts, public_name, server_config
 except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
@@ -28,14 +28,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not url:
         _print(parser.prog, "no server: give --url, or set GLIDEMQ_URL")
         return 2
+    tokens, hosts = _tokens(os.environ.get(TOKENS_VARIABLE, "")), accepted_hosts(options.host, options.allowed_host)
+    public = None if tokens else public_name(options.host, hosts)
+    if public is not None:
+        _print(parser.prog, f"{public} is not a local address: set {TOKENS_VARIABLE}, such as 'alice=7f31c9aa'")
+        return 2
     try:
         dashboard = Dashboard(
             url,
             prefix=options.prefix,
             title=options.title,
             allow_changes=options.allow_changes,
-            tokens=_tokens(os.environ.get(TOKENS_VARIABLE, "")),
-            hosts=accepted_hosts(options.host, options.allowed_host),
+            tokens=tokens,
+            hosts=hosts,
             redact=[*REDACTED, *options.redact],
             refresh_interval=options.refresh_interval,
         )
@@ -44,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             max_connections=options.max_connections, access_log=False,
         )  # fmt: skip
     except GlideMQError as error:
-        _print(parser.prog, f"{error} (tokens: {TOKENS_VARIABLE})" if "hosts" in str(error) else str(error))
+        _print(parser.prog, str(error))
         return 2
     HttpServer(config, dashboard.begin_closing).run()
     return 0

@@ -6,19 +6,17 @@ import os
 import sys
 
 try:
-    from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
+    from glidemq_py._web.serving import HttpServer, accepted_hosts, public_name, server_config
 except ImportError as error:
     raise ImportError('the proxy requires uvicorn: pip install "glidemq-py[proxy]"') from error
 
 from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
-from glidemq_py._web.checks import LOOPBACK_HOSTS
 from glidemq_py.errors import GlideMQError
 from glidemq_py.proxy.app import create_proxy_app
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
-_LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     tokens = os.environ.get(TOKENS_VARIABLE, "").split() or None
     hosts = accepted_hosts(options.host, options.allowed_host)
     if tokens is None and not options.allow_anonymous:
-        public = [name for name in (options.host, *hosts) if name not in (*_LOCAL, *LOOPBACK_HOSTS)]
-        if public:
-            _print(parser.prog, f"{public[0]} is not a local address: set {TOKENS_VARIABLE}, or give --allow-anonymous")
+        public = public_name(options.host, hosts)
+        if public is not None:
+            _print(parser.prog, f"{public} is not a local address: set {TOKENS_VARIABLE}, or give --allow-anonymous")
             return 2
     try:
         app = create_proxy_app(

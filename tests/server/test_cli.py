@@ -518,6 +518,7 @@ def test_a_flow_is_drawn(shell: Shell, url: str, queue_name: str) -> None:
 
 
 def test_workers_are_listed(shell: Shell, url: str, queue_name: str) -> None:
+    assert shell("job", "add", queue_name, "a").code == 0
     assert shell("worker", "ls", queue_name).err == "no live workers\n"
     assert shell("workers", "ls", queue_name, "--json").json() == []
 
@@ -661,6 +662,7 @@ def test_doctor_examines_the_permissions_of_a_user(shell: Shell, queue_name: str
     assert {name: set(each) for name, each in ROLES.items()} == {
         name: {word[1:] for word in rule.split() if word.startswith("+")} for name, rule in rules.items()
     }
+    assert shell("job", "add", queue_name, "a").code == 0
     user = f"user-{queue_name}"
     every = "probe, observer, producer, worker, operator, app"
     assert finding() == ("ok", f"user 'default' has the permissions of the roles {every}")
@@ -810,3 +812,40 @@ def test_a_pattern_in_the_place_of_the_data_is_recognized(shell: Shell, queue_na
 def test_data_that_looks_like_json_and_is_none_is_reported(shell: Shell, queue_name: str) -> None:
     done = shell("job", "add", queue_name, "welcome", "{bad")
     assert (done.code, done.err) == (0, "DATA is not JSON: the job gets it as text\n")
+
+
+# -- names that do not exist, states that cannot be cleaned ---------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [
+    ("queue", "ls"), ("worker", "ls"), ("worker", "ping"), ("worker", "inspect"), ("doctor",),
+], ids=" ".join)  # fmt: skip
+def test_named_queue_must_exist(shell: Shell, queue_name: str, command: tuple[str, ...]) -> None:
+    done = shell(*command, queue_name)
+    assert (done.code, done.out) == (4, "")
+    assert done.err == f"glidemq: queue '{queue_name}' does not exist (prefix 'glide')\n"
+
+
+async def test_ping_without_workers_fails(shell: Shell, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a")
+    done = await asyncio.to_thread(shell, "worker", "ping", queue_name)
+    assert (done.code, done.err) == (1, f"glidemq: queue '{queue_name}' has no live workers\n")
+
+
+@pytest.mark.parametrize("state", ["active", "bogus"])
+@pytest.mark.parametrize("option", ["--dry-run", "--yes"])
+async def test_states_that_cannot_be_cleaned(shell: Shell, url: str, queue_name: str, state: str, option: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.add("a")
+    done = await asyncio.to_thread(shell, "queue", "clean", queue_name, "--state", state, option)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"glidemq: option 'state' = '{state}': must be one of 'waiting', 'delayed'")
+
+
+async def test_doctor_finds_schedules_without_a_worker(shell: Shell, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *")
+    done = await asyncio.to_thread(shell, "doctor", queue_name)
+    assert done.code == 1
+    assert "1 schedule and no live worker, which adds their jobs" in done.out

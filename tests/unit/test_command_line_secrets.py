@@ -104,3 +104,15 @@ def test_tools_for_tests_do_not_show_the_password(make: Callable[[str], object],
     with pytest.raises(ValueError, match="connection") as caught:
         make(url)
     assert SECRET not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("public", [("--host", "0.0.0.0"), ("--host", "10.9.8.7"), ("--allowed-host", "*")])
+def test_a_public_dashboard_requires_tokens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], public: tuple[str, str]
+) -> None:
+    monkeypatch.delenv("GLIDEMQ_DASHBOARD_TOKENS", raising=False)
+    assert dashboard_main(["--url", "valkey://127.0.0.1:1", "--port", "0", "--allow-changes", *public]) == 2
+    assert capfd.readouterr().err == (
+        f"python -m glidemq_py.dashboard: {public[1]} is not a local address: set GLIDEMQ_DASHBOARD_TOKENS, "
+        "such as 'alice=7f31c9aa'\n"
+    )

@@ -149,8 +149,9 @@ _Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How lo
 
 @command(workers_app, "ping")
 async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
-    """Print the ids of the workers that answer; exit code 1 if a worker does not."""
+    """Print the ids of the workers that answer; exit code 1 if a worker does not, or there is none."""
     wait = span_of("--timeout", timeout)
+    await check_exists(shell, queue)
     answered = await _of_worker(shell, queue, worker, shell.operator.ping_workers(queue, worker, timeout=wait))
     listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
     silent = sorted(set(listed) - set(answered))
@@ -160,13 +161,14 @@ async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Tim
     if silent:
         shell.fail(f"no answer within {timeout}: {', '.join(silent)}")
     if not answered:
-        shell.note(f"queue {queue!r} has no live workers")
+        shell.fail(f"queue {queue!r} has no live workers")
 
 
 @command(workers_app, "inspect")
 async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
     """List the running jobs of workers, as the workers report them."""
     wait = span_of("--timeout", timeout)
+    await check_exists(shell, queue)
     found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=wait))
     shell.print_json([
         {
@@ -364,6 +366,8 @@ async def tail(
         if each not in QUEUE_EVENTS:
             raise GlideMQValidationError("--event", each, f"must be one of {', '.join(QUEUE_EVENTS)}")
     left = number
+    if not await shell.operator.queue_exists(queue):
+        shell.note(f"queue {queue!r} does not exist (prefix {shell.settings.prefix!r}); waiting for its first event")
     async for found in shell.operator.iter_events(queue, after=after):
         if event and found.event not in event:
             continue

@@ -62,7 +62,9 @@ async def ls(
 async def queue_names(
     shell: Shell, queues: list[str] | None, match: str | None = None, *, scan: bool = False
 ) -> list[str]:
-    """Return the names given, else those of the settings, else all queues."""
+    """Return the names given, which must exist, else those of the settings, else all queues."""
+    for each in queues or ():
+        await check_exists(shell, each)
     if queues or (shell.settings.queues and match is None and not scan):
         return list(dict.fromkeys(queues or shell.settings.queues))
     return await shell.operator.list_queues(match, scan=scan)
