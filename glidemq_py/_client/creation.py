@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import sys
 import threading
 from typing import Any, Final
@@ -92,8 +91,7 @@ def _has_provider(config: GlideConfig) -> bool:
     return getattr(iam, "credential_provider", None) is not None
 
 
-@functools.cache
-def _connecting(kind: Any) -> type[Any] | None:
+def _connecting(kind: type[Any]) -> type[Any] | None:
     """Return a subclass whose ``create`` omits the registration; None if this version of GLIDE has other steps."""
     registry = getattr(sys.modules[kind.__module__], _REGISTRY, None)
     if registry is None or not hasattr(kind, _REGISTER):
