@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import threading
 from typing import Any, Final
 
 from glidemq_py._client.connect import GlideClient
 from glidemq_py._client.connect_errors import GlideConfig
+from glidemq_py._core.forks import new_lock
 
 __all__ = ["create_in_thread"]
 
@@ -63,7 +63,7 @@ class _Attempt:
         self._connecting = connecting
         self._config = config
         self._is_abandoned = False
-        self._ending = threading.Lock()
+        self._ending = new_lock()
 
     def run(self) -> None:
         """Connect. Raises GlideError or OSError."""
