@@ -1,9 +1,9 @@
-"""Back up a queue, lose it, restore it, and run its jobs."""
+"""Back up a queue, lose it, restore it, and run its jobs; then back it up at an interval."""
 
 import asyncio
 import tempfile
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import BackupSchedule, Job, Queue, Worker
 
 
 async def main() -> None:
@@ -29,6 +29,14 @@ async def main() -> None:
                 await all_done.wait()
             counts = await queue.get_job_counts()
             print(counts.completed, "completed,", counts.delayed, "delayed, in order:", done == sorted(done))
+
+        with tempfile.TemporaryDirectory() as other:
+            # In a service: `async with BackupSchedule(...)`. In a cron job, `run_due` creates the backups that are due.
+            async with Queue("orders") as orders, Queue("invoices") as invoices:
+                schedule = BackupSchedule([orders, invoices], other, every=6 * 3_600_000, keep=7)
+                print("created:", [(info.queue, info.jobs) for info in await schedule.run_due()])
+                print("due again:", len(await schedule.run_due()))
+                print("intact:", (await orders.verify_backup(other)).jobs, "jobs")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Send a newsletter as a batch: jobs join while it runs, and one job runs when all have completed."""
+"""Send a newsletter as a batch: jobs join while it runs, and others run when all have ended, or all have completed."""
 
 import asyncio
 
@@ -8,6 +8,7 @@ from glidemq_py import Job, Queue, Worker
 async def main() -> None:
     async with Queue("letters") as queue:
         sent: list[str] = []
+        ended: set[str] = set()
         done = asyncio.Event()
 
         async def handle(job: Job) -> None:
@@ -20,9 +21,12 @@ async def main() -> None:
                 sent.append(job.data["to"])
             else:
                 print(job.name, len(sent))
-                done.set()
+                ended.add(job.name)
+                if len(ended) == 2:
+                    done.set()
 
-        async with await queue.create_batch(on_success=("report",)) as batch:
+        # "archive" runs when all jobs have ended, also if some failed; "report" only if all have completed.
+        async with await queue.create_batch(on_complete=("archive",), on_success=("report",)) as batch:
             await batch.add_bulk([("list", "reader"), ("list", "editor")])
         async with Worker("letters", handle, concurrency=4):
             await done.wait()

@@ -29,7 +29,7 @@ from glidemq_py._core.command_line import ArgumentParser, parse_duration
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.backup.manifest import BackupInfo
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors import BackupError, GlideMQError, GlideMQValidationError
 
 __all__ = ["main"]
 
@@ -73,6 +73,9 @@ def _parser() -> ArgumentParser:
             help="setting of the object store; may be repeated",
         )  # fmt: skip
         if name in ("create", "run"):
+            command.add_argument(
+                "--allow-empty", action="store_true", help="accept a queue that has never been used on the server"
+            )
             command.add_argument("--max-server-cpu", type=float, default=0.1, help="share of a core of the server")
             default = 7 if name == "run" else None
             command.add_argument("--keep", type=int, default=default, help="number of backups to keep per queue")
@@ -107,6 +110,8 @@ async def _run(given: argparse.Namespace, url: str | None) -> int:
         queues: list[Queue[Any, Any]] = [Queue(name, url, prefix=given.prefix) for name in dict.fromkeys(given.queues)]
         for queue in queues if given.command not in _WITHOUT_SERVER else ():
             await stack.enter_async_context(queue)
+        for queue in queues if given.command in ("create", "run") and not given.allow_empty else ():
+            await _check_used(queue)
         if given.command == "run":
             schedule = BackupSchedule(
                 queues, given.destination, every=given.every, keep=given.keep, max_server_cpu=given.max_server_cpu,
@@ -118,13 +123,22 @@ async def _run(given: argparse.Namespace, url: str | None) -> int:
     return 0
 
 
+async def _check_used(queue: Queue[Any, Any]) -> None:
+    """Reject a queue without any job or setting: its name is probably misspelled."""
+    link = await queue._connected()
+    keys = link.keys
+    if not await link.transport.command("EXISTS", keys.meta, keys.id, keys.stream):
+        raise BackupError(
+            f"queue {queue.name!r} has never been used on this server with the prefix {queue.options.prefix!r}; check "
+            "the name, --url and --prefix, or use --allow-empty"
+        )
+
+
 async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[str, str] | None) -> None:
     destination = given.destination
     if given.command == "create":
         share = given.max_server_cpu
         info = await queue.backup(destination, keep=given.keep, max_server_cpu=share, storage_options=storage)
-        if not info.jobs and not info.keys:
-            sys.stderr.write(f"queue {escape_control(repr(queue.name))}: it has never been used on this server\n")
         _print_backup("created ", info)
     elif given.command == "list":
         for info in await queue.get_backups(destination, storage_options=storage):

@@ -143,6 +143,43 @@ EXPECTED = {
         "lost: 0 delayed",
         "restored: 510 jobs",
         "10 completed, 500 delayed, in order: True",
+        r"created: \[\('orders', 510\), \('invoices', 0\)\]",
+        "due again: 0",
+        "intact: 510 jobs",
+    ],
+    "maintenance": [
+        r"completed: \[True\]",
+        r"failed, to be retried: \[True, True\]",
+        "released: 1",
+        "stalled: True",
+        "1 completed, 5 waiting",
+    ],
+    "metrics_by_name": [
+        "charge: 1 completed, 1 retried",
+        "notify: 20 completed, 0 retried",
+        "render: 20 completed, 0 retried, slow",
+        "notify waits longer than it runs: True",
+    ],
+    "limits": [
+        "charge: at most 2 at a time; mail: more than 2: True",
+        "limit of charge: 2 active: 0",
+        r"during the incident: RateLimit\(max=1, duration=100\)",
+        "afterwards: None",
+    ],
+    "schedules_without_overlap": [
+        "at the same time: 1",
+        "skipped some: True",
+        "last runs: True",
+        r"\[\('import', 'skip', True\), \('report', 'buffer_one', False\)\]",
+    ],
+    "bulk_operations": [
+        r"queues: \['invoices', 'letters'\]",
+        r"acme waits for: \['ada', 'bob'\]",
+        "promoted: 3",
+        "cancelled: revoked",
+        "sent again: 5",
+        "kept: completed",
+        "deleted: 5 completed, 1 failed",
     ],
     "broadcast": [
         r"index: orders\.eu\.created, attempt 1",
@@ -235,7 +272,8 @@ EXPECTED = {
         r"left for other workers: 1",
     ],
     "job_batches": [
-        r"report 6",
+        r"(archive|report) 6",
+        r"(archive|report) 6",
         r"8 of 8 completed, 0 failed",
     ],
     "fair_shares": [

@@ -24,13 +24,13 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["BackupSchedule"]
+__all__ = ["EVERY_MS", "KEEP", "BackupSchedule"]
 
 _log = get_logger(__name__)
 
-_EVERY_MS: Final = 6 * 60 * 60 * 1000
+EVERY_MS: Final = 6 * 60 * 60 * 1000
 _SHORTEST_MS: Final = 60_000
-_KEEP: Final = 7
+KEEP: Final = 7
 _CHECK_S: Final = 60.0
 """Interval of the checks whether a backup is due."""
 _LOCK_MS: Final = 60_000
@@ -63,8 +63,8 @@ class BackupSchedule(BackgroundService):
         queues: Iterable[Queue[Any, Any]],
         destination: Destination,
         *,
-        every: Milliseconds = _EVERY_MS,
-        keep: int = _KEEP,
+        every: Milliseconds = EVERY_MS,
+        keep: int = KEEP,
         max_server_cpu: float = MAX_SERVER_CPU,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import DATA, AddCall, Added, AddReply, Row, add, encode_row
-from glidemq_py._core.checks import check_iterable
+from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._core.layout_errors import JobMovedError, LayoutChangedError
@@ -195,7 +195,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         if outcome == "cost":
             raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
         if outcome == "backlog":
-            raise FairKeyFullError(options.fair_key)
+            raise FairKeyFullError(options.fair_key, int(job_id))
         if outcome == "parent":
             assert options.parent is not None
             raise invalid_parent(options.parent, job_id)
@@ -233,9 +233,7 @@ def spec_of(job: object, position: int, defaults: JobOptions) -> tuple[str, Any,
         spec = JobSpec.parse(job, where)
         return spec.name, spec.data, JobOptions.of_job(defaults, spec.options)
     except GlideMQValidationError as error:
-        if not error.option.startswith(where):
-            error.option = f"{where}.{error.option}"
-            error.args = (error.option, *error.args[1:])
+        name_within(error, where)
         raise
 
 

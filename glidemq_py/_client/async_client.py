@@ -20,6 +20,7 @@ from glide_shared.exceptions import GlideError
 from glidemq_py._client.connect import GlideClient, ServerConnection, resolve
 from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.creation import create_in_thread
 from glidemq_py._client.glide_config import config_of, limit_logs
 from glidemq_py._client.server_check import check_server
 from glidemq_py.errors import GlideMQConnectionError
@@ -46,7 +47,7 @@ _ignore_special_attributes(getattr(glide, "_LegacyModule", None))
 async def _reach(config: GlideConfig) -> None:
     """Wait until one of the servers accepts a TCP connection. Raises GlideMQConnectionError.
 
-    GLIDE's own attempts would block the event loop, for seconds if the servers are unreachable.
+    GLIDE's own attempts would last seconds if the servers are unreachable, and report less.
     """
     failure: GlideMQConnectionError | None = None
     for address in config.addresses:
@@ -72,9 +73,8 @@ async def create_async(config: GlideConfig) -> GlideClient:
     limit_logs()
     await _reach(config)
     try:
-        if isinstance(config, GlideClusterClientConfiguration):
-            return await glide.GlideClusterClient.create(config)
-        return await glide.GlideClient.create(config)
+        cluster = isinstance(config, GlideClusterClientConfiguration)
+        return await create_in_thread(glide.GlideClusterClient if cluster else glide.GlideClient, config)
     except (GlideError, OSError) as error:
         failure = await asyncio.to_thread(explain, config, error)
         raise failure from error

@@ -89,6 +89,13 @@ def check_iterable(option: str, value: Iterable[ItemT], what: str) -> Iterable[I
     return value
 
 
+def name_within(error: GlideMQValidationError, where: str) -> None:
+    """Make the error name an option of another one: ``attempts`` of ``jobs[3]`` is ``jobs[3].attempts``."""
+    if not error.option.startswith(where):
+        error.option = f"{where}.{error.option}"
+        error.args = (error.option, *error.args[1:])
+
+
 def check_choice(option: str, value: object, choices: Collection[str]) -> str:
     """Return one of ``choices``; the error suggests the most similar one."""
     if isinstance(value, str) and value in choices:

@@ -28,7 +28,7 @@ _NO_GLOB: Final = "must not contain any of the glob characters * ? [ ] \\"
 _NO_CONTROL: Final = "must not contain control characters"
 
 
-def validate_queue_name(name: object, option: str = "queue name") -> str:
+def validate_queue_name(name: object, option: str = "name") -> str:
     r"""Check a queue name: 1 to 256 characters, no control characters and none of `{ } : * ? [ ] \`.
 
     Braces and the colon are key syntax (the name is the cluster hash tag). With glob characters, the SCAN of a Node

@@ -14,6 +14,7 @@ from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
 from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, ScheduleSnapshot
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
+from glidemq_py.errors.jobs import readable_reason
 
 __all__ = ["data_of", "dead_letter_of", "duration_text", "encoding_of", "schedule_of", "summary_of"]
 
@@ -38,6 +39,11 @@ def encoding_of(job: Job[Any, Any]) -> str | None:
     return None
 
 
+def shown_reason(job: Job[Any, Any]) -> str | None:
+    """Return why a job failed, for people; None if it has not failed."""
+    return None if job.failed_reason is None else readable_reason(job.failed_reason)
+
+
 def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> JobSummary:
     """Return a job as in a list; ``attempts``: its failed attempts, if they were read."""
     first = job.state in _DELAYED and not job.attempts_made and job._delay
@@ -46,7 +52,7 @@ def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> Jo
         due_at=job.timestamp + job._delay if first and job._delay else None, started_at=last_start(job, attempts),
         finished_at=job.finished_on, run_time=last_run_time(job, attempts), attempts_made=job.attempts_made,
         priority=job.priority, group=job.ordering_key, fair_key=job.fair_key, tags=job.tags,
-        error=job.failed_reason, error_type=job.failed_type, progress=job.progress,
+        error=shown_reason(job), error_type=job.failed_type, progress=job.progress,
     )  # fmt: skip
 
 
@@ -56,7 +62,8 @@ def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
     attempts, encoding = envelope.get("attemptsMade"), envelope.get("encoding")
     return DeadLetter(
         id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
-        error=str(envelope.get("failedReason") or ""), attempts_made=attempts if isinstance(attempts, int) else 0,
+        error=readable_reason(str(envelope.get("failedReason") or "")),
+        attempts_made=attempts if isinstance(attempts, int) else 0,
         added_at=entry.timestamp, data=envelope.get("data"),
         encoding=None if encoding is None else str(encoding), tags=entry.tags,
     )  # fmt: skip

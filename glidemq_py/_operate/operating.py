@@ -39,7 +39,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
-from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, schedule_of, summary_of
+from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, schedule_of, shown_reason, summary_of
 from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
 from glidemq_py._operate.snapshots import (
@@ -137,11 +137,11 @@ class JobFilter:
         return all(key in held and held[key] == value for key, value in self.data.items())
 
     def _has_error(self, job: Job[Any, Any]) -> bool:
-        message = job.failed_reason or ""
+        messages = job.failed_reason or "", shown_reason(job) or ""
         return (
-            (self.error is None or self.error.lower() in message.lower())
+            (self.error is None or any(self.error.lower() in message.lower() for message in messages))
             and (self.error_type is None or self.error_type == (job.failed_type or ""))
-            and (self.error_shape is None or self.error_shape == shape_of(message))
+            and (self.error_shape is None or self.error_shape in map(shape_of, messages))
         )
 
 
@@ -427,7 +427,7 @@ class Operator:
         visible = self.access.may_see(job.queue_name)
         return FlowNode(
             id=job.id, queue=job.queue_name, name=job.name if visible else "", state=node.state,
-            error=job.failed_reason if visible else None, is_cut=node.is_cut,
+            error=shown_reason(job) if visible else None, is_cut=node.is_cut,
             children=tuple(self._flow(child, seen) for child in node.children if id(child) not in seen),
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "SECRET",
@@ -25,7 +25,25 @@ __all__ = [
 _VALUE_WIDTH: Final = 80
 _SECRET: Final = "***"
 
-_short_repr = reprlib.Repr()
+
+class _ShortRepr(reprlib.Repr):
+    """Shows sets as sorted lists."""
+
+    def repr_set(self, x: Any, level: int) -> str:
+        return self.repr_list(_sorted(x), level)
+
+    def repr_frozenset(self, x: Any, level: int) -> str:
+        return self.repr_list(_sorted(x), level)
+
+
+def _sorted(values: Any) -> list[Any]:
+    try:
+        return sorted(values)
+    except Exception:  # values of several types
+        return list(values)
+
+
+_short_repr = _ShortRepr()
 _short_repr.maxstring = _VALUE_WIDTH
 _short_repr.maxother = _VALUE_WIDTH
 _short_repr.maxlong = _VALUE_WIDTH

@@ -147,6 +147,15 @@ class LeaseLostError(StaleAttemptError):
         return f"{job}: the lease is lost ({reasons}); nothing was changed"
 
 
+_STALLED_OUT = "job stalled more than maxStalledCount"
+"""Stored by every glide-mq library, so it is kept in the job."""
+
+
+def readable_reason(reason: str) -> str:
+    """Return the reason of a failure for people; that of stalled jobs is stored in the words of the wire format."""
+    return "stalled more often than max_stalled_count allows" if reason == _STALLED_OUT else reason
+
+
 class JobFailedError(GlideMQError):
     """The awaited job failed.
 
@@ -168,7 +177,7 @@ class JobFailedError(GlideMQError):
 
     def __str__(self) -> str:
         kind = "" if self.failed_type is None else f"{self.failed_type}: "
-        return f"job {self.job_id!r} failed: {kind}{self.failed_reason}"
+        return f"job {self.job_id!r} failed: {kind}{readable_reason(self.failed_reason)}"
 
 
 class WaitTimeoutError(GlideMQError, TimeoutError):

@@ -110,16 +110,19 @@ class FairKeyFullError(GlideMQError):
 
     Attributes:
         key: the fair key, or None.
+        max_backlog: number of its ready jobs at which new ones are rejected, or None.
     """
 
-    def __init__(self, key: str | None = None) -> None:
-        super().__init__(key)
+    def __init__(self, key: str | None = None, max_backlog: int | None = None) -> None:
+        super().__init__(key, max_backlog)
         self.key = key
+        self.max_backlog = max_backlog
 
     def __str__(self) -> str:
         if self.key is None:
             return _message_of(FairKeyFullError)
-        return f"job was not added: fair key {self.key!r} has its maximum backlog of ready jobs"
+        most = "" if self.max_backlog is None else f"{self.max_backlog:,} "
+        return f"job was not added: fair key {self.key!r} has its maximum backlog of {most}ready jobs"
 
 
 class DuplicateJobError(GlideMQError):

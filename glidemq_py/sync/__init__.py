@@ -2,7 +2,7 @@
 
 For scripts and synchronous web frameworks. Names, arguments and errors are those of the asynchronous classes. Threads
 may share an object, and a forked process may continue to use it. Each method runs the coroutine of the asynchronous
-class over a blocking transport.
+class over a blocking transport; background services run in a thread of their own.
 """
 
 from typing import TYPE_CHECKING
@@ -11,44 +11,53 @@ from glidemq_py._core.lazy_names import import_on_first_use as _import_on_first_
 
 if TYPE_CHECKING:
     from glidemq_py._job.blocking import BlockingJob as Job
+    from glidemq_py.sync.backup_schedule import BackupSchedule
     from glidemq_py.sync.batches import JobBatch
     from glidemq_py.sync.broadcast import Broadcast
     from glidemq_py.sync.events import QueueEvents
     from glidemq_py.sync.flows import FlowProducer
     from glidemq_py.sync.job_queue import Queue
     from glidemq_py.sync.leases import Lease
+    from glidemq_py.sync.maintenance import Maintenance
     from glidemq_py.sync.pool import ServerlessPool, serverless_pool
     from glidemq_py.sync.producer import Producer
     from glidemq_py.sync.queue_list import list_queues
+    from glidemq_py.sync.scheduler import Scheduler
 else:
     __getattr__, __dir__ = _import_on_first_use(
         __name__,
         {
             "glidemq_py._job.blocking": ("BlockingJob as Job",),
+            "glidemq_py.sync.backup_schedule": ("BackupSchedule",),
             "glidemq_py.sync.batches": ("JobBatch",),
             "glidemq_py.sync.broadcast": ("Broadcast",),
             "glidemq_py.sync.events": ("QueueEvents",),
             "glidemq_py.sync.flows": ("FlowProducer",),
             "glidemq_py.sync.job_queue": ("Queue",),
             "glidemq_py.sync.leases": ("Lease",),
+            "glidemq_py.sync.maintenance": ("Maintenance",),
             "glidemq_py.sync.pool": (
                 "ServerlessPool",
                 "serverless_pool",
             ),
             "glidemq_py.sync.producer": ("Producer",),
             "glidemq_py.sync.queue_list": ("list_queues",),
+            "glidemq_py.sync.scheduler": ("Scheduler",),
         },
     )
 
 __all__ = [
+    "BackupSchedule",
     "Broadcast",
     "FlowProducer",
     "Job",
     "JobBatch",
     "Lease",
+    "Maintenance",
     "Producer",
     "Queue",
     "QueueEvents",
+    "Scheduler",
     "ServerlessPool",
     "list_queues",
     "serverless_pool",

@@ -1484,10 +1484,11 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         figures on.
 
         Args:
-            window: length of the time range, up to 30 days; whole minutes, the last one included.
+            window: length of the time range, a minute to 30 days, in ms or as a timedelta; rounded up to whole minutes,
+                the last one included.
             end: end of the time range. Default: now.
             name: return the figures of this job name only.
-            interval: length of the intervals, whole minutes; None = one for the whole range.
+            interval: length of the intervals, whole minutes, in ms or as a timedelta; None = one for the whole range.
 
         Raises:
             GlideMQValidationError: an argument is invalid.

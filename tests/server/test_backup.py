@@ -747,6 +747,22 @@ async def test_the_command(queue: Queue, url: str, tmp_path: Path, capsys: pytes
     assert (code, text) == (0, f"queue {copy!r}: restored 1,200 jobs from {info.id}\n")
 
 
+async def test_the_command_rejects_a_queue_that_was_never_used(
+    url: str, queue_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["create", str(tmp_path), queue_name], ["run", str(tmp_path), queue_name]):
+        assert await asyncio.to_thread(command.main, [*arguments, "--url", url]) == 1
+        assert capsys.readouterr().err == (
+            f"python -m glidemq_py.backup: queue {queue_name!r} has never been used on this server with the prefix "
+            "'glide'; check the name, --url and --prefix, or use --allow-empty\n"
+        )
+    async with Queue(queue_name, url) as queue:
+        assert await queue.get_backups(tmp_path) == []
+    arguments = ["create", str(tmp_path), queue_name, "--allow-empty", "--url", url]
+    assert await asyncio.to_thread(command.main, arguments) == 0
+    assert " 0 jobs, " in capsys.readouterr().out
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------
 
 

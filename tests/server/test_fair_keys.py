@@ -206,9 +206,9 @@ async def test_a_worker_resumes_when_the_window_ends(url: str, queue: Queue, que
 async def test_max_backlog(queue: Queue) -> None:
     await queue.set_fair_key_limits("k", max_backlog=2)
     await queue.add_bulk([of("k", job_id="one"), of("k")])
-    with pytest.raises(FairKeyFullError, match="fair key 'k' has its maximum backlog") as caught:
+    with pytest.raises(FairKeyFullError, match=r"fair key 'k' has its maximum backlog of 2 ready jobs$") as caught:
         await queue.add("a", fair_key="k")
-    assert caught.value.key == "k"
+    assert (caught.value.key, caught.value.max_backlog) == ("k", 2)
     with pytest.raises(BulkAddError) as failed:
         await queue.add_bulk([of("k"), of("other")])
     refused, added = failed.value.results
@@ -226,6 +226,23 @@ async def test_max_backlog(queue: Queue) -> None:
 @pytest.mark.usefixtures("without_polling")
 async def backlog(queue: Queue) -> int:
     return (await queue.get_fair_key("k")).backlog
+
+
+async def test_a_scheduler_reports_a_full_key(url: str, queue: Queue, queue_name: str) -> None:
+    await queue.set_fair_key_limits("k", max_backlog=1)
+    await queue.add("a", fair_key="k", job_id="first")
+    await queue.pause()
+    template = {"name": "a", "options": {"fair_key": "k"}}
+    await queue.upsert_job_scheduler("s", every=60_000, immediately=True, template=template)
+    errors: list[BaseException] = []
+    worker = Worker(queue_name, Gate(), url)
+    worker.on("error", errors.append)
+    async with worker:
+        await with_timeout(until(lambda: bool(errors)), 20)
+    error = errors[0]
+    assert isinstance(error, FairKeyFullError)
+    assert (error.key, error.max_backlog) == ("k", 1)
+    assert error.__notes__ == [f"scheduler 's' of queue {queue_name!r}"]
 
 
 async def test_jobs_that_exist_exceed_the_maximum_backlog_and_new_ones_do_not(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -525,3 +526,16 @@ async def test_handler_in_a_thread_joins(url: str, queue: Queue) -> None:
     async with Worker(queue.name, handle, url):
         await with_timeout(reaches(batch, lambda status: status.completed_at))
     assert found == [BatchRef(queue.name, batch.id)]
+
+
+@pytest.mark.parametrize("option", ["on_complete", "on_success", "on_failure"])
+async def test_errors_of_callbacks_name_the_callback(queue: Queue, option: str) -> None:
+    wrong: list[tuple[Any, str]] = [
+        (("x", None, {"attempts": -1}), f"option '{option}.attempts' = -1: must be an integer from 0 to "),
+        (("x", None, {"atempts": 1}), f"option '{option}.atempts' = 1: unknown option; did you mean 'attempts'"),
+        (("", None), f"option '{option}.name' = '': must not be empty"),
+        (5, f"option '{option}' = 5: must be a JobSpec or a tuple"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(GlideMQValidationError, match=f"^{re.escape(message)}"):
+            await queue.create_batch(**{option: given})

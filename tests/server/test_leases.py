@@ -377,6 +377,34 @@ async def test_a_token_reports_from_elsewhere(queue: Queue, url: str):
     assert await queue.get_job(removed.id) is None
 
 
+REPORTER = """
+import sys
+from glidemq_py.sync import Lease, Queue
+with Queue(sys.argv[2], sys.argv[1]) as queue:
+    lease = Lease.from_token(queue, sys.argv[3])
+    job = queue.get_job(lease.id)
+    lease.complete({"doubled": job.data["n"] * 2})
+    print(lease.id, lease.ended)
+"""
+
+
+async def test_another_process_completes_the_lease_of_a_token(queue: Queue, url: str):
+    await queue.add("double", {"n": 21})
+    (lease,) = await queue.fetch(1)
+    reporter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", REPORTER, f"{url}?allow_no_aof=true", queue.name, lease.token,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert await with_timeout(reporter.communicate()) == (f"{lease.id} True\n".encode(), b"")
+    assert reporter.returncode == 0
+    job = await job_of(queue, lease.id)
+    assert (await job.get_state(), job.returnvalue) == (JobState.COMPLETED, {"doubled": 42})
+    await lease.complete("late")  # the same attempt: accepted, and without effect
+    assert (await job_of(queue, lease.id)).returnvalue == {"doubled": 42}
+    with pytest.raises(LeaseLostError):
+        await lease.extend(30_000)
+
+
 async def test_a_token_of_another_queue_is_rejected(queue: Queue, url: str):
     await queue.add("a")
     token = (await lease_one(queue)).token

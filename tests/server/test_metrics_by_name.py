@@ -104,3 +104,5 @@ async def test_invalid_arguments(url: str, queue_name: str) -> None:
             await queue.get_metrics_by_name(interval=90_000)
         with pytest.raises(GlideMQValidationError, match="window"):
             await queue.get_metrics_by_name(timedelta(days=31))
+        with pytest.raises(GlideMQValidationError, match=r"option 'window' = 5: must be .* from 60,000 to "):
+            await queue.get_metrics_by_name(5)  # minutes were meant

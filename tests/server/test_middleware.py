@@ -20,6 +20,7 @@ from glidemq_py import (
     Producer,
     Queue,
     ServerlessPool,
+    UnsupportedOptionError,
     Worker,
     sync,
 )
@@ -247,14 +248,20 @@ async def test_an_asynchronous_context_manager_is_entered_by_coroutines_only(url
         await ended(url, queue_name, plain, middleware=[Pooled()])
         failed = await queue.get_job(job.id)
         assert failed is not None
-        assert failed.failed_reason == (
-            "Pooled returned an asynchronous context manager, which a handler that is a plain function cannot enter"
+        assert failed.failed_reason is not None
+        assert failed.failed_reason.startswith("option 'middleware' = <class ")
+        assert failed.failed_reason.endswith(
+            "Pooled'>: returned an asynchronous context manager, which a handler that is a plain function cannot "
+            "enter; use @contextmanager"
         )
     with (
         sync.Queue(queue_name, url, middleware=[Pooled()]) as blocking,
-        pytest.raises(GlideMQError, match=r"Pooled returned an .* which the blocking API cannot enter"),
+        pytest.raises(
+            UnsupportedOptionError, match=r"Pooled'>: returned an .* which the blocking API cannot enter"
+        ) as caught,
     ):
         blocking.add("a")
+    assert caught.value.option == "middleware"
 
 
 class Broken(Middleware):
@@ -267,9 +274,9 @@ class Broken(Middleware):
 
 
 async def test_a_forgotten_decorator_is_named(url: str, queue_name: str):
-    message = r"a method of Broken must return a context manager or None \(is @contextmanager missing\?\)"
+    message = r"Broken'>: a method must return a context manager or None \(is @contextmanager missing\?\)"
     async with Queue(queue_name, url, middleware=[Broken()]) as queue:
-        with pytest.raises(GlideMQError, match=message):
+        with pytest.raises(GlideMQValidationError, match=message):
             await queue.add("a")
 
 

@@ -140,7 +140,7 @@ def test_full_fair_key_fails_the_task() -> None:
     class Full(Server):
         def call_all(self, calls: Sequence[Call[Any]]) -> list[AddReply]:
             super().call_all(calls)
-            return [AddReply(now=1, results=["1", ["backlog", ""]]) for _ in calls]
+            return [AddReply(now=1, results=["1", ["backlog", "1"]]) for _ in calls]
 
     server = Full()
     server.allowed.release()

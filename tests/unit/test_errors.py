@@ -129,6 +129,9 @@ def test_job_errors_name_the_job():
     assert str(JobNotFoundError("7")) == "job '7' not found"
     assert str(JobStateError("7", "completed", "promote")) == "cannot promote job '7': it is completed"
     assert str(JobFailedError("7", "boom", "KeyError")) == "job '7' failed: KeyError: boom"
+    stalled = JobFailedError("7", "job stalled more than maxStalledCount")
+    assert str(stalled) == "job '7' failed: stalled more often than max_stalled_count allows"
+    assert stalled.failed_reason == "job stalled more than maxStalledCount"
     assert str(StaleAttemptError("7")).startswith("job '7': the attempt is no longer the current one")
 
 
@@ -162,3 +165,20 @@ def test_errors_survive_pickling(error):
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy).keys() == vars(error).keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"foo", "id"}, "['foo', 'id']"),
+        (frozenset({2, 1}), "[1, 2]"),
+        ({"a": {"y", "x"}}, "{'a': ['x', 'y']}"),
+        (set(), "[]"),
+    ],
+)
+def test_sets_are_shown_as_sorted_lists(value: object, shown: str) -> None:
+    assert str(GlideMQValidationError("o", value, "p")) == f"option 'o' = {shown}: p"
+
+
+def test_sets_of_several_types_are_shown() -> None:
+    assert str(GlideMQValidationError("o", {1, "a"}, "p")) in ("option 'o' = [1, 'a']: p", "option 'o' = ['a', 1]: p")

@@ -104,7 +104,7 @@ BAD_CHARACTERS = ["{", "}", "*", "?", "[", "]", "\\", "\n", "\x00", "\x7f", "\ud
     "name", ["", "x" * 257, "😀" * 129, 7, None, b"q", *(f"a{bad}b" for bad in [":", *BAD_CHARACTERS])]
 )
 def test_bad_queue_names(name):
-    with pytest.raises(GlideMQValidationError, match="option 'queue name'"):
+    with pytest.raises(GlideMQValidationError, match="option 'name'"):
         validate_queue_name(name)
 
 

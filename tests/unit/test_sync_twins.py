@@ -22,6 +22,9 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (glidemq_py.QueueEvents, sync.QueueEvents),
     (glidemq_py.ServerlessPool, sync.ServerlessPool),
     (glidemq_py.Lease, sync.Lease),
+    (glidemq_py.Maintenance, sync.Maintenance),
+    (glidemq_py.Scheduler, sync.Scheduler),
+    (glidemq_py.BackupSchedule, sync.BackupSchedule),
 ]
 
 AFTER_A_CHANGE = "run python -m tools.generate_sync"
@@ -119,6 +122,6 @@ def test_every_public_member_has_a_docstring() -> None:
 
 def test_exported_names() -> None:
     assert set(sync.__all__) == {
-        "Broadcast", "FlowProducer", "Job", "JobBatch", "Lease", "Producer", "Queue", "QueueEvents", "ServerlessPool",
-        "list_queues", "serverless_pool",
+        "BackupSchedule", "Broadcast", "FlowProducer", "Job", "JobBatch", "Lease", "Maintenance", "Producer", "Queue",
+        "QueueEvents", "Scheduler", "ServerlessPool", "list_queues", "serverless_pool",
     }  # fmt: skip

@@ -67,7 +67,7 @@ class AddedOther(NamedTuple):
     outcome: str
     """duplicate, skipped, replaced, cost, parent, dependency, backlog or moved (``lua/core/functions/add.lua``)."""
     id: str
-    """Of the existing job, or of the new one if it replaced another."""
+    """Of the existing job, or of the new one if it replaced another; for a backlog, its maximum."""
 
 
 class Codec(Protocol):

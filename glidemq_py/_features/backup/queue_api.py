@@ -161,7 +161,7 @@ async def restore(
         QueueNotEmptyError: If the queue has jobs or schedulers; nothing was written.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
-    name = self.name if source is None else validate_queue_name(source)
+    name = self.name if source is None else validate_queue_name(source, "source")
     wanted = _checked_id(backup_id)
     store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, name, wanted)

@@ -21,7 +21,7 @@ from glidemq_py._core.calls.working import (
 )
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import known_arguments
-from glidemq_py._core.names import validate_prefix
+from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.queue_options import DEFAULT_PREFIX, Compression, QueueOptions, Serializer, SerializerName
 from glidemq_py._core.times import Milliseconds
@@ -239,6 +239,7 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
     ) -> None:
         if handler is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise GlideMQValidationError("handler", handler, "must be a function, or a str that names it")
+        validate_queue_name(name)
         self.subscription = validate_subscription(subscription)
         self.subjects = parse_subjects("subjects", subjects)
         self.start_from = validate_start(start_from)

@@ -221,7 +221,7 @@ async def replay_entry(
     if other is not None and other.outcome == "cost":
         raise JobCostError(options.cost, options.ordering.key if options.ordering else None)
     if other is not None and other.outcome == "backlog":
-        raise FairKeyFullError(options.fair_key)
+        raise FairKeyFullError(options.fair_key, int(other.id))
     record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
     job: Job[Any, Any] = Job.from_record(link, record)
     if other is not None:

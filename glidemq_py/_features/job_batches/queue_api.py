@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from glidemq_py._core.calls.adding import Row, encode_row
+from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.queue_options import JobSpec
@@ -83,8 +84,12 @@ async def create_batch(
 def _callback(queue: JobQueue, link: QueueLink, option: str, given: CallbackInput | None) -> Row | None:
     if given is None:
         return None
-    spec = JobSpec.parse(given, option)
-    options = JobOptions.of_job(queue.options.default_job_options, spec.options)
+    try:
+        spec = JobSpec.parse(given, option)
+        options = JobOptions.of_job(queue.options.default_job_options, spec.options)
+    except GlideMQValidationError as error:
+        name_within(error, option)
+        raise
     reject_unusable(options, f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
     return encode_row(link, spec.name, spec.data, options, f"{option}.data")
 

@@ -39,7 +39,7 @@ def parse_queues(value: object) -> QueueSelection:
         GlideMQValidationError: If a name or weight is invalid, a name occurs twice, or there is none.
     """
     if isinstance(value, str):
-        return QueueSelection((validate_queue_name(value),), (1,), False, False)
+        return QueueSelection((validate_queue_name(value, _OPTION),), (1,), False, False)
     if isinstance(value, Mapping):
         given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
         names = _names(list(given), given)

@@ -132,15 +132,16 @@ async def get_metrics_by_name(
     figures on.
 
     Args:
-        window: length of the time range, up to 30 days; whole minutes, the last one included.
+        window: length of the time range, a minute to 30 days, in ms or as a timedelta; rounded up to whole minutes,
+            the last one included.
         end: end of the time range. Default: now.
         name: return the figures of this job name only.
-        interval: length of the intervals, whole minutes; None = one for the whole range.
+        interval: length of the intervals, whole minutes, in ms or as a timedelta; None = one for the whole range.
 
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    minutes = -(-to_ms("window", window, minimum=1, maximum=30 * DAY_MS) // MINUTE_MS)
+    minutes = -(-to_ms("window", window, minimum=MINUTE_MS, maximum=30 * DAY_MS) // MINUTE_MS)
     step = minutes * MINUTE_MS if interval is None else to_ms("interval", interval, minimum=MINUTE_MS)
     if step % MINUTE_MS:
         raise GlideMQValidationError("interval", interval, "must be whole minutes")

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
 
 __all__ = ["add_within", "batch_within", "handler_within"]
 
@@ -31,7 +31,8 @@ async def add_within(
         blocking: True if the caller has no event loop.
 
     Raises:
-        GlideMQError: If a middleware suppresses an error, or is asynchronous and the caller is blocking.
+        UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
+        GlideMQError: If a middleware suppresses an error.
     """
     async with AsyncExitStack() as stack:
         for each in middleware:
@@ -93,8 +94,10 @@ def _listed(found: Entered | list[Entered]) -> list[Any]:
     return [each for each in found if each is not None] if isinstance(found, list) else [found]
 
 
-def _not_here(owner: Middleware, blocking_for: str) -> GlideMQError:
-    name = type(owner).__name__
+def _not_here(owner: Middleware, blocking_for: str) -> GlideMQValidationError:
+    # The class, not the object: the text is stored with failed jobs, and counted by its words.
     if blocking_for:
-        return GlideMQError(f"{name} returned an asynchronous context manager, which {blocking_for} cannot enter")
-    return GlideMQError(f"a method of {name} must return a context manager or None (is @contextmanager missing?)")
+        problem = f"returned an asynchronous context manager, which {blocking_for} cannot enter; use @contextmanager"
+        return UnsupportedOptionError("middleware", type(owner), problem)
+    problem = "a method must return a context manager or None (is @contextmanager missing?)"
+    return GlideMQValidationError("middleware", type(owner), problem)

@@ -77,10 +77,10 @@ def further_names(names: tuple[str, ...], partitions: int) -> tuple[str, ...]:
         return names
     name = names[0]
     if _RESERVED.search(name) is not None:
-        raise GlideMQValidationError("queue name", name, "is reserved for the partitions of another queue")
+        raise GlideMQValidationError("name", name, "is reserved for the partitions of another queue")
     if len(name.encode("utf-16-le")) // 2 > NAME_LENGTH - _SUFFIX_LENGTH:
         problem = f"must have at most {NAME_LENGTH - _SUFFIX_LENGTH} characters if the queue is partitioned"
-        raise GlideMQValidationError("queue name", name, problem)
+        raise GlideMQValidationError("name", name, problem)
     slots = _free_slots([hash_slot(each) for each in names], partitions)
     wanted = {slot: position for position, slot in enumerate(slots)}
     state = crc_hqx(f"{name}{_MARK}".encode(), 0)

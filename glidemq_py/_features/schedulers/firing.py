@@ -16,7 +16,7 @@ import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core import json_text as json
@@ -25,9 +25,10 @@ from glidemq_py._core.calls.working import SCHEDULER_REVISION
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
+from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
 from glidemq_py._job.link import QueueLink
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, FairKeyFullError, GlideMQError, GlideMQValidationError, JobCostError
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["AT_ONCE", "MISSED_AFTER_MS", "WATCH_MS", "SchedulerTask", "plan", "postponed"]
@@ -223,6 +224,19 @@ def _measure(queue: str, row: FireRow, results: Sequence[Any], now: int) -> None
             meter.fired(queue, row.name, added, late)
 
 
+def _rejection(row: FireRow, results: Sequence[Any]) -> GlideMQError | None:
+    """Return the error of the first job that was not added; None if all were. A text has no results of jobs."""
+    for job, result in zip(row.jobs, () if isinstance(results, str) else results, strict=False):
+        outcome, limit = ("", "") if isinstance(result, str) else AddedOther(*result)
+        fields = dict(zip(FIELDS["new_job"], job, strict=False))
+        if outcome == "backlog":
+            return FairKeyFullError(cast("str", fields["fair"]), int(limit))
+        if outcome == "cost":
+            group = dict(zip(FIELDS["ordering"], cast("list[Any]", fields["ordering"]), strict=False))
+            return JobCostError(group.get("cost") or None, group["group"])
+    return None
+
+
 class SchedulerTask(BackgroundTask):
     """Fires the schedulers of one queue for as long as it runs.
 
@@ -298,10 +312,10 @@ class SchedulerTask(BackgroundTask):
                 _measure(link.keys.name, row, outcome, fired.now)
             if outcome == "overlap":
                 _log.debug("queue %r: scheduler %r: job %s is unfinished", link.keys.name, row.name, row.last_job_id)
-            if any(isinstance(result, list) and AddedOther(*result).outcome == "cost" for result in outcome):
-                self._report(row.name, "its job costs more than the token bucket of its group holds")
-            if any(isinstance(result, list) and AddedOther(*result).outcome == "backlog" for result in outcome):
-                self._report(row.name, "the fair key of its job has its maximum backlog")
+            rejected = _rejection(row, outcome)
+            if rejected is not None:
+                rejected.add_note(f"scheduler {row.name!r} of queue {link.keys.name!r}")
+                self._report(row.name, str(rejected), rejected)
         return 0
 
     def _plan(self, row: DueRow, now: int) -> FireRow:
@@ -314,6 +328,6 @@ class SchedulerTask(BackgroundTask):
             self._report(row.name, repr(error), error)
         return postponed(row, now + _UNREADABLE_MS)
 
-    def _report(self, name: str, problem: str, error: BaseException | None = None) -> None:
+    def _report(self, name: str, problem: str, error: BaseException) -> None:
         _log.error("queue %r: firing scheduler %r failed: %s", self._link.keys.name, name, problem)
-        self._on_error(error or GlideMQError(f"scheduler {name!r}: {problem}"))
+        self._on_error(error)

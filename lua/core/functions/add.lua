@@ -13,8 +13,8 @@
 --   dependencies: {policy, flat queue names and ids} of jobs to wait for (features/flows/functions/depend.lua)
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
--- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog' (the
--- fair key has its maximum of ready jobs: not added), 'moved' (with `known`: the key has no jobs here, and will have none:
+-- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog'
+-- with the maximum backlog of the fair key, which is reached (not added), 'moved' (with `known`: the key has no jobs here, and will have none:
 -- not added)
 -- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
@@ -99,7 +99,8 @@ local function add_plain(q, now_text, quiet, id, row, trims, issued)
 end
 
 local function backlog_reason(q, row)
-  if row[FAIR] and not rawget(q, 'any_backlog') and F.is_backlogged(q, row[FAIR]) then return 'backlog', row[ID] or '' end
+  local reached = row[FAIR] and not rawget(q, 'any_backlog') and F.reached_backlog(q, row[FAIR])
+  if reached then return 'backlog', G.int(reached) end
 end
 
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be

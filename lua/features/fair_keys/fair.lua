@@ -250,12 +250,14 @@ F.take_some = function(q, count)
   return ids
 end
 
--- Return whether the key has as many ready jobs as its limit allows.
-F.is_backlogged = function(q, key)
+-- Return the maximum backlog of the key if it has as many ready jobs; else nil.
+F.reached_backlog = function(q, key)
   if rawget(q, 'fair_limited') == nil then rawset(q, 'fair_limited', redis.call('EXISTS', q.fair_limits) == 1) end
-  if not rawget(q, 'fair_limited') then return false end
+  if not rawget(q, 'fair_limited') then return nil end
   local limits = F.limits(q, key)
-  return limits ~= nil and limits.max_backlog > 0 and redis.call('ZCARD', F.queue_of(q, key)) >= limits.max_backlog
+  local most = limits and limits.max_backlog or 0
+  if most > 0 and redis.call('ZCARD', F.queue_of(q, key)) >= most then return most end
+  return nil
 end
 
 -- Move due jobs to their keys, `limit` at most. Return ms until the next one is due, -1 = none.

@@ -1,0 +1,249 @@
+"""Background services of blocking code: `Maintenance`, `Scheduler` and `BackupSchedule` in a thread of their own."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import glide_sync
+import pytest
+
+from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobState
+from glidemq_py.sync import BackupSchedule, Lease, Maintenance, Queue, Scheduler
+from glidemq_py.testing import MemoryServer, RespClient, ServerProcess
+from tests.server.worker_support import Raw
+
+
+@pytest.fixture
+def queue(url: str, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, url) as queue:
+        yield queue
+
+
+def reach(reached: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def quick(queue: Queue) -> Maintenance:
+    return Maintenance([queue], lock_duration=1_000, stalled_interval=1_000)
+
+
+def expiring(queue: Queue) -> Lease:
+    queue.add("n")
+    (lease,) = queue.fetch(1, lock_duration=1_000)
+    return lease
+
+
+def state_of(queue: Queue, job_id: str) -> JobState | None:
+    job = queue.get_job(job_id)
+    assert job is not None
+    return job.get_state()
+
+
+def threads() -> set[str]:
+    return {each.name for each in threading.enumerate() if each.name.startswith("glidemq-")}
+
+
+# -- Maintenance --------------------------------------------------------------------------------------------
+
+
+def test_expired_leases_are_recovered(queue: Queue) -> None:
+    lease = expiring(queue)
+    with quick(queue):
+        assert "glidemq-maintenance" in threads()
+        reach(lambda: state_of(queue, lease.id) == "waiting")
+    assert "glidemq-maintenance" not in threads()
+    assert queue.count() == 1  # the queue is open
+
+
+def test_closing_lets_another_process_take_over(queue: Queue, resp: RespClient) -> None:
+    expiring(queue)
+    with quick(queue):
+        reach(lambda: Raw(resp, queue.name).run("GET", "lock:maintenance"))
+    assert Raw(resp, queue.name).run("GET", "lock:maintenance") is None
+
+
+def test_schedulers_created_later_fire_after_wake(queue: Queue) -> None:
+    with Maintenance([queue]) as maintenance:
+        queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
+        maintenance.wake()
+        reach(lambda: queue.count() >= 2, seconds=30)  # without a wake-up, up to a minute later
+
+
+def test_a_client_of_the_user_is_the_template_of_another_one(url: str, queue_name: str, resp: RespClient) -> None:
+    host, port = url.removeprefix("valkey://").split(":")
+    address = glide_sync.NodeAddress(host, int(port))
+    client = glide_sync.GlideClient.create(glide_sync.GlideClientConfiguration([address]))
+    try:
+        with Queue(queue_name, client) as queue:
+            lease = expiring(queue)
+            before = len(resp.execute("CLIENT", "LIST", "TYPE", "NORMAL").splitlines())
+            with quick(queue):
+                reach(lambda: state_of(queue, lease.id) == "waiting")
+            reach(lambda: len(resp.execute("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) <= before)
+    finally:
+        client.close()
+
+
+def test_queues_in_memory(queue_name: str) -> None:
+    with Queue(queue_name, MemoryServer()) as queue:
+        lease = expiring(queue)
+        with quick(queue):
+            reach(lambda: state_of(queue, lease.id) == "waiting")
+
+
+def test_run_ends_when_another_thread_closes(queue: Queue) -> None:
+    maintenance = Maintenance([queue])
+    thread = threading.Thread(target=maintenance.run)
+    thread.start()
+    reach(lambda: "glidemq-maintenance" in threads())
+    maintenance.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    maintenance.close()  # idempotent
+
+
+def test_starting_twice_or_after_the_end_is_rejected(queue: Queue) -> None:
+    maintenance = Maintenance([queue])
+    with maintenance, pytest.raises(GlideMQError, match=r"^the maintenance was already started; make a new one$"):
+        maintenance.start()
+    with pytest.raises(GlideMQError, match="already started"):
+        maintenance.start()
+    maintenance.wake()  # no effect
+
+
+def test_a_closed_queue_is_rejected(queue: Queue) -> None:
+    maintenance = Maintenance([queue])
+    queue.close()
+    with pytest.raises(ClosedError, match=f"^queue '{queue.name}' is closed$"):
+        maintenance.start()
+    assert threads() == set()
+
+
+def test_a_failed_start_leaves_nothing_and_may_be_repeated(private_server: Callable[..., ServerProcess]) -> None:
+    server = private_server()
+    with Queue("q", server.url) as queue:
+        maintenance = Maintenance([queue])
+        server.stop()
+        with pytest.raises(GlideMQConnectionError, match="connection refused"):
+            maintenance.start()
+        assert "glidemq-maintenance" not in threads()
+        server.start()
+        with maintenance:
+            assert "glidemq-maintenance" in threads()
+
+
+def test_mistakes_are_rejected(queue: Queue, url: str) -> None:
+    for queues in ([], ["emails"], [queue.name], queue.name):
+        with pytest.raises(GlideMQValidationError, match="option 'queues' = "):
+            Maintenance(cast("list[Queue]", queues))
+    with pytest.raises(GlideMQValidationError, match="option 'lock_duration' = 5: "):
+        Maintenance([queue], lock_duration=5)
+    import glidemq_py
+
+    problem = r"must be a glidemq_py\.sync\.Queue, not glidemq_py\._api\.job_queue\.Queue"
+    asynchronous: Any = glidemq_py.Queue(queue.name, url)
+    with pytest.raises(GlideMQValidationError, match=f"^option 'queues' = .*: {problem}"):
+        Maintenance([asynchronous])
+    with pytest.raises(GlideMQValidationError, match=f"^option 'queue' = .*: {problem}"):
+        Scheduler(asynchronous)
+    with pytest.raises(GlideMQValidationError, match="option 'every' = 5: "):
+        BackupSchedule([queue], "/tmp", every=5)
+
+
+def test_closing_in_a_forked_process_leaves_the_parent_alone(url: str, queue_name: str) -> None:
+    program = f"""
+        import os
+        from glidemq_py import GlideMQError
+        from glidemq_py.sync import Maintenance, Queue
+
+        with Queue({queue_name!r}, {url + "?allow_no_aof=true"!r}) as queue, Maintenance([queue]) as maintenance:
+            child = os.fork()
+            if not child:
+                maintenance.wake()
+                maintenance.close()
+                try:
+                    maintenance.start()
+                except GlideMQError as error:
+                    print("child:", error, flush=True)
+                with Maintenance([queue]):
+                    print("child: another one", flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            queue.upsert_job_scheduler("s", every=1_000)
+            maintenance.wake()
+            while not queue.count():
+                pass
+        print("parent: end")
+    """
+    assert run(program).splitlines() == [
+        "child: the maintenance was already started; make a new one", "child: another one", "parent: end",
+    ]  # fmt: skip
+
+
+def test_a_program_that_does_not_close_ends(url: str, queue_name: str) -> None:
+    program = f"""
+        from glidemq_py.sync import Maintenance, Queue
+
+        queue = Queue({queue_name!r}, {url + "?allow_no_aof=true"!r})
+        maintenance = Maintenance([queue])
+        maintenance.start()
+        print("end", flush=True)
+    """
+    assert run(program) == "end\n"
+
+
+def run(program: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+# -- Scheduler ----------------------------------------------------------------------------------------------
+
+
+def test_schedulers_fire(queue: Queue) -> None:
+    queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick"})
+    with Scheduler(queue):
+        reach(lambda: queue.count() >= 2)
+    (job, *_) = queue.get_jobs("waiting")
+    assert job.name == "tick"
+
+
+def test_a_scheduler_uses_the_options_of_the_queue(url: str, queue_name: str) -> None:
+    with Queue(queue_name, url, serializer="msgpack", prefix="other") as queue:
+        queue.upsert_job_scheduler("s", every=1_000, template={"name": "tick", "data": {"raw": b"\x00"}})
+        with Scheduler(queue):
+            reach(queue.count)
+        assert queue.get_jobs("waiting")[0].data == {"raw": b"\x00"}
+        queue.obliterate(force=True)
+
+
+# -- BackupSchedule -----------------------------------------------------------------------------------------
+
+
+def test_due_backups(queue: Queue, url: str, tmp_path: Path) -> None:
+    queue.add("n")
+    with Queue(f"{queue.name}-copy", url) as copy:
+        schedule = BackupSchedule([queue, copy], tmp_path, every=60_000, keep=2)
+        assert [(each.queue, each.jobs) for each in schedule.run_due()] == [(queue.name, 1), (copy.name, 0)]
+        assert schedule.run_due() == []
+        assert threads() == set()
+        with schedule:
+            assert schedule.run_due() == []
+    assert len(queue.get_backups(tmp_path)) == 1
+
+
+def test_a_running_schedule_makes_the_first_backup(queue: Queue, tmp_path: Path) -> None:
+    queue.add("n")
+    with BackupSchedule([queue], tmp_path):
+        reach(lambda: queue.get_backups(tmp_path))
+    assert queue.verify_backup(tmp_path).jobs == 1
