@@ -8,7 +8,7 @@ import gc
 import logging
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from tests.simulation.feature_work import FULL_KEY, join_batch
 from tests.simulation.history import History
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
-from tests.simulation.mutations import MUTATIONS, PLANTED
+from tests.simulation.mutations import library_with
 from tests.simulation.network import Network, Source, subscribe
 from tests.simulation.parties import (
     BROADCAST,
@@ -89,7 +89,7 @@ class Fleet:
         self.scenario = scenario
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
-        mutate: Callable[[str], str] = (MUTATIONS | PLANTED)[scenario.mutation] if scenario.mutation else str
+        mutate = library_with(scenario.mutation)
         self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES), native=native)
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
@@ -117,6 +117,7 @@ class Fleet:
         """Steps that are not done, by number; with the producer that has begun."""
         self.verdict = Verdict(scenario.seed)
         self.lock_ms, self.stalled_ms = LOCK_MS, STALLED_MS
+        self.drain_s = DRAIN_S
         self.idle_s = 1.0
         """How long the fleet runs on after the last work and fault."""
 
@@ -365,7 +366,7 @@ class Fleet:
             names = (QUEUE, *(POOL_QUEUES if self.scenario.pool else ()))
             queues = [await stack.enter_async_context(Queue(name, Source(self.network))) for name in names]
             queue = queues[0]
-            begun, until = loop.now, loop.now + DRAIN_S * (2 if self.ledger.batches else 1)
+            begun, until = loop.now, loop.now + self.drain_s * (2 if self.ledger.batches else 1)
             while loop.now < until:
                 await self._complete_work(queue)
                 left = [await self._left(each) for each in queues]
@@ -375,7 +376,7 @@ class Fleet:
                     break
                 await asyncio.sleep(1.0 if loop.now < begun + 60 else 10.0)
             else:
-                verdict.problems.append(f"not drained after {DRAIN_S} s: {left}; adds pending: {len(self._pending)}")
+                verdict.problems.append(f"not drained after {self.drain_s:.0f} s: {left}; adds pending: {len(self._pending)}")
             await self.history.wait_for_figures()
             for each in queues:
                 report = await each.check(recheck_after=0)
