@@ -146,7 +146,8 @@ def _judge_batches(ledger: Ledger, problems: list[str]) -> None:
         if kind == "state":
             kind = event[b"state"].decode()
         if job_id in by_member:
-            _note_member(ledger.batches[by_member[job_id]], job_id, kind, ended, failed, joined[by_member[job_id]])
+            name = by_member[job_id]
+            _note_member(ledger.batches[name], job_id, kind, b"new" in event, ended, failed, joined[name])
         elif kind == "added" and "-of-b" in ledger.names.get(job_id, ""):
             added[ledger.names[job_id]] += 1
             new.append(ledger.names[job_id])
@@ -171,14 +172,18 @@ def _judge_callback(
         problems.append(f"batch {name!r} added {what!r}, but {sorted(failures)} have failed")
 
 
-def _note_member(batch: Batch, job_id: str, kind: str, ended: set[str], failed: set[str], joined: set[str]) -> None:
+def _note_member(
+    batch: Batch, job_id: str, kind: str, is_new: bool, ended: set[str], failed: set[str], joined: set[str]
+) -> None:
     if kind == "added":
         joined.add(job_id)
-    if kind in _ENDS:
+    elif kind in _ENDS:
         ended.add(job_id)
-        if kind in ("failed", "expired"):
+        if kind == "completed":
+            failed.discard(job_id)
+        elif kind != "removed":
             failed.add(job_id)
             batch.has_failed = True
-    elif kind != "added":  # requeued
+    elif job_id in failed and not is_new:  # requeued; a job that has completed, or is added again, stays as it was
         ended.discard(job_id)
         failed.discard(job_id)

@@ -376,7 +376,9 @@ class Fleet:
                     break
                 await asyncio.sleep(1.0 if loop.now < begun + 60 else 10.0)
             else:
-                verdict.problems.append(f"not drained after {self.drain_s:.0f} s: {left}; adds pending: {len(self._pending)}")
+                verdict.problems.append(
+                    f"not drained after {self.drain_s:.0f} s: {left}; adds pending: {len(self._pending)}"
+                )
             await self.history.wait_for_figures()
             for each in queues:
                 report = await each.check(recheck_after=0)
