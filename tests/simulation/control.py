@@ -37,9 +37,14 @@ class Control:
         self.obeyed = 0
         """Number of commands that workers have confirmed."""
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no command for a single worker is under way."""
+        return self._by is None or self._by.dead
+
     async def command(self, queue: Queue[Any, Any], pick: random.Random) -> None:
         """Resize a worker, or let it be quiet for a while. One command at a time."""
-        if self._by is not None and not self._by.dead:
+        if not self.is_idle:
             return
         self._by = PARTY.get()
         try:

@@ -18,6 +18,7 @@ from tests.simulation.ledger import Batch
 
 if TYPE_CHECKING:
     from tests.simulation.control import Control
+    from tests.simulation.divided import DividedQueue
     from tests.simulation.ledger import Ledger
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.scenario import Work
@@ -40,6 +41,7 @@ class FeatureWork:
         ledger: records attempts and acknowledgments.
         loop: time.
         control: sends commands to workers.
+        divided: records the jobs of the partitioned queue.
     """
 
     def __init__(
@@ -49,16 +51,18 @@ class FeatureWork:
         ledger: Ledger,
         loop: SimulatedLoop,
         control: Control,
+        divided: DividedQueue,
     ) -> None:
         self._queue = queue
         self._others = others
         self._ledger = ledger
         self._loop = loop
         self._control = control
+        self._divided = divided
         self.build: dict[str, Callable[[Work, random.Random], list[Send]]] = {
             "batch": self._batch, "replace": self._replace, "backlog": self._backlog, "promoted": self._promoted,
             "requeued": self._requeued, "exclusive": self._exclusive, "cancelled": self._cancelled,
-            "controlled": self._controlled, "many": self._many,
+            "controlled": self._controlled, "many": self._many, "divided": self._add_divided, "dividing": self._divide,
         }  # fmt: skip
 
     def _attempt(self, job_id: str, kind: str) -> str:
@@ -209,6 +213,20 @@ class FeatureWork:
             self._acknowledge(job_id)
 
         return [send]
+
+    def _add_divided(self, work: Work, pick: random.Random) -> list[Send]:
+        chance = pick.random()
+
+        async def add() -> None:
+            await self._divided.add(
+                self._others["divided"], work.number, random.Random(chance), lambda: self._loop.now
+            )  # fmt: skip
+
+        return [add]
+
+    def _divide(self, work: Work, pick: random.Random) -> list[Send]:
+        chance = pick.random()
+        return [lambda: self._divided.divide(self._others["divided"], random.Random(chance))]
 
     # -- control ------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from tests.key_leaks import KeyLeaks
 from tests.memory_client import MemoryClient
 from tests.simulation.backups import Backups, small_steps
 from tests.simulation.control import Control
+from tests.simulation.divided import DIVIDED, DividedQueue
 from tests.simulation.feature_rules import MOST_BACKLOG
 from tests.simulation.feature_work import FULL_KEY, join_batch
 from tests.simulation.history import History
@@ -90,10 +91,12 @@ class Fleet:
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
         mutate = library_with(scenario.mutation)
-        self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES), native=native)
+        self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES, DIVIDED), native=native)
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
-        self.server.on_event = self.ledger.log.append
+        self.divided = DividedQueue(self.network, self.ledger, random.Random(f"divided {scenario.seed}"))
+        self.divided_workers: dict[int, tuple[Party, Worker]] = {}
+        self.server.on_event = self._record
         self.workers: dict[int, tuple[Party, Worker]] = {}
         self.producers: dict[int, Party] = {}
         self.producing = 0
@@ -120,6 +123,9 @@ class Fleet:
         self.drain_s = DRAIN_S
         self.idle_s = 1.0
         """How long the fleet runs on after the last work and fault."""
+
+    def _record(self, event: dict[bytes, bytes]) -> None:
+        (self.divided.log if event[b"queue"].startswith(DIVIDED.encode()) else self.ledger.log).append(event)
 
     def run(self) -> Verdict:
         logs, logger = _Logs(), logging.getLogger("glidemq_py")
@@ -191,6 +197,17 @@ class Fleet:
         self.pool[place] = party, worker
         self.loop.spawn(party, self._start(worker))
 
+    def start_divided_worker(self, place: int) -> None:
+        self.started_workers += 1
+        party, number = Party(f"divided worker {place}.{self.started_workers}"), self.started_workers
+        worker = self.loop.run_in(
+            party, lambda: self.divided.create_worker(
+                number, lock_duration=self.lock_ms, stalled_interval=self.stalled_ms, max_stalled_count=1_000_000
+            ),
+        )  # fmt: skip
+        self.divided_workers[place] = party, worker
+        self.loop.spawn(party, self._start(worker))
+
     def _worker_named(self, name: str) -> Worker | None:
         for party, worker in self.workers.values():
             if worker.consumer == name and not party.dead and worker.is_running:
@@ -237,12 +254,14 @@ class Fleet:
             Broadcast(BROADCAST, source) as news,
             contextlib.AsyncExitStack() as stack,
         ):
-            names = POOL_QUEUES if self.scenario.pool else ()
+            names = [*(POOL_QUEUES if self.scenario.pool else ()), *([DIVIDED] if self.scenario.divided else ())]
             others = {
                 name: await stack.enter_async_context(await open_queue(self.network, name, middleware=[CARRIED]))
                 for name in names
             }
-            producer = Producer(queue, flows, self.ledger, self.loop, self.chance, news, others, self.control)
+            producer = Producer(
+                queue, flows, self.ledger, self.loop, self.chance, news, others, self.control, self.divided
+            )
             await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
 
     async def _produce_one(self, producer: Producer) -> None:
@@ -312,6 +331,8 @@ class Fleet:
         self.ledger.may_stall_out = self.ledger.holds_leases = scenario.lease_holders > 0
         for place in range(2 if scenario.pool else 0):
             self.start_pool_worker(place)
+        for place in range(scenario.divided):
+            self.start_divided_worker(place)
         self.ledger.steps_clock = any(act.kind == "step_clock" for act in scenario.acts)
         self.ledger.loses_messages = bool(scenario.messages or scenario.acts)
         self.ledger.loses_workers = any(act.kind in ("kill_worker", "close_worker") for act in scenario.acts)
@@ -354,16 +375,15 @@ class Fleet:
                 self.loop.thaw(party)
             if party.dead:
                 self.start_worker(place)
-        for party, worker in self.workers.values():
-            if worker.is_paused:  # its controller was killed
-                self.loop.run_in(party, worker.resume)
         for place in list(self.pool):
             self._revive_pool(place)
+        for place in list(self.divided_workers):
+            self._revive_divided(place)
 
     async def _drain(self) -> None:
         loop, verdict = self.loop, self.verdict
         async with contextlib.AsyncExitStack() as stack:
-            names = (QUEUE, *(POOL_QUEUES if self.scenario.pool else ()))
+            names = [QUEUE, *(POOL_QUEUES if self.scenario.pool else ()), *([DIVIDED] if self.scenario.divided else ())]
             queues = [await stack.enter_async_context(Queue(name, Source(self.network))) for name in names]
             queue = queues[0]
             begun, until = loop.now, loop.now + self.drain_s * (2 if self.ledger.batches else 1)
@@ -389,6 +409,7 @@ class Fleet:
             }  # fmt: skip
             self.ledger.judge(verdict, present)
             verdict.problems += await self.history.judge(queue)
+        verdict.problems += self.divided.judge()
         if self.scenario.pool and not self.ledger.loses_messages:
             judge_pool(self.ledger, self.scenario.pool, len(self.pool), verdict.problems)
         verdict.problems += await self.backups.judge()
@@ -396,7 +417,10 @@ class Fleet:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
         leaks._before = frozenset()
-        leaks.allow("*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state")
+        leaks.allow(
+            "*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state",
+            "*:moved-keys",
+        )  # fmt: skip
         verdict.problems += [f"leaked key {key}" for key in leaks.found()]
 
     @staticmethod
@@ -406,7 +430,10 @@ class Fleet:
                 counts.suspended, counts.group_waiting)  # fmt: skip
 
     async def _complete_work(self, queue: Queue[Any, Any]) -> None:
-        """Promote jobs and close batches for which that was never confirmed, or lost by a failover."""
+        """Do what killed producers have left, or a failover has lost: resume workers, promote jobs, close batches."""
+        for party, worker in self.workers.values():
+            if worker.is_paused and self.control.is_idle:
+                self.loop.run_in(party, worker.resume)
         if self._pending:
             return
         for name, batch in self.ledger.batches.items():
@@ -462,6 +489,15 @@ class Fleet:
             self.kill(self.savers[act.party])
             self.loop.call_later(act.amount, self.start_saver, act.party)
 
+    def _revive_divided(self, place: int) -> None:
+        if self.divided_workers[place][0].dead:
+            self.start_divided_worker(place)
+
+    def _kill_divided(self, act: Act) -> None:
+        if act.party in self.divided_workers and not self.divided_workers[act.party][0].dead:
+            self.kill(self.divided_workers[act.party][0])
+            self.loop.call_later(5 * act.amount, self._revive_divided, act.party)
+
     def _kill_pool(self, act: Act) -> None:
         if act.party in self.pool and not self.pool[act.party][0].dead:
             self.kill(self.pool[act.party][0])
@@ -515,7 +551,7 @@ class Fleet:
         """
         failovers = self.failovers
         loop, first, state = self.loop, self.loop.now, self.server.copy_state()
-        length = len(self.ledger.log)
+        length, divided_length = len(self.ledger.log), len(self.divided.log)
         self.server.lagging += 1
 
         def fail() -> None:
@@ -524,7 +560,8 @@ class Fleet:
                 return
             self.failovers += 1
             self.server.restore_state(state)
-            del self.ledger.log[length:]
+            del self.ledger.log[length:], self.divided.log[divided_length:]
+            self.divided.lost_since(first, loop.now + 0.1)
             self.ledger.lost_since(first, loop.now + 0.1)
             self.network.cut_all(2 * act.amount)
 

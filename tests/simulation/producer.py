@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.simulation.control import Control
+    from tests.simulation.divided import DividedQueue
 
 __all__ = ["CARRIED", "ORIGIN", "QUEUE", "ExpectedError", "Producer"]
 
@@ -49,6 +50,7 @@ class Producer:
         broadcast: publishes messages.
         others: further queues, by name.
         control: sends commands to workers.
+        divided: records the jobs of the partitioned queue.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Producer:
         broadcast: Broadcast[Any],
         others: Mapping[str, Queue[Any, Any]],
         control: Control,
+        divided: DividedQueue,
     ) -> None:
         self._queue = queue
         self._flows = flows
@@ -68,7 +71,7 @@ class Producer:
         self._loop = loop
         self._chance = chance
         self._broadcast = broadcast
-        self._features = FeatureWork(queue, others, ledger, loop, control)
+        self._features = FeatureWork(queue, others, ledger, loop, control, divided)
 
     async def do(self, work: Work) -> None:
         """Do a step of the work."""

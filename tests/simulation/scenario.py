@@ -60,6 +60,7 @@ class Scenario:
         maintainers: number of parties that run the maintenance tasks without a worker.
         savers: number of parties that create backups.
         settings: of the queue; see `history.SETTINGS`.
+        divided: number of workers of the partitioned queue.
         pool: how the workers of several queues share their slots, "list" or "weights"; "" = there are none.
     """
 
@@ -77,6 +78,7 @@ class Scenario:
     savers: int = 0
     settings: tuple[str, ...] = ()
     pool: str = ""
+    divided: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -276,4 +278,24 @@ def _with_features(drawn: Scenario, *, faults: bool) -> Scenario:
         acts += [Act(round(chance.uniform(0, end), 4), "kill_pool", chance.randrange(2), round(chance.random(), 4))
                  for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
         acts.sort(key=lambda act: act.at)
-    return replace(drawn, work=work, acts=tuple(acts), settings=settings, pool=pool)
+    return _with_partitions(replace(drawn, work=work, acts=tuple(acts), settings=settings, pool=pool), faults=faults)
+
+
+def _with_partitions(drawn: Scenario, *, faults: bool) -> Scenario:
+    """Replace jobs by some of a partitioned queue, and change the number of its partitions, in every fifth seed."""
+    chance = random.Random(f"partitions {drawn.seed}")
+    workers = chance.choice((0, 0, 0, 0, 2))
+    if not workers:
+        return drawn
+    work = [
+        replace(each, kind="divided" if chance.random() < 0.88 else "dividing")
+        if each.kind in _SHARED and chance.random() < 0.4 else each
+        for each in drawn.work
+    ]  # fmt: skip
+    acts = [*drawn.acts]
+    if faults:
+        end = drawn.work[-1].at if drawn.work else 0.0
+        acts += [Act(round(chance.uniform(0, end), 4), "kill_divided", chance.randrange(2), round(chance.random(), 4))
+                 for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
+        acts.sort(key=lambda act: act.at)
+    return replace(drawn, work=tuple(work), acts=tuple(acts), divided=workers)

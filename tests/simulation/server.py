@@ -66,8 +66,7 @@ class SimulatedServer(MemoryServer):
         native: bool = True,
     ) -> None:
         names = [name.encode() for name in queues]
-        self._events_keys = {b"glide:{%b}:events" % name: name for name in names}
-        self._job_prefixes = {b"glide:{%b}" % name: name for name in names}
+        self._queues = {b"glide:{%b}" % name: name for name in names}
         self.virtual_clock = _VirtualClock(loop)
         super().__init__(self.virtual_clock)
         self._mutate = mutate
@@ -78,8 +77,8 @@ class SimulatedServer(MemoryServer):
         """Number of failovers whose replica has received its last write: it confirms no later one."""
         self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
         """Called with the fields of every entry of the events streams; with an event `activated` (with `fence`) when a
-        job becomes active; and with an event `state` (with `state`, `at` in ms, `new` if the record is new) whenever the
-        state of a job is written. Each has its `queue` and `call`, the number of the command."""
+        job becomes active; and with an event `state` (with `state`, `at` in ms; `new` and `data` for a new record)
+        whenever the state of a job is written. Each has its `queue` and `call`, the number of the command."""
         if not native:
             for name in self._store.natives.keys() - {b"PUBLISH"}:  # fakeredis does not know the subscribers
                 self._engine.use(name, _no_native)
@@ -98,8 +97,15 @@ class SimulatedServer(MemoryServer):
 
         self._store.execute = tapped  # type: ignore[method-assign]
 
+    def _recorded(self, prefix: bytes) -> bytes | None:
+        """Return the name of the queue with these keys, or of the partition; None if its events are not recorded."""
+        queue = self._queues.get(prefix)
+        if queue is None and b"~p~" in prefix and prefix.partition(b"~p~")[0] + b"}" in self._queues:
+            return prefix[7:-1]
+        return queue
+
     def _tap_xadd(self, key: bytes, *args: Any) -> None:
-        queue = self._events_keys.get(key)
+        queue = self._recorded(key[:-7]) if key.endswith(b":events") else None
         if queue is not None:
             self.on_event({**fields_of([*args]), b"queue": queue, b"call": b"%d" % self.executed})
 
@@ -107,7 +113,7 @@ class SimulatedServer(MemoryServer):
         if b"state" not in args:
             return
         prefix, found, job_id = key.partition(b":job:")
-        queue = self._job_prefixes.get(prefix) if found else None
+        queue = self._recorded(prefix) if found else None
         if queue is None:
             return
         fields = dict(zip(args[::2], args[1::2], strict=True))
@@ -117,7 +123,7 @@ class SimulatedServer(MemoryServer):
         event = {b"event": b"state", b"jobId": job_id, b"state": fields[b"state"], b"queue": queue, b"at": at,
                  b"call": b"%d" % self.executed}  # fmt: skip
         if b"timestamp" in fields:
-            event[b"new"] = b"1"
+            event |= {b"new": b"1", b"data": fields.get(b"data", b"")}
         self.on_event(event)
         if args[:2] == _ACTIVATION:
             fence = b"%d" % int(fields[b"fence"])

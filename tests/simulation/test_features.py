@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import ContextHeaders, Job, Worker
+from glidemq_py._api.partitioned import PartitionedQueue
 from glidemq_py._worker.slot_pool import SlotPool
 from tests.simulation.fleet import Fleet, simulate
 from tests.simulation.mutations import FEATURE_FAULTS
@@ -139,3 +140,24 @@ def test_fault_of_a_worker_is_found(
     break_it(monkeypatch)
     verdict = simulate(given)
     assert any(problem in each for each in verdict.problems), verdict.problems
+
+
+def dividing(jobs: int = 120) -> Scenario:
+    """Return a scenario in which the number of partitions changes under load."""
+    work = tuple(Work(0.01 * n, n, "dividing" if n % 40 == 20 else "divided", n * 0.37 % 1) for n in range(jobs))
+    return Scenario(1, work, workers=1, divided=2)
+
+
+def test_partitions_change_without_loss() -> None:
+    fleet = Fleet(dividing())
+    assert fleet.run().problems == []
+    assert fleet.divided.changes == 3
+    assert len(fleet.divided.acknowledged) > 100
+    assert len({event[b"queue"] for event in fleet.divided.log}) > 1
+
+
+def test_key_that_changes_its_partition_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of a key are added to its new partition although the former one has jobs of the key."""
+    monkeypatch.setattr(PartitionedQueue, "may_have", lambda self, number, key: False)
+    problems = simulate(dividing()).problems
+    assert any("are active together" in each or "started in the order" in each for each in problems), problems
