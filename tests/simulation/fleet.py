@@ -399,7 +399,10 @@ class Fleet:
                 verdict.problems.append(
                     f"not drained after {self.drain_s:.0f} s: {left}; adds pending: {len(self._pending)}"
                 )
-            await self.history.wait_for_figures()
+            runs = -1
+            while runs != self.ledger.runs:  # a late copy of an add may add jobs
+                runs = self.ledger.runs
+                await self.history.wait_for_figures()
             for each in queues:
                 report = await each.check(recheck_after=0)
                 verdict.problems += [f"check: {finding}" for finding in report.findings]
