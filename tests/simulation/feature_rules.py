@@ -65,7 +65,9 @@ def _judge_backlog(ledger: Ledger, problems: list[str]) -> None:
             continue
         if b"new" in event and len(ready) >= MOST_BACKLOG:
             problems.append(f"job {job_id} was added to a fair key with {len(ready)} ready jobs")
-        (ready.add if event[b"state"].decode() in _READY else ready.discard)(job_id)
+        # (A recovered job may be a suspect, which waits elsewhere.)
+        is_ready = b"new" in event and event[b"state"].decode() in _READY
+        (ready.add if is_ready else ready.discard)(job_id)
 
 
 def _judge_overlap(ledger: Ledger, problems: list[str]) -> None:

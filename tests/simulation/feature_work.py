@@ -121,7 +121,7 @@ class FeatureWork:
     def _replace(self, work: Work, pick: random.Random) -> list[Send]:
         key = f"r{pick.randint(1, 3)}"
         job_id = self._attempt(f"j{work.number}", "replace")
-        options = pick.choice(({}, {}, {"priority": 2}, {"delay": 100}))
+        options: dict[str, Any] = pick.choice(({}, {}, {"priority": 2}, {"delay": 100}))
         self._ledger.replacing[job_id] = key
 
         async def send() -> None:
@@ -134,7 +134,7 @@ class FeatureWork:
 
     def _backlog(self, work: Work, pick: random.Random) -> list[Send]:
         job_id = self._attempt(f"j{work.number}", "backlog")
-        options = pick.choice(({}, {}, {"priority": 2}))
+        options: dict[str, Any] = pick.choice(({}, {}, {"priority": 2}))
 
         async def send() -> None:
             while True:
@@ -152,7 +152,7 @@ class FeatureWork:
     def _promoted(self, work: Work, pick: random.Random) -> list[Send]:
         """Three jobs that are due in an hour, and are promoted by their name."""
         name = f"promoted-{work.number}"
-        options = pick.choice(({}, {"priority": 2}, {"rank": 3_000}, {"fair_key": "p1"}))
+        options: dict[str, Any] = pick.choice(({}, {"priority": 2}, {"rank": 3_000}, {"fair_key": "p1"}))
         ids = [self._attempt(f"j{work.number}-{n}", "promoted") for n in range(3)]
         self._ledger.promotions[name] = None
 

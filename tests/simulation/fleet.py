@@ -319,14 +319,19 @@ class Fleet:
 
     # -- the run --------------------------------------------------------------------------------------------
 
-    async def _play(self) -> None:
-        scenario, loop = self.scenario, self.loop
+    async def _set_up(self) -> None:
+        """Apply the settings of the queue, before the first fault."""
+        scenario = self.scenario
         self.network.reliable = True
         async with Queue(QUEUE, Source(self.network)) as queue:
             await self.history.apply(queue)
             if any(work.kind == "backlog" for work in scenario.work):
                 await queue.set_fair_key_limits(FULL_KEY, concurrency=1, max_backlog=MOST_BACKLOG)
         self.network.reliable = not (scenario.messages or scenario.acts)
+
+    async def _play(self) -> None:
+        scenario, loop = self.scenario, self.loop
+        await self._set_up()
         for place in range(scenario.workers):
             self.start_worker(place)
         self.ledger.may_stall_out = self.ledger.holds_leases = scenario.lease_holders > 0
