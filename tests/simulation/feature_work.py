@@ -109,8 +109,13 @@ class FeatureWork:
             self._acknowledge(ids[n])
 
         async def close() -> None:
-            if not batch.is_lost:
+            if batch.is_lost:
+                return
+            try:
                 await (await self._queue.get_batch(name)).close()
+            except JobBatchNotFoundError:  # lost by a failover
+                batch.is_lost = True
+            else:
                 batch.closed_at = self._loop.now
 
         def adding(n: int) -> Send:
