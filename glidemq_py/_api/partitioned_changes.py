@@ -16,6 +16,7 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.job_states import JobCounts
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.fair_keys.options import EACH_KEY, NAME_PREFIX, NameLimits
 from glidemq_py._features.limits.options import GlobalLimits, RateLimit
 from glidemq_py._features.partitions.changing import (
@@ -97,7 +98,16 @@ async def set_partitions(self: Any, count: int) -> QueuePartitions:
     """
     check_int("count", count, 1, MAX_PARTITIONS)
     await self._plain_link()
-    return await _change(self, count)
+    try:
+        return await _change(self, count)
+    except LayoutChangedError as error:  # a partition has a later layout than this change
+        raise _changed_meanwhile(self) from error
+
+
+def _changed_meanwhile(home: Queue[Any, Any]) -> GlideMQError:
+    return GlideMQError(
+        f"queue {home.name!r}: another client changed the number of partitions; call set_partitions again"
+    )
 
 
 def _plain(home: Queue[Any, Any]) -> Layout:
@@ -130,9 +140,7 @@ async def _publish(home: Queue[Any, Any], before: Layout | None, following: Layo
     """Replace the layout; then let all partitions refuse clients that do not know it."""
     reply = await home._transport.call(replace_layout(home._keys.meta, before, following))
     if parse_layout(home.name, reply.decode("utf-8", "replace")) != following:
-        raise GlideMQError(
-            f"queue {home.name!r}: another client changed the number of partitions; call set_partitions again"
-        )
+        raise _changed_meanwhile(home)
     await home._use_layout(following)
     await _advance(after, following.number)
 

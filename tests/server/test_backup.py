@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -520,6 +521,32 @@ async def test_a_job_that_a_failover_brings_back_is_in_the_backup(
     assert report.jobs == 5
     assert (await copy.get_job_logs(jobs[2].id)).logs == ["line"]
     assert (await copy.check()).findings == ()
+
+
+async def test_an_interruption_is_noticed_after_an_earlier_one(
+    queue: Queue, copy: Queue, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was interrupted shortly before the backup, and again a while before the end of the scan."""
+    jobs = await queue.add_bulk([("n", n) for n in range(5)])
+    link = await queue._connected()
+    raw, key, times, clock, last = Raw(resp, queue.name), f"job:{jobs[2].id}", 0, 100.0, 99.9
+    read = creating._Reading._read_full
+
+    async def racing(self: Any, *, all_: bool = False) -> None:
+        nonlocal times, clock, last
+        times += 1
+        if times == 1:
+            raw.run("RENAME", key, raw.key("elsewhere"))
+        await read(self, all_=all_)
+        if times == 2:
+            raw.run("RENAME", "elsewhere", raw.key(key))
+            clock, last = 102.0, 101.0
+
+    monkeypatch.setattr(creating._Reading, "_read_full", racing)
+    monkeypatch.setattr(creating, "time", SimpleNamespace(monotonic=lambda: clock), raising=False)
+    monkeypatch.setattr(type(link.transport.interruptions), "age_s", lambda self, tag: clock - last)
+    assert (await queue.backup(tmp_path)).jobs == 5
+    assert (await copy.restore(tmp_path, source=queue.name)).jobs == 5
 
 
 async def test_reading_is_throttled(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker, sync
-from glidemq_py._api import job_queue
+from glidemq_py._api import job_queue, partitioned_changes
 from glidemq_py._features.partitions.layout import partition_of_key, split_partition_id
 from glidemq_py._worker import lanes
-from glidemq_py.errors import UnsupportedOptionError
+from glidemq_py.errors import GlideMQError, UnsupportedOptionError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
 
@@ -46,6 +46,25 @@ async def test_a_plain_queue_with_jobs_grows_without_moving_them(url: str, queue
         found = await queue.get_job(jobs[0].id)
         assert found is not None
         assert found.data == 0
+
+
+async def test_change_during_a_change_of_another_client(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    """The other client has changed a partition that this change is about to prepare."""
+    note = partitioned_changes._note
+    async with Queue(queue_name, url) as queue, Queue(queue_name, url) as other:
+        await queue.add("n", 1)
+
+        async def change_first(*args: Any) -> None:
+            monkeypatch.setattr(partitioned_changes, "_note", note)
+            await other.set_partitions(3)
+            await note(*args)
+
+        monkeypatch.setattr(partitioned_changes, "_note", change_first)
+        with pytest.raises(GlideMQError, match="another client changed the number of partitions") as caught:
+            await queue.set_partitions(3)
+        assert type(caught.value) is GlideMQError
+        assert (await queue.set_partitions(3)).count == 3
+        assert await queue.count() == 1
 
 
 async def test_a_key_stays_in_its_partition_until_its_jobs_have_ended(url: str, queue_name: str):

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--no-extras", action="store_true", help="no leases, broadcast and durable adds")
     parser.add_argument("--no-backups", action="store_true", help="no backups (implied by --no-extras)")
     parser.add_argument("--no-shares", action="store_true", help="no fair keys, limits per name and dependencies")
+    parser.add_argument("--no-features", action="store_true", help="no batches, timelines, remote control, ...")
     parser.add_argument("--mutation", choices=MUTATIONS, help="build this fault into the server functions")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--replay", type=Path, help="run the scenario in this file")
@@ -40,7 +41,8 @@ def main() -> int:
         scenario = Scenario.from_json(args.replay.read_text())
     else:
         scenario = draw(args.seed, args.jobs, faults=not args.quiet_world, mutation=args.mutation,
-                        extras=not args.no_extras, backups=not args.no_backups, shares=not args.no_shares)  # fmt: skip
+                        extras=not args.no_extras, backups=not args.no_backups, shares=not args.no_shares,
+                        features=not args.no_features)  # fmt: skip
     verdict = simulate(scenario)
     print(f"seed {verdict.seed}: {verdict.jobs} jobs, {verdict.messages} messages, {verdict.simulated_s:.1f} simulated "
           f"seconds, trace {verdict.trace}, faults {dict(verdict.faults)}")  # fmt: skip
@@ -65,7 +67,8 @@ def _run_many(args: argparse.Namespace) -> int:
         seeds = range(args.first, args.first + (args.runs or 100))
     until = None if args.minutes is None else began + 60 * args.minutes
     options = {"jobs": args.jobs, "faults": not args.quiet_world, "mutation": args.mutation,
-               "extras": not args.no_extras, "backups": not args.no_backups, "shares": not args.no_shares}  # fmt: skip
+               "extras": not args.no_extras, "backups": not args.no_backups, "shares": not args.no_shares,
+               "features": not args.no_features}  # fmt: skip
     most = args.at_least if args.at_least is not None else sys.maxsize
     for verdict in run_seeds(seeds, options, args.processes, until, lambda: totals.jobs >= most):
         totals.add(verdict)

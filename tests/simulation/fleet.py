@@ -8,7 +8,7 @@ import gc
 import logging
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,13 +18,18 @@ from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
 from glidemq_py._worker import background, heartbeat, opening, wake_channel
 from glidemq_py._worker.heartbeat import Heartbeat
-from glidemq_py.errors import GlideMQError, RateLimitError
+from glidemq_py.errors import GlideMQError, JobBatchNotFoundError, RateLimitError
 from tests.key_leaks import KeyLeaks
 from tests.memory_client import MemoryClient
 from tests.simulation.backups import Backups, small_steps
+from tests.simulation.control import Control
+from tests.simulation.divided import DIVIDED, DividedQueue
+from tests.simulation.feature_rules import MOST_BACKLOG
+from tests.simulation.feature_work import FULL_KEY, join_batch
+from tests.simulation.history import History
 from tests.simulation.ledger import Ledger, Verdict
 from tests.simulation.loop import PARTY, DeadlockError, Party, SimulatedLoop
-from tests.simulation.mutations import MUTATIONS, PLANTED
+from tests.simulation.mutations import library_with
 from tests.simulation.network import Network, Source, subscribe
 from tests.simulation.parties import (
     BROADCAST,
@@ -35,7 +40,8 @@ from tests.simulation.parties import (
     maintain,
     open_queue,
 )
-from tests.simulation.producer import QUEUE, ExpectedError, Producer
+from tests.simulation.pool import POOL_QUEUES, create_pool_worker, judge_pool
+from tests.simulation.producer import CARRIED, ORIGIN, QUEUE, ExpectedError, Producer
 from tests.simulation.scenario import Act, Scenario, Work
 from tests.simulation.server import SimulatedServer
 from tests.simulation.substitutes import substituted
@@ -84,11 +90,13 @@ class Fleet:
         self.scenario = scenario
         self.loop = SimulatedLoop()
         self.chance = random.Random(f"run {scenario.seed}")
-        mutate: Callable[[str], str] = (MUTATIONS | PLANTED)[scenario.mutation] if scenario.mutation else str
-        self.server = SimulatedServer(self.loop, mutate, native=native)
+        mutate = library_with(scenario.mutation)
+        self.server = SimulatedServer(self.loop, mutate, queues=(QUEUE, *POOL_QUEUES, DIVIDED), native=native)
         self.network = Network(self.loop, self.server, random.Random(f"network {scenario.seed}"), scenario.messages)
         self.ledger = Ledger()
-        self.server.on_event = self.ledger.log.append
+        self.divided = DividedQueue(self.network, self.ledger, random.Random(f"divided {scenario.seed}"))
+        self.divided_workers: dict[int, tuple[Party, Worker]] = {}
+        self.server.on_event = self._record
         self.workers: dict[int, tuple[Party, Worker]] = {}
         self.producers: dict[int, Party] = {}
         self.producing = 0
@@ -103,14 +111,21 @@ class Fleet:
             self.network, self.ledger, self.chance, lock_ms=LOCK_MS, stalled_ms=STALLED_MS
         )  # fmt: skip
         self.backups = Backups(self.network, self.ledger, random.Random(f"backups {scenario.seed}"))
+        self.history = History(scenario.settings, self.ledger, self.server)
+        self.control = Control(self.ledger, self._worker_named)
+        self.pool: dict[int, tuple[Party, Worker]] = {}
         self.failovers = 0
         self._work = asyncio.Queue[Work]()
         self._pending: dict[int, Party | None] = {}
         """Steps that are not done, by number; with the producer that has begun."""
         self.verdict = Verdict(scenario.seed)
         self.lock_ms, self.stalled_ms = LOCK_MS, STALLED_MS
+        self.drain_s = DRAIN_S
         self.idle_s = 1.0
         """How long the fleet runs on after the last work and fault."""
+
+    def _record(self, event: dict[bytes, bytes]) -> None:
+        (self.divided.log if event[b"queue"].startswith(DIVIDED.encode()) else self.ledger.log).append(event)
 
     def run(self) -> Verdict:
         logs, logger = _Logs(), logging.getLogger("glidemq_py")
@@ -146,12 +161,19 @@ class Fleet:
         party = Party(f"worker {place}.{self.started_workers}")
         queues = [IDLE_QUEUE, QUEUE] if place < self.scenario.pooled_workers else QUEUE
 
+        name = f"py-host-{self.started_workers}"
+
+        async def handle(job: Job[Any, Any]) -> str:
+            self.ledger.started[name] += 1
+            return await self._handle(job)
+
         def create() -> Worker:
             worker = Worker(
-                queues, self._handle, Source(self.network), concurrency=self.scenario.concurrency,
+                queues, handle, Source(self.network), concurrency=self.scenario.concurrency,
                 lock_duration=self.lock_ms, stalled_interval=self.stalled_ms, max_stalled_count=1_000_000,
+                middleware=[CARRIED],
             )  # fmt: skip
-            worker.consumer = f"py-host-{self.started_workers}"
+            worker.consumer = name
             return worker
 
         worker = self.loop.run_in(party, create)
@@ -163,9 +185,42 @@ class Fleet:
         with contextlib.suppress(GlideMQError):  # closed while it started
             await worker.start()
 
+    def start_pool_worker(self, place: int) -> None:
+        self.started_workers += 1
+        party, number = Party(f"pool worker {place}.{self.started_workers}"), self.started_workers
+        worker = self.loop.run_in(
+            party, lambda: create_pool_worker(
+                self.network, self._handle, self.scenario.pool, number, lock_duration=self.lock_ms,
+                stalled_interval=self.stalled_ms, max_stalled_count=1_000_000,
+            ),
+        )  # fmt: skip
+        self.pool[place] = party, worker
+        self.loop.spawn(party, self._start(worker))
+
+    def start_divided_worker(self, place: int) -> None:
+        self.started_workers += 1
+        party, number = Party(f"divided worker {place}.{self.started_workers}"), self.started_workers
+        worker = self.loop.run_in(
+            party, lambda: self.divided.create_worker(
+                number, lock_duration=self.lock_ms, stalled_interval=self.stalled_ms, max_stalled_count=1_000_000
+            ),
+        )  # fmt: skip
+        self.divided_workers[place] = party, worker
+        self.loop.spawn(party, self._start(worker))
+
+    def _worker_named(self, name: str) -> Worker | None:
+        for party, worker in self.workers.values():
+            if worker.consumer == name and not party.dead and worker.is_running:
+                return worker
+        return None
+
+    def _revive_pool(self, place: int) -> None:
+        if self.pool[place][0].dead:
+            self.start_pool_worker(place)
+
     def start_holder(self, place: int) -> None:
         party = self.holders[place] = Party(f"lease holder {place}")
-        holder = LeaseHolder(self.network, self._handle, self.chance, self.handed)
+        holder = LeaseHolder(self.network, self._handle_lease, self.chance, self.handed)
         self.loop.spawn(party, holder.run())
 
     def start_maintainer(self, place: int) -> None:
@@ -194,11 +249,19 @@ class Fleet:
     async def _produce(self) -> None:
         source = Source(self.network)
         async with (
-            await open_queue(self.network) as queue,
-            FlowProducer(source) as flows,
+            await open_queue(self.network, middleware=[CARRIED]) as queue,
+            FlowProducer(source, middleware=[CARRIED]) as flows,
             Broadcast(BROADCAST, source) as news,
+            contextlib.AsyncExitStack() as stack,
         ):
-            producer = Producer(queue, flows, self.ledger, self.loop, self.chance, news)
+            names = [*(POOL_QUEUES if self.scenario.pool else ()), *([DIVIDED] if self.scenario.divided else ())]
+            others = {
+                name: await stack.enter_async_context(await open_queue(self.network, name, middleware=[CARRIED]))
+                for name in names
+            }
+            producer = Producer(
+                queue, flows, self.ledger, self.loop, self.chance, news, others, self.control, self.divided
+            )
             await asyncio.gather(*(self._produce_one(producer) for _ in range(4)))
 
     async def _produce_one(self, producer: Producer) -> None:
@@ -210,13 +273,38 @@ class Fleet:
 
     # -- handlers -------------------------------------------------------------------------------------------
 
+    async def _handle_lease(self, job: Job[Any, Any]) -> str:
+        origin = job.headers.get("origin")  # leases are not within the middleware
+        if origin is not None:
+            ORIGIN.set(origin)
+        return await self._run(job, origin)
+
     async def _handle(self, job: Job[Any, Any]) -> str:
+        return await self._run(job, ORIGIN.get(None))
+
+    def _judge_origin(self, job: Job[Any, Any], origin: str | None) -> None:
+        """The handler must see the context of the add; jobs that no producer has added have none."""
+        ledger = self.ledger
+        if "-of-" in job.name:
+            return
+        expected = None if job.name.startswith("scheduler") else job.id.partition("-")[0]
+        if origin != expected:
+            ledger.found.append(f"job {job.id} ran with the context of {origin}, not of {expected}")
+        ledger.carried += origin is not None
+
+    async def _run(self, job: Job[Any, Any], origin: str | None) -> str:
         ledger, name = self.ledger, job.name
         ledger.runs += 1
         ledger.names[job.id] = name
+        self._judge_origin(job, origin)
         chance = self.chance.random()
         if name == "timeout":
             await asyncio.sleep(3_600)
+        if name == "cancelled":
+            await asyncio.sleep(60)
+        if name == "growing":
+            async with await open_queue(self.network, middleware=[CARRIED]) as queue:
+                await join_batch(queue, job, f"{job.id.partition('-')[0]}-late", ledger)
         await asyncio.sleep(0.001 + 0.05 * chance * chance * (20 if chance > 0.9 else 1))
         if name == "failing" or (name == "retried" and job.attempts_made == 0):
             raise ExpectedError(name)
@@ -231,11 +319,29 @@ class Fleet:
 
     # -- the run --------------------------------------------------------------------------------------------
 
+    async def _set_up(self) -> None:
+        """Apply the settings of the queue, before the first fault."""
+        scenario = self.scenario
+        self.network.reliable = True
+        async with Queue(QUEUE, Source(self.network)) as queue:
+            await self.history.apply(queue)
+            if any(work.kind == "backlog" for work in scenario.work):
+                await queue.set_fair_key_limits(FULL_KEY, concurrency=1, max_backlog=MOST_BACKLOG)
+        self.network.reliable = not (scenario.messages or scenario.acts)
+
     async def _play(self) -> None:
         scenario, loop = self.scenario, self.loop
+        await self._set_up()
         for place in range(scenario.workers):
             self.start_worker(place)
-        self.ledger.may_stall_out = scenario.lease_holders > 0
+        self.ledger.may_stall_out = self.ledger.holds_leases = scenario.lease_holders > 0
+        for place in range(2 if scenario.pool else 0):
+            self.start_pool_worker(place)
+        for place in range(scenario.divided):
+            self.start_divided_worker(place)
+        self.ledger.steps_clock = any(act.kind == "step_clock" for act in scenario.acts)
+        self.ledger.loses_messages = bool(scenario.messages or scenario.acts)
+        self.ledger.loses_workers = any(act.kind in ("kill_worker", "close_worker") for act in scenario.acts)
         for place in range(scenario.lease_holders):
             self.start_holder(place)
         for place in range(scenario.maintainers):
@@ -245,7 +351,7 @@ class Fleet:
         if scenario.subscribers:
             self.network.reliable = True
             await self.subscriptions.subscribe()
-            self.network.reliable = False
+            self.network.reliable = not (scenario.messages or scenario.acts)
             for place in range(len(SUBSCRIPTIONS) * scenario.subscribers):
                 self.start_subscriber(place)
         for place in range(2):
@@ -275,35 +381,89 @@ class Fleet:
                 self.loop.thaw(party)
             if party.dead:
                 self.start_worker(place)
+        for place in list(self.pool):
+            self._revive_pool(place)
+        for place in list(self.divided_workers):
+            self._revive_divided(place)
 
     async def _drain(self) -> None:
         loop, verdict = self.loop, self.verdict
-        async with Queue(QUEUE, Source(self.network)) as queue:
-            until = loop.now + DRAIN_S
+        async with contextlib.AsyncExitStack() as stack:
+            names = [QUEUE, *(POOL_QUEUES if self.scenario.pool else ()), *([DIVIDED] if self.scenario.divided else ())]
+            queues = [await stack.enter_async_context(Queue(name, Source(self.network))) for name in names]
+            queue = queues[0]
+            begun, until = loop.now, loop.now + self.drain_s * (2 if self.ledger.batches else 1)
             while loop.now < until:
-                counts = await queue.get_job_counts()
-                left = (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
-                        counts.suspended, counts.group_waiting)  # fmt: skip
-                done = not any(left) and not self._pending and not await queue.get_job_schedulers()
+                await self._complete_work(queue)
+                left = [await self._left(each) for each in queues]
+                done = not any(map(any, left)) and not self._pending and not await queue.get_job_schedulers()
+                done = done and await self.history.is_settled(queue) and await self._are_batches_done(queue)
                 if done and (not self.scenario.subscribers or await self.subscriptions.are_done()):
                     break
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.0 if loop.now < begun + 60 else 10.0)
             else:
-                verdict.problems.append(f"not drained after {DRAIN_S} s: {counts}; adds pending: {len(self._pending)}")
-            report = await queue.check(recheck_after=0)
-            verdict.problems += [f"check: {finding}" for finding in report.findings]
+                verdict.problems.append(
+                    f"not drained after {self.drain_s:.0f} s: {left}; adds pending: {len(self._pending)}"
+                )
+            runs = -1
+            while runs != self.ledger.runs:  # a late copy of an add may add jobs
+                runs = self.ledger.runs
+                await self.history.wait_for_figures()
+            for each in queues:
+                report = await each.check(recheck_after=0)
+                verdict.problems += [f"check: {finding}" for finding in report.findings]
             present = {
                 job_id.decode() for index in ("scheduled", "suspended", "list-active-ids", "waiting-children")
                 for job_id in self.server.execute("ZRANGE", f"glide:{{{QUEUE}}}:{index}", 0, -1)
             }  # fmt: skip
-        self.ledger.judge(verdict, present)
+            self.ledger.judge(verdict, present)
+            verdict.problems += await self.history.judge(queue)
+        verdict.problems += self.divided.judge()
+        if self.scenario.pool and not self.ledger.loses_messages:
+            judge_pool(self.ledger, self.scenario.pool, len(self.pool), verdict.problems)
         verdict.problems += await self.backups.judge()
         if self.scenario.subscribers:
             verdict.problems += self.subscriptions.problems()
         leaks = KeyLeaks(MemoryClient(self.server))
         leaks._before = frozenset()
-        leaks.allow("*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state")
+        leaks.allow(
+            "*:group:*", "*:wake-channels", "glidemq_py:*", "*:fair-limits", "*:fair-rates", "*:fair-state",
+            "*:moved-keys",
+            "*:batch:*", "*:batch-jobs:*", "*:batches",  # a late copy of a create leaves a batch open
+        )  # fmt: skip
         verdict.problems += [f"leaked key {key}" for key in leaks.found()]
+
+    @staticmethod
+    async def _left(queue: Queue[Any, Any]) -> tuple[int, ...]:
+        counts = await queue.get_job_counts()
+        return (counts.waiting, counts.active, counts.delayed, counts.prioritized, counts.waiting_children,
+                counts.suspended, counts.group_waiting)  # fmt: skip
+
+    async def _complete_work(self, queue: Queue[Any, Any]) -> None:
+        """Do what killed producers have left, or a failover has lost: resume workers, promote jobs, close batches."""
+        for party, worker in self.workers.values():
+            if worker.is_paused and self.control.is_idle:
+                self.loop.run_in(party, worker.resume)
+        if self._pending:
+            return
+        for name, batch in self.ledger.batches.items():
+            if batch.closed_at is None or batch.is_lost:
+                batch.closed_at, batch.is_lost = self.loop.now, False
+                try:
+                    await (await queue.get_batch(name)).close()
+                except JobBatchNotFoundError:
+                    batch.exists = False
+        for name, at in self.ledger.promotions.items():
+            if at is None or at < self.loop.now - 30:  # a late copy of an add may have added a job again
+                await queue.promote_jobs(name=name)
+                self.ledger.promotions[name] = self.loop.now
+
+    async def _are_batches_done(self, queue: Queue[Any, Any]) -> bool:
+        """Return True if no closed batch has pending jobs: those that were never added leave it after some minutes."""
+        if not self.ledger.batches:
+            return True
+        closed = [batch.id async for batch in queue.iter_batches() if (await batch.get_status()).is_closed]
+        return not closed
 
     # -- faults ---------------------------------------------------------------------------------------------
 
@@ -338,6 +498,20 @@ class Fleet:
         if not self.savers[act.party].dead:
             self.kill(self.savers[act.party])
             self.loop.call_later(act.amount, self.start_saver, act.party)
+
+    def _revive_divided(self, place: int) -> None:
+        if self.divided_workers[place][0].dead:
+            self.start_divided_worker(place)
+
+    def _kill_divided(self, act: Act) -> None:
+        if act.party in self.divided_workers and not self.divided_workers[act.party][0].dead:
+            self.kill(self.divided_workers[act.party][0])
+            self.loop.call_later(5 * act.amount, self._revive_divided, act.party)
+
+    def _kill_pool(self, act: Act) -> None:
+        if act.party in self.pool and not self.pool[act.party][0].dead:
+            self.kill(self.pool[act.party][0])
+            self.loop.call_later(5 * act.amount, self._revive_pool, act.party)
 
     def _revive(self, place: int) -> None:
         if self.workers[place][0].dead:
@@ -387,7 +561,7 @@ class Fleet:
         """
         failovers = self.failovers
         loop, first, state = self.loop, self.loop.now, self.server.copy_state()
-        length = len(self.ledger.log)
+        length, divided_length = len(self.ledger.log), len(self.divided.log)
         self.server.lagging += 1
 
         def fail() -> None:
@@ -396,7 +570,8 @@ class Fleet:
                 return
             self.failovers += 1
             self.server.restore_state(state)
-            del self.ledger.log[length:]
+            del self.ledger.log[length:], self.divided.log[divided_length:]
+            self.divided.lost_since(first, loop.now + 0.1)
             self.ledger.lost_since(first, loop.now + 0.1)
             self.network.cut_all(2 * act.amount)
 

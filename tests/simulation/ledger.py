@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-__all__ = ["Ledger", "Verdict"]
+from tests.simulation.feature_rules import judge_features
+
+__all__ = ["Batch", "Ledger", "Verdict"]
 
 ENDS = ("completed", "failed", "expired")
-MAY_FAIL = {"failing", "failing_flow", "ttl", "suspended", "timeout"}
+MAY_FAIL = {"failing", "failing_flow", "ttl", "suspended", "timeout", "cancelled"}
 """Kinds of jobs that may fail."""
+
+
+CALLBACKS = ("complete-of-", "success-of-", "failure-of-")
+"""Prefixes of the names of the jobs that batches add."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,27 @@ class Verdict:
     cpu_s: float = 0.0
     """Processor time of the run, by `runs.run_seed`."""
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Batch:
+    """A job batch.
+
+    Attributes:
+        members: ids of the jobs that may join.
+        closed_at: when `JobBatch.close` was acknowledged.
+        is_lost: a failover has lost some of it.
+        has_failed: one of its jobs has failed at some time.
+        exists: False if a failover has lost it, or its producer was killed before it was created.
+        is_torn: a failover has lost the first calls of an add, not the last one: a job is in no batch.
+    """
+
+    members: set[str]
+    closed_at: float | None = None
+    is_lost: bool = False
+    has_failed: bool = False
+    exists: bool = True
+    is_torn: bool = False
 
 
 class Ledger:
@@ -61,23 +88,58 @@ class Ledger:
         """Least and greatest number of runs of each scheduler, by name."""
         self.scheduled_at: dict[str, float] = {}
         """When each scheduler was acknowledged."""
+        self.may_retry_failed = False
+        """True if the failure policy requeues failed jobs."""
+        self.failovers = 0
+        self.holds_leases = self.loses_workers = self.loses_messages = False
+        """True if some jobs are fetched without a worker; if workers are killed or closed; if messages may be lost."""
+        self.steps_clock = False
+        """True if the server's clock steps."""
+        self.batches: dict[str, Batch] = {}
+        self.replacing: dict[str, str] = {}
+        """Deduplication id of each job that replaces others, by id."""
+        self.rejected_adds = 0
+        """Number of adds that the maximum backlog has rejected."""
+        self.promotions: dict[str, float | None] = {}
+        """When `Queue.promote_jobs` was acknowledged, by the name of the jobs."""
+        self.requeues: list[tuple[float, int]] = []
+        """When `Queue.requeue_completed` was acknowledged, and how many jobs it has requeued."""
+        self.exclusive: set[str] = set()
+        """Names of schedulers whose jobs must not overlap."""
+        self.cancelled: set[str] = set()
+        """Jobs whose worker has confirmed that it cancels them."""
+        self.started: Counter[str] = Counter()
+        """Number of runs that each worker has started, by its id."""
+        self.carried = 0
+        """Number of runs that got a context variable of the producer."""
+        self.found: list[str] = []
+        """Problems that handlers and producers have found."""
         self.unsure: set[str] = set()
         """Deduplicated jobs that need not exist: their add was repeated, or another one replaced them."""
 
     def lost_since(self, first: float, last: float) -> None:
         """A failover lost the writes of this time."""
+        self.failovers += 1
         for job_id, at in (self.acknowledged | self.published).items():
             if first <= at <= last and job_id not in self.durable:
                 self.excused.add(job_id)
         for name, at in self.scheduled_at.items():
             if first <= at <= last:
                 self.schedulers.pop(name, None)
+        for batch in self.batches.values():
+            batch.is_lost = batch.is_lost or (batch.closed_at is not None and first <= batch.closed_at <= last)
+        for name, promoted in self.promotions.items():
+            if promoted is not None and first <= promoted <= last:
+                self.promotions[name] = None
+        self.requeues = [(at, count) for at, count in self.requeues if not first <= at <= last]
 
     def events(self) -> dict[str, list[str]]:
         """Return the names of the events of each job, in order."""
         found: dict[str, list[str]] = defaultdict(list)
         for event in self.log:
-            if b"jobId" in event:
+            # The event of a bulk requeue has the number of jobs as its id.
+            is_bulk = event[b"event"] == b"retried" and event[b"queue"] == b"again"
+            if b"jobId" in event and event[b"event"] != b"state" and not is_bulk:
                 found[event[b"jobId"].decode()].append(event[b"event"].decode())
         return found
 
@@ -94,16 +156,21 @@ class Ledger:
         verdict.failed = sum(names.count("failed") for names in ends.values())
         verdict.excused = len(self.excused)
         for job_id in self.acknowledged:
-            if not ends.get(job_id) and job_id not in self.excused and job_id not in self.unsure:
+            if not ends.get(job_id) and job_id not in self.excused | self.unsure | self.replacing.keys():
                 what = "is stuck" if job_id in present else "is lost"
                 problems.append(f"job {job_id} ({self.attempted[job_id]}) {what}: {events.get(job_id, [])}")
         for job_id, found in ends.items():
             kind = self.attempted.get(job_id)
-            if kind is None and not self.names.get(job_id, "").startswith("scheduler"):
+            if kind is None and not self.names.get(job_id, "").startswith(("scheduler", *CALLBACKS)):
                 problems.append(f"unexpected job {job_id}: {events[job_id]}")
-            if len(found) > max(1, events[job_id].count("added")):  # a removed job may be added again
+            most = max(1, events[job_id].count("added"))  # a removed job may be added again
+            if self.may_retry_failed and (kind in MAY_FAIL or self.has_stalled_out(job_id)):
+                most += events[job_id].count("retried")
+            if kind == "requeued":
+                most = len(found)  # feature_rules counts them
+            if len(found) > most:
                 problems.append(f"job {job_id} ({kind}) ended {len(found)} times: {events[job_id]}")
-            if set(found) - {"completed"} and kind not in MAY_FAIL and not self._has_stalled_out(job_id):
+            if set(found) - {"completed"} and kind not in MAY_FAIL and not self.has_stalled_out(job_id):
                 problems.append(f"job {job_id} ({kind}) failed: {self.last(job_id)}")
             if "completed" in found and kind == "failing":
                 problems.append(f"job {job_id} must fail, but completed")
@@ -111,13 +178,20 @@ class Ledger:
         self._judge_groups(problems)
         self._judge_dependencies(problems)
         self._judge_schedulers(problems, ends)
+        judge_features(self, problems)
 
-    def _has_stalled_out(self, job_id: str) -> bool:
-        return self.may_stall_out and b"stalled more than" in self.last(job_id).get(b"failedReason", b"")
+    def has_stalled_out(self, job_id: str) -> bool:
+        """Return True if the job has failed because two of its leases expired."""
+        wanted = job_id.encode()
+        return self.may_stall_out and any(
+            b"stalled more than" in event.get(b"failedReason", b"")
+            for event in self.log if event.get(b"jobId") == wanted
+        )  # fmt: skip
 
     def last(self, job_id: str) -> dict[bytes, bytes]:
         """Return the last event of a job."""
-        return next(event for event in reversed(self.log) if event.get(b"jobId") == job_id.encode())
+        wanted = job_id.encode()
+        return next(each for each in reversed(self.log) if each.get(b"jobId") == wanted and each[b"event"] != b"state")
 
     def _judge_attempts(self, problems: list[str]) -> None:
         """A job must be completed by its last attempt; the handlers return the fencing token, which counts attempts."""

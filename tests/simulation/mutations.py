@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["MUTATIONS", "PLANTED"]
+__all__ = ["FEATURE_FAULTS", "MUTATIONS", "PLANTED", "library_with"]
 
 
 def _replace(old: str, new: str) -> Callable[[str], str]:
@@ -43,3 +43,52 @@ PLANTED: Final[dict[str, Callable[[str], str]]] = {
     "durable_marks_unread": _replace(_MARK_IS_READ, "found[i] = 1"),
 }
 """The same for faults that need a scenario of their own."""
+
+_NOTE_STATE: Final = "local text = present and G.timeline(q, id, before, state, now, worker)"
+_BOUNDED_TIMELINE: Final = "return #text > known.room and bounded(text, known.entries) or text"
+_HISTORY: Final = "return bounded(history and history ~= '' and history .. '\\n' .. line or line, limits)"
+_IS_STAGED: Final = "if not delete_existing(q, id, h, quiet) then return 'staged', id end"
+_RETRY_TIME: Final = "at + policy.interval * 2 ^ math.min(math.max(0, retries - 1), EXPONENT_MAX)"
+_FAILURES: Final = "policy.interval == 0 or retries >= policy.retries"
+_OLD_FAILURES: Final = "ids = redis.call('ZRANGEBYSCORE', q.failed, '-inf', G.int(now - policy.age), 'LIMIT', 0, BATCH)"
+_SENT_COMMANDS: Final = "if type(before) ~= 'string' or not string.find(before, MARK, 1, true) then return {} end"
+_OLDEST: Final = "local ids = most > 0 and redis.call('ZRANGE', index, 0, most - 1) or {}"
+_BACKLOG: Final = "redis.call('ZCARD', F.queue_of(q, key)) >= limits.max_backlog"
+
+FEATURE_FAULTS: Final[dict[str, Callable[[str], str]]] = {
+    # A push wakes no worker of several queues: it finds the job when it polls.
+    "wake_up_lost": _replace("if kind then publish(q, kind) end", ""),
+    # The callbacks of a batch are added while its last job is pending.
+    "callback_early": _replace("h.closed ~= nil and h.pending <= 0 end", "h.closed ~= nil and h.pending <= 1 end"),
+    # A batch whose jobs have all completed adds no callback for that.
+    "callback_lost": _replace("if finished and h.failed <= 0 then once('success') end", ""),
+    # A change of the state that does not come from a fetch or a report is not in the timeline.
+    "timeline_gap": _replace(_NOTE_STATE, "local text = nil"),
+    "timeline_unbounded": _replace(_BOUNDED_TIMELINE, "return text"),
+    # Only the last failed attempt is kept.
+    "attempts_overwritten": _replace(_HISTORY, "return bounded(line, limits)"),
+    # The figures of a minute are those of the last report.
+    "figures_overwritten": _replace("sums[at] = one[at] + other[at]", "sums[at] = other[at]"),
+    # The failure policy requeues at once, without an end, or keeps failed jobs of every age.
+    "retried_at_once": _replace(_RETRY_TIME, "at"),
+    "retried_too_often": _replace(_FAILURES, "policy.interval == 0 or retries > policy.retries"),
+    "old_failures_kept": _replace(_OLD_FAILURES, ""),
+    # A due time is fired while the last job is unfinished.
+    "schedules_overlap": _replace("if is_unfinished(q, row[FIRING.last_job_id]) then", "if false then"),
+    # Heartbeats return no commands.
+    "commands_lost": _replace(_SENT_COMMANDS, "do return {} end"),
+    # A job that replaces an active one runs beside it.
+    "not_staged": _replace(_IS_STAGED, "if not delete_existing(q, id, h, quiet) then return 'replaced' end"),
+    "backlog_exceeded": _replace(_BACKLOG, _BACKLOG.replace(">=", ">")),
+    # Jobs with a rank or a fair key are not promoted.
+    "promotion_incomplete": _replace("local SETS = { 'scheduled', 'delayed_own', 'fair_delayed' }",
+                                     "local SETS = { 'scheduled' }"),
+    # The last completion is requeued first.
+    "requeued_out_of_order": _replace(_OLDEST, _OLDEST.replace("ZRANGE", "ZREVRANGE")),
+}  # fmt: skip
+"""Faults of single features, each with a scenario of its own (`test_features`)."""
+
+
+def library_with(mutation: str | None) -> Callable[[str], str]:
+    """Return the change of the library's text with this name; None changes nothing."""
+    return str if mutation is None else (MUTATIONS | PLANTED | FEATURE_FAULTS)[mutation]

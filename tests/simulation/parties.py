@@ -26,10 +26,10 @@ _LEASE_MS: Final = 5_000
 Handler = Callable[[Job[Any, Any]], Awaitable[str]]
 
 
-async def open_queue(network: Network) -> Queue[Any, Any]:
-    """Return the queue, connected; retry until the server replies, as a careful program does."""
+async def open_queue(network: Network, name: str = QUEUE, **options: Any) -> Queue[Any, Any]:
+    """Return a queue, connected; retry until the server replies, as a careful program does."""
     while True:
-        queue: Queue[Any, Any] = Queue(QUEUE, Source(network))
+        queue: Queue[Any, Any] = Queue(name, Source(network), **options)
         try:
             await queue.connect()
         except GlideMQConnectionError:
@@ -78,7 +78,7 @@ class LeaseHolder:
         if chance < 0.1:
             await self._report(lease.release)
             return
-        if chance < 0.15 or lease.name == "timeout":
+        if chance < 0.15 or lease.name in ("timeout", "cancelled"):
             return  # forgotten: its lock expires
         if chance < 0.3:
             await self._report(lambda: lease.extend(2 * _LEASE_MS))

@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py import Broadcast, Durability, FlowJob, FlowProducer, Queue
+from glidemq_py import Broadcast, ContextHeaders, Durability, FlowJob, FlowProducer, Queue
 from glidemq_py.errors import BulkAddError, DuplicateJobError, DurabilityError, GlideMQConnectionError
+from tests.simulation.feature_work import FeatureWork
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.scenario import SHARES, Work
 
-__all__ = ["QUEUE", "ExpectedError", "Producer"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.simulation.control import Control
+    from tests.simulation.divided import DividedQueue
+
+__all__ = ["CARRIED", "ORIGIN", "QUEUE", "ExpectedError", "Producer"]
 
 QUEUE: Final = "simulated"
+ORIGIN: ContextVar[str] = ContextVar("ORIGIN")
+"""The step of the work that a job comes from, which the middleware carries to its handler."""
+CARRIED: Final = ContextHeaders({"origin": ORIGIN})
 _KEEP: Final[tuple[dict[str, Any], ...]] = (
     {}, {}, {"remove_on_complete": True}, {"remove_on_complete": 10}, {"remove_on_complete": {"age": 5}},
 )  # fmt: skip
@@ -37,6 +48,9 @@ class Producer:
         loop: time.
         chance: decides how long to wait before a repetition.
         broadcast: publishes messages.
+        others: further queues, by name.
+        control: sends commands to workers.
+        divided: records the jobs of the partitioned queue.
     """
 
     def __init__(
@@ -47,6 +61,9 @@ class Producer:
         loop: SimulatedLoop,
         chance: random.Random,
         broadcast: Broadcast[Any],
+        others: Mapping[str, Queue[Any, Any]],
+        control: Control,
+        divided: DividedQueue,
     ) -> None:
         self._queue = queue
         self._flows = flows
@@ -54,12 +71,14 @@ class Producer:
         self._loop = loop
         self._chance = chance
         self._broadcast = broadcast
+        self._features = FeatureWork(queue, others, ledger, loop, control, divided)
 
     async def do(self, work: Work) -> None:
         """Do a step of the work."""
         pick = random.Random(work.chance)
+        ORIGIN.set(f"j{work.number}")
         build = {"bulk": self._bulk, "flow": self._flow, "failing_flow": self._flow, "scheduler": self._scheduler,
-                 "message": self._message, "dependent": self._dependent}  # fmt: skip
+                 "message": self._message, "dependent": self._dependent, **self._features.build}  # fmt: skip
         for send in build.get(work.kind, self._one)(work, pick):
             await self._repeat(send)
 

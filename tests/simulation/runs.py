@@ -92,5 +92,6 @@ class Totals:
         words += [] if options.get("extras", True) else ["--no-extras"]
         words += [] if options.get("backups", True) else ["--no-backups"]
         words += [] if options.get("shares", True) else ["--no-shares"]
+        words += [] if options.get("features", True) else ["--no-features"]
         words += [f"--mutation {options['mutation']}"] if options.get("mutation") else []
         return " ".join(words)

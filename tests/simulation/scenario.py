@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.simulation.network import MESSAGE_FAULTS, MessageFault
 
-__all__ = ["KINDS", "SHARES", "Act", "Scenario", "Work", "draw"]
+__all__ = ["FEATURES", "KINDS", "SETTINGS", "SHARES", "Act", "Scenario", "Work", "draw"]
 
 KINDS: Final = (
     "plain", "plain", "plain", "bulk", "priority", "lifo", "delay", "ordered", "ordered", "wide", "limited", "bucket",
@@ -59,6 +59,9 @@ class Scenario:
         pooled_workers: number of workers that serve a second queue too, and wait for wake-up channels.
         maintainers: number of parties that run the maintenance tasks without a worker.
         savers: number of parties that create backups.
+        settings: of the queue; see `history.SETTINGS`.
+        divided: number of workers of the partitioned queue.
+        pool: how the workers of several queues share their slots, "list" or "weights"; "" = there are none.
     """
 
     seed: int
@@ -73,6 +76,9 @@ class Scenario:
     pooled_workers: int = 0
     maintainers: int = 0
     savers: int = 0
+    settings: tuple[str, ...] = ()
+    pool: str = ""
+    divided: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -85,6 +91,7 @@ class Scenario:
             "work": tuple(Work(**each) for each in given["work"]),
             "messages": tuple(MessageFault(**each) for each in given["messages"]),
             "acts": tuple(Act(**each) for each in given["acts"]),
+            "settings": tuple(given.get("settings", ())),
         })  # fmt: skip
 
     def keep(self, work: Iterable[Work], messages: Iterable[MessageFault], acts: Iterable[Act]) -> Scenario:
@@ -101,6 +108,7 @@ def draw(
     extras: bool = True,
     backups: bool = True,
     shares: bool = True,
+    features: bool = True,
 ) -> Scenario:
     """Return the scenario of a seed.
 
@@ -113,6 +121,7 @@ def draw(
         extras: False: no leases, broadcast and durable adds, as in seeds that were found before there were any.
         backups: False: no backups either.
         shares: False: no fair keys, limits per name and dependencies either.
+        features: False: no batches, timelines, remote control and other later features either.
     """
     drawn = _draw(seed, jobs, faults=faults, kinds=kinds, mutation=mutation)
     if not extras:
@@ -121,7 +130,10 @@ def draw(
     if not backups:
         return drawn
     drawn = _with_backups(drawn, faults=faults)
-    return _with_shares(drawn) if shares else drawn
+    if not shares:
+        return drawn
+    drawn = _with_shares(drawn)
+    return _with_features(drawn, faults=faults) if features else drawn
 
 
 def _draw(seed: int, jobs: int, *, faults: bool, kinds: Iterable[str], mutation: str | None) -> Scenario:
@@ -238,3 +250,52 @@ def _with_shares(drawn: Scenario) -> Scenario:
         for each in drawn.work
     ]
     return replace(drawn, work=tuple(work))
+
+
+FEATURES: Final = (
+    "batch", "batch", "replace", "replace", "backlog", "promoted", "requeued", "exclusive", "cancelled", "controlled",
+    "many", "many", "many",
+)  # fmt: skip
+_POOLED: Final = {"batch", "requeued", "many"}
+SETTINGS: Final = ("timeline", "figures", "auto_retries", "max_age", "max_entries")
+"""Settings of the queue that a scenario may have: `Queue.set_timeline`, `set_metrics_by_name`, the failure policy."""
+
+
+def _with_features(drawn: Scenario, *, faults: bool) -> Scenario:
+    """Replace jobs by some of later features, in half of the seeds, and set up the queue; drawn apart."""
+    chance = random.Random(f"features {drawn.seed}")
+    share = chance.choice((0.0, 0.0, 0.1, 0.4))
+    settings = tuple(name for name in SETTINGS if chance.random() < 0.25)
+    among = FEATURES if chance.random() < 0.6 else tuple(chance.sample(FEATURES, 3))
+    work = tuple(
+        replace(each, kind=chance.choice(among)) if chance.random() < share and each.kind in _SHARED else each
+        for each in drawn.work
+    )
+    pool = chance.choice(("list", "weights")) if any(each.kind in _POOLED for each in work) else ""
+    acts = [*drawn.acts]
+    if faults and pool:
+        end = drawn.work[-1].at if drawn.work else 0.0
+        acts += [Act(round(chance.uniform(0, end), 4), "kill_pool", chance.randrange(2), round(chance.random(), 4))
+                 for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
+        acts.sort(key=lambda act: act.at)
+    return _with_partitions(replace(drawn, work=work, acts=tuple(acts), settings=settings, pool=pool), faults=faults)
+
+
+def _with_partitions(drawn: Scenario, *, faults: bool) -> Scenario:
+    """Replace jobs by some of a partitioned queue, and change the number of its partitions, in every fifth seed."""
+    chance = random.Random(f"partitions {drawn.seed}")
+    workers = chance.choice((0, 0, 0, 0, 2))
+    if not workers:
+        return drawn
+    work = [
+        replace(each, kind="divided" if chance.random() < 0.88 else "dividing")
+        if each.kind in _SHARED and chance.random() < 0.4 else each
+        for each in drawn.work
+    ]  # fmt: skip
+    acts = [*drawn.acts]
+    if faults:
+        end = drawn.work[-1].at if drawn.work else 0.0
+        acts += [Act(round(chance.uniform(0, end), 4), "kill_divided", chance.randrange(2), round(chance.random(), 4))
+                 for _ in range(chance.choice((0, 1, 3)))]  # fmt: skip
+        acts.sort(key=lambda act: act.at)
+    return replace(drawn, work=tuple(work), acts=tuple(acts), divided=workers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from glidemq_py._client.memory import Clock, MemoryServer
@@ -53,14 +53,20 @@ class SimulatedServer(MemoryServer):
     Args:
         loop: its clock.
         mutate: changes the text of the function library when it is loaded, for tests of the simulation itself.
-        queue: name of the queue whose events are recorded.
+        queues: names of the queues whose events are recorded.
         native: run commands natively where possible; otherwise by fakeredis.
     """
 
     def __init__(
-        self, loop: SimulatedLoop, mutate: Callable[[str], str] = str, *, queue: str = "simulated", native: bool = True
+        self,
+        loop: SimulatedLoop,
+        mutate: Callable[[str], str] = str,
+        *,
+        queues: Sequence[str] = ("simulated",),
+        native: bool = True,
     ) -> None:
-        self._events_key, self._job_prefix = b"glide:{%b}:events" % queue.encode(), b"glide:{%b}:job:" % queue.encode()
+        names = [name.encode() for name in queues]
+        self._queues = {b"glide:{%b}" % name: name for name in names}
         self.virtual_clock = _VirtualClock(loop)
         super().__init__(self.virtual_clock)
         self._mutate = mutate
@@ -70,8 +76,9 @@ class SimulatedServer(MemoryServer):
         self.lagging = 0
         """Number of failovers whose replica has received its last write: it confirms no later one."""
         self.on_event: Callable[[dict[bytes, bytes]], object] = lambda _: None
-        """Called with the fields of every entry of the queue's events stream, and with an event `activated` (with
-        `fence`) when a job becomes active."""
+        """Called with the fields of every entry of the events streams; with an event `activated` (with `fence`) when a
+        job becomes active; and with an event `state` (with `state`, `at` in ms; `new` and `data` for a new record)
+        whenever the state of a job is written. Each has its `queue` and `call`, the number of the command."""
         if not native:
             for name in self._store.natives.keys() - {b"PUBLISH"}:  # fakeredis does not know the subscribers
                 self._engine.use(name, _no_native)
@@ -90,15 +97,37 @@ class SimulatedServer(MemoryServer):
 
         self._store.execute = tapped  # type: ignore[method-assign]
 
+    def _recorded(self, prefix: bytes) -> bytes | None:
+        """Return the name of the queue with these keys, or of the partition; None if its events are not recorded."""
+        queue = self._queues.get(prefix)
+        if queue is None and b"~p~" in prefix and prefix.partition(b"~p~")[0] + b"}" in self._queues:
+            return prefix[7:-1]
+        return queue
+
     def _tap_xadd(self, key: bytes, *args: Any) -> None:
-        if key == self._events_key:
-            self.on_event(fields_of([*args]))
+        queue = self._recorded(key[:-7]) if key.endswith(b":events") else None
+        if queue is not None:
+            self.on_event({**fields_of([*args]), b"queue": queue, b"call": b"%d" % self.executed})
 
     def _tap_hset(self, key: bytes, *args: Any) -> None:
-        if args[:2] == _ACTIVATION and key.startswith(self._job_prefix):
-            fields = dict(zip(args[::2], args[1::2], strict=True))
-            job_id = key.removeprefix(self._job_prefix)
-            self.on_event({b"event": b"activated", b"jobId": job_id, b"fence": b"%d" % int(fields[b"fence"])})
+        if b"state" not in args:
+            return
+        prefix, found, job_id = key.partition(b":job:")
+        queue = self._recorded(prefix) if found else None
+        if queue is None:
+            return
+        fields = dict(zip(args[::2], args[1::2], strict=True))
+        if b"state" not in fields:
+            return
+        at = b"%d" % (self.virtual_clock.micros() // 1000)
+        event = {b"event": b"state", b"jobId": job_id, b"state": fields[b"state"], b"queue": queue, b"at": at,
+                 b"call": b"%d" % self.executed}  # fmt: skip
+        if b"timestamp" in fields:
+            event |= {b"new": b"1", b"data": fields.get(b"data", b"")}
+        self.on_event(event)
+        if args[:2] == _ACTIVATION:
+            fence = b"%d" % int(fields[b"fence"])
+            self.on_event({**event, b"event": b"activated", b"fence": fence})
 
     def run_command(self, args: list[bytes]) -> Any:
         """Run a command and return its reply in GLIDE's types. Raises CommandError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ SCAN_US: Final = 300
 """Estimated CPU time of one step of SCAN, which the server does not report."""
 INCOMPLETE_MS: Final = 24 * 60 * 60 * 1000
 """Age from which a backup without a manifest was given up."""
+ROUNDING_S: Final = 1e-6
+"""Two readings of the time of the same interruption differ by less."""
 SCANS: Final = 5
 
 _ID_DIGITS: Final = 14
@@ -104,7 +107,7 @@ class _Reading:
     async def run(self) -> None:
         records = self._records
         for _ in range(SCANS):
-            started = self._interruption()
+            started = self._interruption() + ROUNDING_S
             await self._scan()
             if self._interruption() <= started:
                 await records.read_parents()
@@ -122,7 +125,8 @@ class _Reading:
         await self._read_keys(self._last)
 
     def _interruption(self) -> float:
-        return -self._link.transport.interruptions.age_s(self._link.keys.name)
+        """Return when the connection was interrupted last, on the clock of `time.monotonic`; -inf = never."""
+        return time.monotonic() - self._link.transport.interruptions.age_s(self._link.keys.name)
 
     async def _scan(self) -> None:
         async for suffixes in self._batches():
