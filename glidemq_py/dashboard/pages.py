@@ -21,7 +21,7 @@ from glidemq_py._operate.failure_groups import FailureGroup, group_failures
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
 from glidemq_py.dashboard.changes import CHANGES
-from glidemq_py.dashboard.filters import parse_filter, suggestions
+from glidemq_py.dashboard.filters import STATES, parse_filter, suggestions, without_state
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
@@ -36,7 +36,7 @@ from glidemq_py.errors import (
     WorkerTimeoutError,
 )
 
-__all__ = ["PAGES", "MissingError", "Page", "Visit", "link"]
+__all__ = ["PAGES", "STATES", "MissingError", "Page", "Visit", "link"]
 
 _T = TypeVar("_T")
 
@@ -57,10 +57,6 @@ _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
 """Time for the answer of a worker, which reads commands every ten seconds at most."""
 _MANY: Final = 1 << 53
-STATES: Final = (
-    "waiting", "prioritized", "group-waiting", "active", "delayed", "waiting-children", "suspended", "completed",
-    "failed",
-)  # fmt: skip
 _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "name": lambda each: each.name,
     "ready": lambda each: (-each.ready, each.name),
@@ -242,6 +238,7 @@ async def jobs(visit: Visit) -> dict[str, Any]:
         if state is not None and state not in STATES:
             raise GlideMQValidationError("state", state, f"must be one of {', '.join(STATES)}")
         wanted, job_id = parse_filter(text, state)
+        state, text = wanted.state, without_state(text)
         if job_id is None:
             cursor = visit.arguments.get("cursor", "")
             found["page"] = await visit.operator.get_jobs(
