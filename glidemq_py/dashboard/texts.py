@@ -16,10 +16,11 @@ from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
     "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "meaning", "pretty",
-    "redacted", "sparkline",
+    "redacted", "short", "sparkline",
 ]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_LINE: Final = 160
 _SHOWN: Final = 20_000
 """Characters of a value that a page shows."""
 NONE: Final = "\N{EN DASH}"
@@ -108,6 +109,12 @@ def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
     if isinstance(value, (list, tuple)):
         return [redacted(item, names, depth=depth - 1) for item in cast("list[Any]", value)]
     return value
+
+
+def short(text: str) -> str:
+    """Return a text as one line of at most 160 characters."""
+    line = " ".join(text[:1_000].split())
+    return line if len(line) <= _LINE and len(text) <= 1_000 else f"{line[: _LINE - 1]}{CUT}"
 
 
 def pretty(value: Any) -> str:
@@ -200,5 +207,5 @@ def meaning(reason: str) -> str:
 
 FILTERS: Final = {
     "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
-    "pretty": pretty, "size": size, "utc": utc,
+    "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip
