@@ -190,7 +190,10 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
 
 
 _MEANINGS: Final = {
-    FailureReason.EXPLICIT_FAIL: "The handler raised an error and the job was not retried, or the job was cancelled.",
+    FailureReason.EXPLICIT_FAIL: (
+        "Of an attempt: the handler raised an error, and attempts were left. "
+        "Of a job: it failed before its attempts were used up, or was cancelled."
+    ),
     FailureReason.MAX_ATTEMPTS_EXCEEDED: "The handler raised an error, and no attempt was left.",
     FailureReason.TIMEOUT: "It ran longer than its timeout, or no signal came in time while it was suspended.",
     FailureReason.STALLED: "Its lock was not renewed in time although the worker seemed to be alive.",

@@ -158,6 +158,27 @@ async def test_failed_job_shows_its_run_time_and_requeues(url: str, queue_name: 
         assert "2 failures recorded in all" in text
 
 
+async def test_job_that_completed_after_a_retry_shows_no_error(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        job = await queue.add("bad")
+        await run_all(url, queue_name, 1)
+        shown = await page(client, "failures", q=queue_name)
+        assert ("Retry it" in shown, "Delete it" in shown, "Delete these" in shown) == (True, True, False)
+        assert '<span class="bad">' in await page(client, "jobs", q=queue_name)
+        await queue.retry_jobs()
+        ended = asyncio.Event()
+
+        async def handler(_: Job) -> None: ...
+
+        worker = Worker(queue_name, handler, url)
+        worker.on("completed", lambda *_: ended.set())
+        async with worker, asyncio.timeout(100):
+            await ended.wait()
+        shown = await page(client, "jobs", q=queue_name)
+        assert ('<span class="bad">' in shown, "ran " in shown) == (False, True)
+        assert "banner error" not in await page(client, "job", q=queue_name, id=job.id)
+
+
 async def test_requeue_follows_the_end_of_the_job_in_its_timeline(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.set_timeline()
