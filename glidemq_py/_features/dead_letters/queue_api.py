@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core import json_text as json
@@ -155,7 +155,8 @@ async def get_newest_dead_letter_jobs(self: QueueWithDeadLetters, count: int) ->
     # The cursor of waiting jobs is the id of the last stream entry that was read.
     command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
     entries: Any = await dead_queue.transport.command(*command) or ()
-    newest: list[Any] = list(entries) if isinstance(entries, Mapping) else [entry_id for entry_id, _ in entries]
+    rows: Any = entries.items() if hasattr(entries, "items") else entries
+    newest: list[Any] = [entry_id for entry_id, _ in rows]
     last = newest[-1] if len(newest) > count else ""
     cursor = last.decode() if isinstance(last, bytes) else str(last)
     found: list[Job[Any, Any]] = []

@@ -76,12 +76,12 @@ async def _fill(url: str, name: str) -> str:
             raise ConnectionError("mail server refused")
         return {"sent": True}
 
-    async with Queue(name, url) as queue:
+    async with Queue(name, url, dead_letter_queue=f"{name}-dead") as queue:
         await queue.set_timeline()
         await queue.set_metrics_by_name()
         ended = asyncio.Semaphore(0)
         await queue.add_bulk([("good", {"to": n}, {"tags": ["vip", LONG]}) for n in range(5)] + [("bad", {"to": 9})])
-        worker = Worker(name, handler, url, log_failures=False)
+        worker = Worker(name, handler, url, log_failures=False, dead_letter_queue=f"{name}-dead")
         worker.on("completed", lambda *_: ended.release())
         worker.on("failed", lambda *_: ended.release())
         async with worker:
@@ -161,6 +161,8 @@ def test_phone_shows_the_current_tab_and_every_column(
     with phone(browser):
         for name, address in pages[1].items():
             browser.get(address)
+            if name == "dead-letters":
+                browser.find_element(By.CSS_SELECTOR, "td summary").click()
             browser.save_screenshot(str(tmp_path / f"{name or 'overview'}.png"))
             found[name] = browser.execute_script(CUT)
     assert {name: each for name, each in found.items() if each} == {}

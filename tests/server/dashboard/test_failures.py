@@ -282,7 +282,7 @@ async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str) -> N
             assert re.findall(r'<td class="num">(\d+)</td>', shown) == ["30", "1"]
             assert "and similar" in shown
             assert "and 10 older ones" in shown
-            head = shown.split("<summary>Show them")[0]
+            head = shown.split("<summary>Show the entries")[0]
             assert max(map(len, re.findall(r'<span class="bad">([^<]*)</span>', head))) == 160
             ids = re.findall(r'name="id" value="([^"]+)"', head)[:30]
             fields = {"change": "replay", "q": queue_name, "id": ids}
