@@ -68,7 +68,7 @@ def _options(command: Any) -> str:
             continue
         kind = "N" if each.type_descriptor.annotation is int else "TEXT"
         value = "" if each.is_flag else f" {each.metavar or kind}"
-        default = "" if each.is_flag or each.default in (None, []) else f" (default: {each.default})"
+        default = "" if each.is_flag or each.default in (None, [], "") else f" (default: {each.default})"
         found.append(f"`{', '.join(each.opts)}{value}`: {_cell(each.help or '')[:-1]}{default}")
     return "<br>".join(found)
 

@@ -24,6 +24,7 @@ from glidemq_py._core.job_states import WorkerInfo
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
+from glidemq_py._features.dead_letters.queue_api import get_newest_dead_letter_jobs
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
 from glidemq_py._features.fair_keys.options import FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
@@ -463,6 +464,23 @@ class Operator:
         """Iterate over the dead-letter entries of a queue, oldest first."""
         async for entry in (await self.queue(queue)).iter_dead_letter_jobs():
             yield dead_letter_of(entry, queue)
+
+    async def get_newest_dead_letters(self, queue: str, count: int) -> tuple[list[DeadLetter], bool]:
+        """Return the entries of a queue among the ``count`` newest of its dead letter queue, and whether it has more.
+
+        They are ordered from the newest on; those of a partitioned queue are its oldest.
+        """
+        opened = await self.queue(queue)
+        await opened._plain_link()
+        if len(opened._parts) > 1:
+            found: list[DeadLetter] = []
+            async for each in self.iter_dead_letters(queue):
+                if len(found) == count:
+                    return found, True
+                found.append(each)
+            return found, False
+        entries, is_cut = await get_newest_dead_letter_jobs(opened, count)
+        return [dead_letter_of(each, queue) for each in entries], is_cut
 
     async def get_dead_letter(self, queue: str, entry_id: str) -> DeadLetter | None:
         """Return a dead-letter entry of a queue, or None."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
-__all__ = ["age", "clock", "joined", "size_text", "span"]
+__all__ = ["age", "clock", "joined", "json_line", "size_text", "span"]
 
 
 def span(ms: float) -> str:
@@ -21,6 +23,11 @@ def span(ms: float) -> str:
         elif parts:
             break
     return " ".join(parts)
+
+
+def json_line(value: Any) -> str:
+    """Return a stored value as JSON in one line; a text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def age(at: int | None) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -33,7 +34,7 @@ from glidemq_py._operate.audit import perform_audited
 from glidemq_py._operate.bulk import BulkChange, cancel_bulk, create_bulk, perform_bulk, read_bulk
 from glidemq_py._operate.operating import Operator
 from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
-from glidemq_py.dashboard.changes import CHANGES, Change, Form
+from glidemq_py.dashboard.changes import CHANGES, LABELS, Change, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, MissingError, Page, Visit, link
 from glidemq_py.dashboard.reading import Reader
@@ -46,6 +47,8 @@ _log = get_logger("glidemq_py.dashboard")
 _HERE: Final = Path(__file__).parent
 _MAX_BODY: Final = 16 << 20
 _BODY_S: Final = 30.0
+_ROWS: Final = {"data": 10, "options": 2}
+"""Lines of the fields that have several."""
 _MAX_NOTES: Final = 1_000
 _MAX_STREAMS: Final = 1_000
 _BULK_S: Final = 1.0
@@ -121,6 +124,7 @@ class Dashboard:
                 Mount("/static", StaticFiles(directory=_HERE / "static")),
             ],
             lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._no_route},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -248,8 +252,15 @@ class Dashboard:
         finally:
             self._streams -= 1
 
-    def _refuse(self, request: Request, error: Exception, status: int = 0) -> Response:
-        """Return the page for an error; an unknown one is logged with its traceback."""
+    def _refuse(self, request: Request, error: Exception, status: int = 0, form: Form | None = None) -> Response:
+        """Return the page for an error; an unknown one is logged with its traceback.
+
+        Args:
+            request: The rejected request.
+            error: Why it is rejected.
+            status: Status of the response; 0 = that of the error.
+            form: The rejected form, which the page shows again with a link to the page that it was on.
+        """
         if isinstance(error, UnauthorizedError):
             if "text/html" in request.headers.get("accept", "") and request.method == "GET":
                 here = request.url.path.removeprefix(request.scope.get("root_path", "")).lstrip("/")
@@ -268,9 +279,19 @@ class Dashboard:
             _log.error("dashboard: %s %s failed", request.method, request.url.path, exc_info=error)
             status, title = 500, "An error occurred"
         text = "The log has the details." if status == 500 else str(error)
-        shown = {"heading": title, "text": text}
+        shown: dict[str, Any] = {"heading": title, "text": text, "back": "", "typed": (), "fields": ()}
+        if form is not None:
+            shown["back"] = _local(form.text("back"))
+            if status == 400:
+                shown["fields"], shown["typed"] = _form_again(form)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
         return HTMLResponse(self._render(request, "error.html", Access(actions=()), shown), status, headers)
+
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        """Return the page for an address or a method that no route has."""
+        if getattr(error, "status_code", 404) == 405:
+            return self._refuse(request, NotAllowedError(f"{request.url.path} does not support {request.method}"), 405)
+        return self._refuse(request, MissingError(f"there is no page {request.url.path}"))
 
     async def _health(self, request: Request) -> Response:
         """Return 200 if the server answers, else 503."""
@@ -284,6 +305,7 @@ class Dashboard:
 
     async def _change(self, request: Request) -> Response:
         """Make a change, or ask for its confirmation first."""
+        form: Form | None = None
         try:
             form = await _form(request)
             visit = await self._visit(request, {"q": form.text("q")})
@@ -316,7 +338,7 @@ class Dashboard:
                 if result.ids and change.kind == "add_job":
                     text = f"job {result.ids[0]} {result.detail}"
         except Exception as error:
-            return self._refuse(request, error)
+            return self._refuse(request, error, form=form)
         self._reader.forget(visit.queue)
         return RedirectResponse(f"{root}/{_with_note(back, self._note(text))}", 303)
 
@@ -413,6 +435,14 @@ async def _form(request: Request) -> Form:
     except TimeoutError:
         raise GlideMQValidationError("form", len(body), f"must be complete within {_BODY_S:g} s") from None
     return Form(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _form_again(form: Form) -> tuple[list[tuple[str, str]], list[tuple[str, str, str, int]]]:
+    """Return the hidden fields of a rejected form; and name, label, value and rows of those that its user typed."""
+    change = CHANGES.get(form.text("change"))
+    typed = change.typed if change is not None else ()
+    hidden = [(name, value) for name, values in form.fields.items() for value in values if name not in typed]
+    return (hidden if typed else []), [(name, LABELS[name], form.text(name), _ROWS.get(name, 0)) for name in typed]
 
 
 def _local(address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as stdlib_json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
@@ -39,9 +40,21 @@ from glidemq_py._operate.actions import (
     SetQueueLimits,
 )
 from glidemq_py.dashboard.filters import parse_filter
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQError
 
-__all__ = ["CHANGES", "Change", "Form"]
+__all__ = ["CHANGES", "LABELS", "Change", "Form", "FormError"]
+
+LABELS: Final = {
+    "name": "Name", "data": "Data (JSON)", "options": "Options (JSON)", "key": "Key", "weight": "Weight",
+    "concurrency": "Concurrency", "max": "Jobs", "duration": "Window of the rate limit, ms",
+    "max_backlog": "Most waiting",
+}  # fmt: skip
+"""Fields that users type, and what the pages call them."""
+_RATE: Final = ("concurrency", "max", "duration")
+
+
+class FormError(GlideMQError, ValueError):
+    """A field of a form is invalid, in the words of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +75,37 @@ class Form:
         """Return a field that holds JSON; an empty one is null.
 
         Raises:
-            GlideMQValidationError: it holds something else.
+            FormError: it holds something else.
         """
         text = self.text(name)
         try:
             return json.loads(text) if text.strip() else None
-        except ValueError as error:
-            raise GlideMQValidationError(name, text[:60], f"must be JSON: {error}") from None
+        except ValueError:
+            raise FormError(f"{LABELS.get(name, name)}: {_problem_of_json(text)}.") from None
 
     def whole(self, name: str) -> int | None:
         """Return a field that holds a whole number; None if it is empty.
 
         Raises:
-            GlideMQValidationError: it holds something else.
+            FormError: it holds something else.
         """
         text = self.text(name).strip().replace(",", "")
         if not text:
             return None
         if not (text.isascii() and text.isdigit() and len(text) < 16):
-            raise GlideMQValidationError(name, text, "must be a whole number")
+            raise FormError(f"{LABELS.get(name, name)}: {text[:60]!r} is not a whole number.")
         return int(text)
+
+
+def _problem_of_json(text: str) -> str:
+    """Return what is wrong with a text that is not JSON, and where."""
+    try:
+        stdlib_json.loads(text)
+    except stdlib_json.JSONDecodeError as error:
+        return f"not valid JSON in line {error.lineno}, column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError):
+        pass
+    return "not valid JSON"  # only the standard library accepts it, such as NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +119,7 @@ class Change:
         create: Makes the action from the form.
         asks: True if a page asks for confirmation first.
         doing: Heading of the page that shows the progress of a change of many jobs.
+        typed: Fields that the user types: a rejected form shows them again.
     """
 
     kind: str
@@ -103,6 +128,7 @@ class Change:
     create: Callable[[Form], Action]
     asks: bool = False
     doing: str = "Changing jobs"
+    typed: tuple[str, ...] = ()
 
     def report(self, number: int) -> str:
         """Return the text of the result."""
@@ -115,7 +141,7 @@ def _jobs(kind: type[JobsAction]) -> Callable[[Form], Action]:
         if ids and not form.text("of_filter"):
             return kind(queue=form.text("q"), ids=ids)
         if not form.text("of_filter"):
-            raise GlideMQValidationError("id", "", "select at least one job")
+            raise FormError("Select at least one job, or all jobs that match.")
         wanted, job_id = parse_filter(form.text("filter"), form.text("state") or None)
         if job_id is not None:
             return kind(queue=form.text("q"), ids=(job_id,))
@@ -148,7 +174,7 @@ def _of_queue(kind: type[PauseQueue | ResumeQueue | DrainQueue]) -> Callable[[Fo
 def _rate(form: Form) -> RateLimit | Literal[False]:
     most, window = form.whole("max"), form.whole("duration")
     if (most is None) != (window is None):
-        raise GlideMQValidationError("rate limit", most or window, "needs both a number of jobs and a window in ms")
+        raise FormError("A rate limit needs both a number of jobs and a window in ms.")
     return False if most is None or window is None else RateLimit(most, window)
 
 
@@ -173,7 +199,7 @@ def _fair_key_limits(form: Form) -> Action:
 def _add(form: Form) -> Action:
     given = form.json("options")
     if given is not None and not isinstance(given, dict):
-        raise GlideMQValidationError("options", given, 'must be a JSON object such as {"delay": 5000}')
+        raise FormError('Options (JSON): must be an object such as {"delay": 5000}.')
     options = cast("dict[str, Any]", given or {})
     return AddJob(queue=form.text("q"), name=form.text("name"), data=form.json("data"), options=options)
 
@@ -189,18 +215,23 @@ CHANGES: Final[dict[str, Change]] = {
         "clean_queue", "Delete all these jobs?", "{n} job{s} deleted",
         lambda form: CleanQueue(queue=form.text("q"), state=form.text("state")), True, "Deleting jobs",
     ),
-    "limits": Change("limit_queue", "Set these limits?", "limits set", _limits),
-    "group-limits": Change("limit_group", "Set the limits of the group?", "limits of the group set", _group_limits),
-    "fair-key-limits": Change(
-        "limit_fair_key", "Set the limits of the fair key?", "limits of the fair key set", _fair_key_limits
+    "limits": Change("limit_queue", "Set these limits?", "limits set", _limits, typed=_RATE),
+    "group-limits": Change(
+        "limit_group", "Set the limits of the group?", "limits of the group set", _group_limits,
+        typed=("key", *_RATE),
     ),
-    "add": Change("add_job", "Add this job?", "job added", _add),
+    "fair-key-limits": Change(
+        "limit_fair_key", "Set the limits of the fair key?", "limits of the fair key set", _fair_key_limits,
+        typed=("key", "weight", *_RATE, "max_backlog"),
+    ),
+    "add": Change("add_job", "Add this job?", "job added", _add, typed=("name", "data", "options")),
     "retry": Change(
         "retry_jobs", "Retry these jobs?", "{n} job{s} to be retried", _jobs(RetryJobs), doing="Retrying jobs"
     ),
     "retry-edited": Change(
         "retry_jobs", "Retry the job with this data?", "job to be retried with the new data",
         lambda form: RetryEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
+        typed=("data",),
     ),
     "promote": Change(
         "promote_jobs", "Run these delayed jobs now?", "{n} job{s} made ready", _jobs(PromoteJobs),
@@ -228,6 +259,7 @@ CHANGES: Final[dict[str, Change]] = {
     "replay-edited": Change(
         "replay_dead_letters", "Add the job again with this data?", "job added again with the new data",
         lambda form: ReplayEdited(queue=form.text("q"), id=form.text("id"), data=form.json("data")),
+        typed=("data",),
     ),
     "purge-dead": Change(
         "purge_dead_letters", "Delete these dead letters?", "{n} dead letter{s} deleted", _dead(PurgeDeadLetters), True

@@ -10,9 +10,13 @@ from glidemq_py._operate.operating import JobFilter
 from glidemq_py._operate.parsing import pairs_of, time_of
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["KEYS", "parse_filter"]
+__all__ = ["KEYS", "STATES", "parse_filter", "suggestions", "without_state"]
 
-KEYS: Final = ("name", "id", "group", "fair", "tag", "since", "until", "data", "error", "type")
+KEYS: Final = ("state", "name", "id", "group", "fair", "tag", "since", "until", "data", "error", "type")
+STATES: Final = (
+    "waiting", "prioritized", "group-waiting", "active", "delayed", "waiting-children", "suspended", "completed",
+    "failed",
+)  # fmt: skip
 _FIELDS: Final = {"fair": "fair_key", "type": "error_type"}
 
 
@@ -21,7 +25,7 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
 
     Args:
         text: words separated by spaces; quotes hold words together. A word without a key is an id.
-        state: state of the jobs; None = all.
+        state: state of the jobs; None = all. A word ``state:failed`` has precedence.
 
     Raises:
         GlideMQValidationError: a word has an unknown key or an ill-formed value.
@@ -43,6 +47,10 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
         match key:
             case "id":
                 job_id = value
+            case "state":
+                if value not in STATES:
+                    raise GlideMQValidationError("filter", word, f"must name one of the states {', '.join(STATES)}")
+                found["state"] = value
             case "tag":
                 tags.append(value)
             case "since" | "until":
@@ -54,12 +62,19 @@ def parse_filter(text: str, state: str | None) -> tuple[JobFilter, str | None]:
     return JobFilter(**found, tags=tuple(tags), data=data or None), job_id
 
 
+def without_state(text: str) -> str:
+    """Return a valid filter without its words ``state:...``, which the page shows otherwise."""
+    words = shlex.split(text)
+    kept = [word for word in words if not word.startswith("state:")]
+    return text if len(kept) == len(words) else shlex.join(kept)
+
+
 def suggestions(names: Iterable[str]) -> list[str]:
     """Return the suggestions of the filter box."""
     return [
         *(f"name:{name}" if " " not in name else f'name:"{name}"' for name in names),
+        *(f"state:{state}" for state in STATES),
         "since:1h",
-        "tag:",
-        "data:",
-        "error:",
+        "until:1h",
+        *(f"{key}:" for key in ("id", "tag", "data", "group", "fair", "error", "type")),
     ]

@@ -17,11 +17,11 @@ from glidemq_py._features.timeline.timeline import TimelineEntry
 from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.bulk import list_bulks, read_bulk
-from glidemq_py._operate.failure_groups import FailureGroup, group_failures
+from glidemq_py._operate.failure_groups import FailureGroup, group_failures, shape_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
 from glidemq_py.dashboard.changes import CHANGES
-from glidemq_py.dashboard.filters import parse_filter, suggestions
+from glidemq_py.dashboard.filters import STATES, parse_filter, suggestions, without_state
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
@@ -36,7 +36,7 @@ from glidemq_py.errors import (
     WorkerTimeoutError,
 )
 
-__all__ = ["PAGES", "MissingError", "Page", "Visit", "link"]
+__all__ = ["PAGES", "STATES", "MissingError", "Page", "Visit", "link"]
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,11 @@ _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
 _EXAMINED: Final = 1_500
 """Jobs that a page of a filter examines: up to 80 ms."""
-_DEAD_LETTERS: Final = 100
+_DEAD_LETTERS: Final = 500
+"""Newest dead-letter entries that are grouped: four calls."""
+_DEAD_LETTERS_SHOWN: Final = 100
+"""Entries whose data the page contains."""
+_DEAD_LETTERS_OF_GROUP: Final = 20
 _FAILURES: Final = 1_000
 """Newest failed jobs that are grouped: twenty calls."""
 _FAILURES_MS: Final = 10_000
@@ -57,10 +61,6 @@ _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
 """Time for the answer of a worker, which reads commands every ten seconds at most."""
 _MANY: Final = 1 << 53
-STATES: Final = (
-    "waiting", "prioritized", "group-waiting", "active", "delayed", "waiting-children", "suspended", "completed",
-    "failed",
-)  # fmt: skip
 _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "name": lambda each: each.name,
     "ready": lambda each: (-each.ready, each.name),
@@ -242,6 +242,7 @@ async def jobs(visit: Visit) -> dict[str, Any]:
         if state is not None and state not in STATES:
             raise GlideMQValidationError("state", state, f"must be one of {', '.join(STATES)}")
         wanted, job_id = parse_filter(text, state)
+        state, text = wanted.state, without_state(text)
         if job_id is None:
             cursor = visit.arguments.get("cursor", "")
             found["page"] = await visit.operator.get_jobs(
@@ -334,17 +335,25 @@ async def failures(visit: Visit) -> dict[str, Any]:
 
 
 async def dead_letters(visit: Visit) -> dict[str, Any]:
-    """Dead-letter entries of a queue."""
+    """Dead-letter entries of a queue, grouped by error."""
     common = await _of_queue(visit, "dead-letters")
     target = await visit.reader.dead_letter_queue(visit.queue)
-    found: list[DeadLetter] = []
+    found, is_cut = list[DeadLetter](), False
     if target:
-        found = await _first(visit.operator.iter_dead_letters(visit.queue), _DEAD_LETTERS)
-    shown: list[tuple[DeadLetter, Any, bool]] = []
+        found, is_cut = await visit.operator.get_newest_dead_letters(visit.queue, _DEAD_LETTERS)
+    by_error: dict[tuple[str, str], list[DeadLetter]] = {}
     for each in found:
-        data = redacted(each.data, visit.options.redact)
-        shown.append((each, data, _is_editable(each, data)))
-    return {**common, "entries": shown, "target": target}
+        by_error.setdefault((each.name, shape_of(each.error)), []).append(each)
+    groups: list[tuple[list[DeadLetter], list[tuple[DeadLetter, Any, bool]]]] = []
+    left = _DEAD_LETTERS_SHOWN
+    for members in sorted(by_error.values(), key=len, reverse=True):
+        shown: list[tuple[DeadLetter, Any, bool]] = []
+        for each in members[: min(left, _DEAD_LETTERS_OF_GROUP)]:
+            data = redacted(each.data, visit.options.redact)
+            shown.append((each, data, _is_editable(each, data)))
+        left -= len(shown)
+        groups.append((members, shown))
+    return {**common, "groups": groups, "target": target, "examined": _DEAD_LETTERS, "is_cut": is_cut}
 
 
 def _is_editable(found: JobDetails | DeadLetter, shown: Any) -> bool:

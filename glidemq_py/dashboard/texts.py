@@ -16,10 +16,11 @@ from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
     "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "meaning", "pretty",
-    "redacted", "sparkline",
+    "redacted", "short", "sparkline",
 ]  # fmt: skip
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_LINE: Final = 160
 _SHOWN: Final = 20_000
 """Characters of a value that a page shows."""
 NONE: Final = "\N{EN DASH}"
@@ -110,6 +111,12 @@ def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
     return value
 
 
+def short(text: str) -> str:
+    """Return a text as one line of at most 160 characters."""
+    line = " ".join(text[:1_000].split())
+    return line if len(line) <= _LINE and len(text) <= 1_000 else f"{line[: _LINE - 1]}{CUT}"
+
+
 def pretty(value: Any) -> str:
     """Return a stored value as indented JSON, cut to 20,000 characters."""
     text = _indented(value)
@@ -183,7 +190,10 @@ def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int
 
 
 _MEANINGS: Final = {
-    FailureReason.EXPLICIT_FAIL: "The handler raised an error and the job was not retried, or the job was cancelled.",
+    FailureReason.EXPLICIT_FAIL: (
+        "Of an attempt: the handler raised an error, and attempts were left. "
+        "Of a job: it failed before its attempts were used up, or was cancelled."
+    ),
     FailureReason.MAX_ATTEMPTS_EXCEEDED: "The handler raised an error, and no attempt was left.",
     FailureReason.TIMEOUT: "It ran longer than its timeout, or no signal came in time while it was suspended.",
     FailureReason.STALLED: "Its lock was not renewed in time although the worker seemed to be alive.",
@@ -200,5 +210,5 @@ def meaning(reason: str) -> str:
 
 FILTERS: Final = {
     "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
-    "pretty": pretty, "size": size, "utc": utc,
+    "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip

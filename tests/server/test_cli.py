@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowProducer, Job, Queue, Worker
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls import Call
 from glidemq_py._operate.roles import ROLES
@@ -274,6 +274,19 @@ def test_requeue_is_shown_between_failed_attempts(shell: Shell, url: str, queue_
     assert "1 failed since the last requeue; 2 failures recorded in all" in shown
 
 
+def test_parent_that_did_not_run_has_no_attempt(shell: Shell, url: str, queue_name: str) -> None:
+    async def add(_: Queue[Any, Any]) -> str:
+        async with FlowProducer(url) as flows:
+            children = [FlowJob("odd", queue_name, {"n": 1})]
+            return (await flows.add(FlowJob("even", queue_name, {"n": 2}, children=children))).job.id
+
+    parent = str(filled(url, queue_name, add))
+    worked(url, queue_name, _fail_odd)
+    shown = shell("job", "show", queue_name, parent).out
+    assert re.search(r"^unknown, ", shown, re.MULTILINE)
+    assert "attempt 0" not in shown
+
+
 def test_text_of_jobs_cannot_control_the_terminal(shell: Shell, url: str, queue_name: str) -> None:
     filled(url, queue_name, _four)
     worked(url, queue_name, _fail_odd)
@@ -477,7 +490,9 @@ def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> N
         ("nightly", "0 3 * * *", "report"), ("often", "every 90m", "often"),
     ]  # fmt: skip
     assert len(found[0]["upcoming"]) == 5
-    assert "next runs" in shell("cron", "show", queue_name, "nightly").out
+    shown = shell("cron", "show", queue_name, "nightly").out
+    assert "next runs" in shown
+    assert '{"full": true}' in shown
     assert shell("cron", "pause", queue_name, "nightly").out == f"paused schedule 'nightly' of queue '{queue_name}'\n"
     paused = shell("cron", "show", queue_name, "nightly", "--json").json()
     assert paused["paused_at"] > 0

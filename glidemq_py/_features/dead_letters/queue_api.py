@@ -42,6 +42,7 @@ __all__ = [
     "envelope_of",
     "get_dead_letter_job",
     "get_dead_letter_jobs",
+    "get_newest_dead_letter_jobs",
     "iter_dead_letter_jobs",
     "remove_dead_letter",
     "remove_dead_letter_job",
@@ -134,6 +135,39 @@ async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> 
     async for job in reading.iterate(dead_queue, JobState.WAITING, page):
         if envelope_of(job, name) is not None:
             yield with_readable_data(job, link)
+
+
+async def get_newest_dead_letter_jobs(self: QueueWithDeadLetters, count: int) -> tuple[list[Job[Any, Any]], bool]:
+    """Return the entries of this queue among the ``count`` newest of its dead letter queue, newest first.
+
+    Args:
+        self: the queue.
+        count: number of entries that are examined, 1..1000: also those of other queues.
+
+    Returns:
+        The entries, and True if there are older ones.
+    """
+    check_int("count", count, 1, 1_000)
+    link = await self._connected()
+    dead_queue = await self._dead_letter_queue.open(link)
+    if dead_queue is None:
+        return [], False
+    # The cursor of waiting jobs is the id of the last stream entry that was read.
+    command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
+    entries: Any = await dead_queue.transport.command(*command) or ()
+    rows: Any = entries.items() if hasattr(entries, "items") else entries
+    newest: list[Any] = [entry_id for entry_id, _ in rows]
+    last = newest[-1] if len(newest) > count else ""
+    cursor = last.decode() if isinstance(last, bytes) else str(last)
+    found: list[Job[Any, Any]] = []
+    examined = 0
+    async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE, cursor=cursor):
+        if envelope_of(job, link.keys.name) is not None:
+            found.append(with_readable_data(job, link))
+        examined += 1
+        if examined == count:
+            break
+    return found[::-1], bool(cursor)
 
 
 async def get_dead_letter_jobs(self: QueueWithDeadLetters, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:

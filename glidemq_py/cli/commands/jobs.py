@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,7 +29,7 @@ from glidemq_py.cli.commands.arguments import (
 )
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock, span
+from glidemq_py.cli.texts import age, clock, json_line, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -119,11 +118,11 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
         ("group", job.group),
         ("fair key", job.fair_key),
         ("tags", ", ".join(job.tags)),
-        ("progress", _json(job.progress) if job.progress else None),
+        ("progress", json_line(job.progress) if job.progress else None),
         ("error", (f"{job.error_type}: {job.error}" if job.error_type else job.error, "red")),
-        ("options", _json(found.options) if found.options else None),
-        ("data", _json(found.data)),
-        ("result", _json(found.result) if job.state is JobState.COMPLETED else None),
+        ("options", json_line(found.options) if found.options else None),
+        ("data", json_line(found.data)),
+        ("result", json_line(found.result) if job.state is JobState.COMPLETED else None),
         ("parents", ", ".join(f"{each.queue} {each.id}" for each in found.parents)),
     ])  # fmt: skip
     for entry in found.timeline:
@@ -134,7 +133,8 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
             shell.say(_REQUEUED)
         took = "" if attempt.duration is None else f" after {span(attempt.duration)}"
         error = f"{attempt.error_type}: {attempt.error}" if attempt.error_type else attempt.error
-        shell.say(f"attempt {attempt.number}: {attempt.reason}{took}, {clock(attempt.failed_at)}: {error}")
+        which = f"attempt {attempt.number}: " if attempt.number else ""  # a parent whose child failed has not run
+        shell.say(f"{which}{attempt.reason}{took}, {clock(attempt.failed_at)}: {error}")
     if len(found.attempts) in requeued:
         shell.say(_REQUEUED)
     if found.traceback:
@@ -169,10 +169,6 @@ async def _details(shell: Shell, queue: str, job_id: str, log_lines: int = 20) -
 
 def _moment(at: int | None) -> str:
     return f"{clock(at)} ({age(at)})" if at else ""
-
-
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 @command(app, "add")
@@ -362,7 +358,7 @@ async def watch(
 def _change(job: JobSummary) -> str:
     parts = [f"{job.id} {job.name}: {job.state}"]
     if job.progress:  # 0 before the first report
-        parts.append(f"progress {_json(job.progress)}")
+        parts.append(f"progress {json_line(job.progress)}")
     if job.error and job.state is not JobState.COMPLETED:
         parts.append(job.error)
     return ", ".join(parts)

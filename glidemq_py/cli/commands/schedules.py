@@ -12,7 +12,7 @@ from glidemq_py.cli.commands.arguments import Queue
 from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.completion import complete_schedule
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
-from glidemq_py.cli.texts import age, clock
+from glidemq_py.cli.texts import age, clock, json_line
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["app"]
@@ -56,7 +56,8 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
     shell.print_json(found)
     shell.facts([
         ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("time zone", found.timezone),
-        ("overlap", found.overlap), ("job", found.job_name), ("data", found.data), ("runs", found.runs),
+        ("overlap", found.overlap), ("job", found.job_name),
+        ("data", None if found.data is None else json_line(found.data)), ("runs", found.runs),
         ("limit", found.limit), ("skipped", found.skipped or None), ("last run", clock(found.last_run)),
         ("paused", None if found.paused_at is None else f"since {clock(found.paused_at)} ({age(found.paused_at)})"),
         ("last job", found.last_job_id), ("last runs", "\n".join(map(_run, found.last_runs))),

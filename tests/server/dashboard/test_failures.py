@@ -16,7 +16,7 @@ from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py._features.failures.queue_api import Failure
 from glidemq_py._operate.failure_groups import HOURS, group_failures
 from glidemq_py._operate.operating import JobFilter, Operator
-from tests.server.dashboard.support import Elements, browsing
+from tests.server.dashboard.support import FROM_HERE, Elements, browsing
 from tests.server.dashboard.test_pages import page, posted
 
 HOUR_MS = 3_600_000
@@ -127,7 +127,9 @@ async def test_all_queues_show_reasons_of_failures(url: str, queue_name: str) ->
         await queue.add_bulk([("mail", {"error": "refused"})] * 3)
         await run_failing(url, queue_name, 3)
         shown = await page(client, "", find=queue_name)
-        assert re.findall(r'<span class="soft" title="[^"]+">(\w+ \d)</span>', shown) == ["max_attempts_exceeded 3"]
+        assert re.findall(r'<span class="soft hide" title="[^"]+">(\w+ \d)</span>', shown) == [
+            "max_attempts_exceeded 3"
+        ]
 
 
 async def test_filter_box_finds_errors(url: str, queue_name: str) -> None:
@@ -168,7 +170,8 @@ async def test_dead_letters_are_added_again_with_other_data(url: str, queue_name
             fields = {"change": "replay-edited", "q": queue_name, "id": entries["x"].id}
             wrong = await posted(client, **fields, data="{")
             assert wrong.status_code == 400
-            assert "must be JSON" in wrong.text
+            assert "Data (JSON): not valid JSON in line 1, column 2" in wrong.text
+            assert ">{</textarea>" in wrong.text
             response = await posted(client, **fields, data='{"error": "other", "to": "ann@example.org"}')
             assert response.status_code == 303
             (job,) = await queue.get_jobs("waiting")
@@ -261,6 +264,32 @@ async def test_data_of_another_serializer_is_not_edited(
         assert job is not None
         (waiting,) = await queue.get_jobs("waiting")
         assert (waiting.id, waiting.data) == (job.id, {"error": "other"})
+
+
+async def test_dead_letters_are_grouped_by_error(url: str, queue_name: str) -> None:
+    dead = f"{queue_name}-dead"
+    async with Queue[Any, Any](queue_name, url, dead_letter_queue=dead) as queue:
+        await queue.add_bulk([("mail", {"error": f"smtp {n}: " + "refused " * 60}) for n in range(30)])
+        await queue.add("mail", {"error": "other"})
+        await run_failing(url, queue_name, 31, dead_letter_queue=dead)
+        async with Operator(url) as operator:
+            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 7)
+            everything = [each.id async for each in operator.iter_dead_letters(queue_name)]
+            assert ([each.id for each in newest], is_cut) == (everything[:-8:-1], True)
+            assert (await operator.get_newest_dead_letters(queue_name, 31))[1] is False
+        async with browsing(url, allow_changes=True) as client:
+            shown = await page(client, "dead-letters", q=queue_name)
+            assert re.findall(r'<td class="num">(\d+)</td>', shown) == ["30", "1"]
+            assert "and similar" in shown
+            assert "and 10 older ones" in shown
+            head = shown.split("<summary>Show the entries")[0]
+            assert max(map(len, re.findall(r'<span class="bad">([^<]*)</span>', head))) == 160
+            ids = re.findall(r'name="id" value="([^"]+)"', head)[:30]
+            fields = {"change": "replay", "q": queue_name, "id": ids}
+            response = await client.post("/change", data=fields, headers=FROM_HERE)
+            assert response.status_code == 303
+            assert "30 jobs added again" in (await client.get(response.headers["location"])).text
+            assert len(await queue.get_dead_letter_jobs()) == 1
 
 
 async def test_broken_data_is_not_edited(url: str, queue_name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import html
 import json
 import re
 from pathlib import Path
@@ -157,6 +158,27 @@ async def test_failed_job_shows_its_run_time_and_requeues(url: str, queue_name: 
         assert "2 failures recorded in all" in text
 
 
+async def test_job_that_completed_after_a_retry_shows_no_error(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        job = await queue.add("bad")
+        await run_all(url, queue_name, 1)
+        shown = await page(client, "failures", q=queue_name)
+        assert ("Retry it" in shown, "Delete it" in shown, "Delete these" in shown) == (True, True, False)
+        assert '<span class="bad">' in await page(client, "jobs", q=queue_name)
+        await queue.retry_jobs()
+        ended = asyncio.Event()
+
+        async def handler(_: Job) -> None: ...
+
+        worker = Worker(queue_name, handler, url)
+        worker.on("completed", lambda *_: ended.set())
+        async with worker, asyncio.timeout(100):
+            await ended.wait()
+        shown = await page(client, "jobs", q=queue_name)
+        assert ('<span class="bad">' in shown, "ran " in shown) == (False, True)
+        assert "banner error" not in await page(client, "job", q=queue_name, id=job.id)
+
+
 async def test_requeue_follows_the_end_of_the_job_in_its_timeline(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         await queue.set_timeline()
@@ -222,16 +244,26 @@ async def test_filter_box_finds_jobs(url: str, queue_name: str) -> None:
         async with browsing(url, allow_changes=True) as client:
             for text, expected in {
                 "tag:vip": [vip.id], "data:customer=8": [other.id], "name:none": [], vip.id: [vip.id],
-                'group:"eu west" since:1h': [other.id], "until:1h": [],
+                'group:"eu west" since:1h': [other.id], "until:1h": [], "state:waiting tag:vip": [vip.id],
+                "state:failed": [],
             }.items():  # fmt: skip
                 assert Elements(await page(client, "jobs", q=queue_name, filter=text)).ids() == expected, text
-            for wrong in ("size:9", "since:soon", "data:x", "'open", "state:x"):
-                assert "option &#39;filter&#39;" in await page(client, "jobs", q=queue_name, filter=wrong), wrong
+            for wrong in ("size:9", "since:soon", "data:x", "'open", "state:x", "state:"):
+                text = await page(client, "jobs", q=queue_name, filter=wrong)
+                assert "option &#39;filter&#39;" in text, wrong
+                assert "card flush" not in text, "an empty table"
+            text = await page(client, "jobs", q=queue_name, filter='state:failed name:"a b"')
+            assert "No failed jobs match the filter" in text
+            shown = Elements(text)
+            (chip,) = [each for tag, each in shown.found if tag == "a" and "state=failed" in str(each.get("href"))]
+            assert chip.get("aria-current") == "page"
+            suggested = {each.get("value") for tag, each in shown.found if tag == "option"}
+            assert {"state:failed", "id:", "group:", "fair:", "until:1h", "type:"} <= suggested
 
 
 def test_filter_of_a_text_with_a_key_in_an_id() -> None:
     assert parse_filter("a-b:c", None)[1] == "a-b:c"
-    with pytest.raises(GlideMQValidationError, match="must begin with one of name, id"):
+    with pytest.raises(GlideMQValidationError, match="must begin with one of state, name, id"):
         parse_filter("nome:x", "failed")
 
 
@@ -250,6 +282,11 @@ async def test_unknown_queue_job_and_page(url: str, queue_name: str) -> None:
         async with browsing(url) as client:
             for path in (f"queue?q={queue_name}x", f"job?q={queue_name}&id=99", "nothing", "live?of=nothing"):
                 assert (await client.get(f"/{path}")).status_code == 404, path
+            unknown = await client.get("/nothing")
+            assert "there is no page /nothing" in unknown.text
+            assert "./" in Elements(unknown.text).links(), "the page is a dead end"
+            wrong = await client.post("/jobs", headers=FROM_HERE)
+            assert (wrong.status_code, "./" in Elements(wrong.text).links()) == (405, True)
             response = await client.get(f"/queue?q={quote('{x}')}")
             assert response.status_code == 400
             assert "queue" in response.text
@@ -297,9 +334,18 @@ async def test_buttons_change_and_each_change_is_recorded(url: str, queue_name: 
             added = await queue.get_job("mine")
             assert added is not None
             assert (added.data, added.state) == ({"x": 1}, "delayed")
-            rejected = await posted(client, change="add", q=queue_name, name="new", data="{x")
+            here = f"jobs?q={queue_name}&filter=tag:vip"
+            rejected = await posted(client, change="add", q=queue_name, name="new", data="{x", back=here)
             assert rejected.status_code == 400
-            assert "must be JSON" in rejected.text
+            assert "Data (JSON): not valid JSON in line 1, column 2" in rejected.text
+            assert here in {html.unescape(each) for each in Elements(rejected.text).links()}
+            sent = [(each["name"], each.get("value")) for tag, each in Elements(rejected.text).found if "name" in each]
+            assert {("change", "add"), ("q", queue_name), ("back", here), ("name", "new")} <= set(sent)
+            assert "{x</textarea>" in rejected.text, "what was typed is lost"
+            elsewhere = await posted(client, change="add", q=queue_name, data="{x", back="//evil.example/jobs")
+            assert Elements(elsewhere.text).links() & {"//evil.example/jobs", "/evil.example/jobs"} == set()
+            rejected = await posted(client, change="limits", q=queue_name, concurrency="five")
+            assert "Concurrency: &#39;five&#39; is not a whole number." in rejected.text
             rejected = await posted(client, change="add", q=queue_name, name="new", data="1", options='{"dely": 5}')
             assert "did you mean" in rejected.text
             text = await page(client, "audit")
@@ -344,7 +390,7 @@ async def test_what_deletes_or_changes_many_is_counted_and_confirmed_first(url: 
             assert "nothing changed; 1 could not be changed" in (await client.get(gone.headers["location"])).text
             nothing = await posted(client, change="cancel", q=queue_name)
             assert nothing.status_code == 400
-            assert "select at least one job" in nothing.text
+            assert "Select at least one job" in nothing.text
 
 
 async def test_failed_jobs_are_retried_one_all_or_with_other_data(url: str, queue_name: str) -> None:
