@@ -14,8 +14,8 @@
 -- result: the new job's id, or {outcome, id}: 'duplicate' and 'skipped' with the id of the existing job, 'replaced'
 -- and 'staged' with the id of the new job, 'cost' (more than the group's bucket holds: not added), 'parent' with the reason
 -- ('gone' or the parent's state: not added), 'dependency' with the id of one that does not exist (not added), 'backlog'
--- with the maximum backlog of the fair key, which is reached (not added), 'moved' (with `known`: the key has no jobs here, and will have none:
--- not added)
+-- with the maximum backlog of the fair key, which is reached (not added), 'moved' (with `known`: the key has no jobs
+-- here, and will have none: not added)
 -- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new jobs)
 -- Bound: the rows given.
 
