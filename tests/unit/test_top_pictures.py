@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -65,12 +65,13 @@ class Shop:
 
         return JobPage(jobs=(job(17, "welcome", None), job(95, "invoice [b]", 40)), cursor="")
 
-    async def iter_failures(self, name: str) -> AsyncIterator[Failure]:
-        yield Failure(
+    async def get_newest_failures(self, name: str, count: int) -> tuple[list[Failure], bool]:
+        failure = Failure(
             job_id="12", name="welcome", reason=FailureReason.MAX_ATTEMPTS_EXCEEDED, error="smtp.example.org refused",
             error_type="ConnectionRefusedError", failed_at=NOW - 5 * MINUTE, attempts_made=3, auto_retries=0,
             next_retry_at=None, expires_at=None,
         )  # fmt: skip
+        return [failure], False
 
     async def get_schedules(self, name: str) -> list[ScheduleSnapshot]:
         return [
