@@ -53,7 +53,7 @@ _FAILURES: Final = "policy.interval == 0 or retries >= policy.retries"
 _OLD_FAILURES: Final = "ids = redis.call('ZRANGEBYSCORE', q.failed, '-inf', G.int(now - policy.age), 'LIMIT', 0, BATCH)"
 _SENT_COMMANDS: Final = "if type(before) ~= 'string' or not string.find(before, MARK, 1, true) then return {} end"
 _OLDEST: Final = "local ids = most > 0 and redis.call('ZRANGE', index, 0, most - 1) or {}"
-_BACKLOG: Final = "redis.call('ZCARD', F.queue_of(q, key)) >= limits.max_backlog"
+_BACKLOG: Final = "redis.call('ZCARD', F.queue_of(q, key)) >= most"
 
 FEATURE_FAULTS: Final[dict[str, Callable[[str], str]]] = {
     # A push wakes no worker of several queues: it finds the job when it polls.
