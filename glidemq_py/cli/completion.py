@@ -1,4 +1,4 @@
-"""What a shell completes as an argument: names of queues, workers and schedules, states, reasons and events.
+"""Completion of arguments in the shell: names of queues, workers and schedules, states, reasons and events.
 
 Names are read from the server that the command would use. A shell waits for them, so a server that does not answer
 within two seconds completes nothing, and no error is ever printed into the command line.

@@ -16,7 +16,7 @@ from glidemq_py._features.fair_keys.options import FairKeyDefaults
 from glidemq_py._features.limits.options import MAX_COUNT, RateLimit
 from glidemq_py.gateway.table import Field, Kind, check_nested
 
-__all__ = ["GroupSize", "forget_group_sizes", "group_size", "set_group_defaults", "set_group_sizes"]
+__all__ = ["GroupSize", "forget_group_limits", "group_size", "set_group_defaults", "set_group_sizes"]
 
 GroupSize = tuple[str, int]
 """A group and its maximum size."""
@@ -99,7 +99,7 @@ def _defaults_of(given: Mapping[Any, Any]) -> _Defaults:
     return found["concurrency"], (rate["max"], rate["duration"])
 
 
-def forget_group_sizes(queue: Queue[Any, Any]) -> None:
+def forget_group_limits(queue: Queue[Any, Any]) -> None:
     """Set all sizes and limits again: the queue was deleted."""
     _known.pop(queue, None)
     _defaults.pop(queue, None)

@@ -26,11 +26,11 @@ _TOGETHER: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredIds:
-    """What `restore_ids` has written for a queue.
+    """Result of `restore_ids` for a queue.
 
     Attributes:
         queue: Name of the queue.
-        made: Number of its jobs whose ids gateways have made; clients find them by their ids.
+        made: Number of its jobs with ids that a gateway made; clients find them by these ids.
         chosen: Number of its jobs with other ids than those that the queue counts; clients find them by their ids.
         taken: Number of its jobs with ids that are those of jobs of other queues; clients find them only as
             ``queue:id``.
@@ -55,7 +55,7 @@ async def restore_ids(
         queues: Names of the queues; none = all queues of the prefix.
 
     Returns:
-        What was written, by queue.
+        A result per queue.
 
     Raises:
         GlideMQValidationError: A queue does not exist, or an argument is invalid. Nothing was written.

@@ -11,7 +11,7 @@ from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_page
 from glidemq_py.errors import JobDataError, SerializationError
-from glidemq_py.gateway.group_limits import forget_group_sizes
+from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
@@ -105,7 +105,7 @@ async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
     await queue.obliterate(force=True)
-    forget_group_sizes(queue)
+    forget_group_limits(queue)
     return {"id": UNDEFINED}
 
 

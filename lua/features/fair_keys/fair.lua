@@ -60,6 +60,8 @@ local function parse(text)
     rate_ms = G.num(rate_ms), max_backlog = G.num(most), paused = paused == PAUSED, held = paused == HELD }
 end
 
+F.no_limits = function() return { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 } end
+
 -- Return the limits that were set for this key; nil if there are none.
 F.own_limits = function(q, key) return parse(G.pcall('HGET', q.fair_limits, key)) end
 
@@ -78,7 +80,7 @@ end
 F.limits = function(q, key)
   local own, every = F.own_limits(q, key), limits_of_each(q)
   if not every or string.sub(key, 1, 1) == '\0' then return own end
-  local limits = own or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
+  local limits = own or F.no_limits()
   if limits.concurrency == 0 then limits.concurrency = every.concurrency end
   if limits.max_backlog == 0 then limits.max_backlog = every.max_backlog end
   if limits.rate_max == 0 and every.rate_max > 0 then

@@ -34,7 +34,7 @@ end
 
 G.export('set_fair_limits', { 'allow-oom' }, function(q, r)
   local key = key_of(r)
-  local before = F.own_limits(q, key) or { weight = 1, concurrency = 0, rate_max = 0, rate_ms = 0, max_backlog = 0 }
+  local before = F.own_limits(q, key) or F.no_limits()
   local rate_max, rate_ms = before.rate_max, before.rate_ms
   if r.rate == 0 then rate_max, rate_ms = 0, 0 elseif r.rate then rate_max, rate_ms = r.rate[RATE.max], r.rate[RATE.duration] end
   local paused = r.paused == 'yes' or (not r.paused and before.paused)
