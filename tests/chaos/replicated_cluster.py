@@ -50,7 +50,16 @@ class ReplicatedCluster:
                 _until(lambda other=other, primary_id=primary_id: _replicates(other, primary_id))
         for replica in self.replicas:
             self.wait_replicating(replica)
+        _until(self._every_node_knows_the_replicas)
         return self
+
+    def _every_node_knows_the_replicas(self) -> bool:
+        """Return whether every node lists a replica for every slot; the news takes a few messages between the nodes."""
+        for node in self.nodes:
+            with node.client() as client:
+                if any(len(row) < 4 for row in client.execute("CLUSTER", "SLOTS")):
+                    return False
+        return True
 
     def close(self) -> None:
         for node in self.replicas:

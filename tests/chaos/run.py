@@ -205,6 +205,11 @@ class ChaosRun:
         return thing
 
     @property
+    def started(self) -> bool:
+        """There is a server under test, to judge."""
+        return self._client is not None
+
+    @property
     def fleet(self) -> Fleet:
         assert self._fleet is not None
         return self._fleet

@@ -66,5 +66,7 @@ def play(row: Row, *, seed: int, seconds: float | None = None, keep: bool = Fals
             row.play(run)
             run.drain()
         except AssertionError as error:
+            if not run.started:
+                raise
             run.problem(str(error))
         return run.judge()
