@@ -300,7 +300,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("dedup_keys", "start count"),
     _call("copy_settings", "settings limits groups used_from"),
     _call("limit_queue", "concurrency rate ttl"),
-    _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl"),
+    _call("queue_limits", reply="concurrency rate_max rate_ms ttl rate_ttl rate_used rate_wait"),
     _call("limit_group", "key concurrency rate bucket"),
     _call("set_fair_limits", "key weight concurrency rate max_backlog paused named hold"),
     _call("fair_keys", "key after count named"),

@@ -68,6 +68,10 @@ async def get_global_limits(self: Partitions) -> GlobalLimits:
     return GlobalLimits(
         concurrency=_sum([each.concurrency for each in found]), concurrency_ttl=first.concurrency_ttl,
         rate_limit=_rate([each.rate_limit for each in found]), rate_limit_ttl=first.rate_limit_ttl,
+        rate_limit_used=sum(each.rate_limit_used for each in found),
+        rate_limit_resets_in=min(
+            (each.rate_limit_resets_in for each in found if each.rate_limit_resets_in is not None), default=None
+        ),
     )  # fmt: skip
 
 

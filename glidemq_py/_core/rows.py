@@ -435,7 +435,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "clean_reply": ("cutoff", "ids", "more"),
     "obliterate_reply": ("status", "deleted", "cursor", "removed"),
     "read_settings_reply": ("settings", "limits", "groups", "cursor"),
-    "queue_limits_reply": ("concurrency", "rate_max", "rate_ms", "ttl", "rate_ttl"),
+    "queue_limits_reply": ("concurrency", "rate_max", "rate_ms", "ttl", "rate_ttl", "rate_used", "rate_wait"),
     "group_info_reply": (
         "active",
         "parked",

@@ -853,7 +853,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         return run_immediately(self._core.get_global_rate_limit())
 
     def get_global_limits(self) -> GlobalLimits:
-        """Return the limits of the whole queue that apply now, and how long they do."""
+        """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
         return run_immediately(self._core.get_global_limits())
 
     def remove_global_rate_limit(self) -> None:

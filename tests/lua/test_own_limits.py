@@ -60,7 +60,28 @@ def test_global_concurrency_can_be_set_kept_and_removed(q: OwnQueue) -> None:
 
 
 def limits(q: OwnQueue) -> tuple[int, ...]:
-    return tuple(q.run(limiting.queue_limits(q.meta)))
+    return tuple(q.run(limiting.queue_limits(q.meta)))[:5]
+
+
+def test_use_of_the_rate_is_that_of_the_current_window(q: OwnQueue) -> None:
+    def use() -> tuple[int, int]:
+        found = q.run(limiting.queue_limits(q.meta))
+        return found.rate_used, found.rate_wait
+
+    plain(q, 9)
+    assert use() == (0, 0)
+    q.run(limiting.limit_queue(q.meta, False, (3, 1000)))
+    assert use() == (0, 0)  # a fetch begins the window
+    fetch(q, 2)
+    q.advance(400)
+    assert use() == (2, 600)
+    fetch(q, 2)
+    assert use() == (3, 600)
+    q.advance(600)
+    assert use() == (0, 0)
+    fetch(q, 1)
+    q.run(limiting.limit_queue(q.meta, False, 0))
+    assert use() == (0, 0)
 
 
 def test_limit_with_a_time_to_live_gives_way_to_the_one_before(q: OwnQueue) -> None:

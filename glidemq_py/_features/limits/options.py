@@ -88,12 +88,16 @@ class GlobalLimits:
         concurrency_ttl: ms until this setting ends and the one before it applies again; None = it does not end.
         rate_limit: number of jobs that may be fetched per window; None = no limit.
         rate_limit_ttl: ms until this setting ends and the one before it applies again; None = it does not end.
+        rate_limit_used: number of jobs fetched in the current window.
+        rate_limit_resets_in: ms until the next window begins; None between two windows, as a fetch begins one.
     """
 
     concurrency: int | None
     concurrency_ttl: int | None
     rate_limit: RateLimit | None
     rate_limit_ttl: int | None
+    rate_limit_used: int = 0
+    rate_limit_resets_in: int | None = None
 
 
 class TokenBucket(OptionValue):

@@ -68,6 +68,10 @@ class QueueLimitsReply(NamedTuple):
     ttl: int
     """Milliseconds until the limit of concurrency ends; -1 = never."""
     rate_ttl: int
+    rate_used: int = 0
+    """Jobs fetched in the current window; 0 between two windows."""
+    rate_wait: int = 0
+    """Milliseconds until the next window."""
 
 
 def limit_queue(meta: str, concurrency: int, rate: Setting, ttl: int = 0) -> Call[int]:
@@ -165,7 +169,7 @@ async def get_global_rate_limit(self: ConnectedQueue) -> RateLimit | None:
 
 
 async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
-    """Return the limits of the whole queue that apply now, and how long they do."""
+    """Return the limits of the whole queue that apply now, for how long, and the use of the rate limit."""
     link = await self._connected()
     found = await link.transport.call(queue_limits(link.keys.meta))
     rated = found.rate_max > 0 and found.rate_ms > 0
@@ -174,6 +178,8 @@ async def get_global_limits(self: ConnectedQueue) -> GlobalLimits:
         concurrency_ttl=found.ttl if found.ttl >= 0 else None,
         rate_limit=RateLimit(found.rate_max, found.rate_ms) if rated else None,
         rate_limit_ttl=found.rate_ttl if found.rate_ttl >= 0 else None,
+        rate_limit_used=found.rate_used,
+        rate_limit_resets_in=found.rate_wait if rated and found.rate_used else None,
     )
 
 

@@ -283,10 +283,16 @@ async def metrics(
 
 
 def _limits_facts(found: GlobalLimits) -> list[tuple[str, Any]]:
-    return [
+    rate = found.rate_limit
+    facts = [
         ("concurrency", f"{found.concurrency or 'no limit'}{_for(found.concurrency_ttl)}"),
-        ("rate limit", f"{_rate_text(found.rate_limit)}{_for(found.rate_limit_ttl)}"),
+        ("rate limit", f"{_rate_text(rate)}{_for(found.rate_limit_ttl)}"),
     ]
+    if rate is not None:
+        wait = found.rate_limit_resets_in
+        until = "" if wait is None else f", next window in {span(wait)}"
+        facts.append(("rate used", f"{found.rate_limit_used:,} of {rate.max:,}{until}"))
+    return facts
 
 
 def _for(ttl: int | None) -> str:

@@ -630,7 +630,9 @@ G.replies = {
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,
   obliterate = function(r) return cmsgpack.pack({ r.status, r.deleted, r.cursor, r.removed }) end,
   read_settings = function(r) return cmsgpack.pack({ r.settings, r.limits, r.groups, r.cursor }) end,
-  queue_limits = function(r) return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl }) end,
+  queue_limits = function(r)
+    return cmsgpack.pack({ r.concurrency, r.rate_max, r.rate_ms, r.ttl, r.rate_ttl, r.rate_used, r.rate_wait })
+  end,
   group_info = function(r)
     return cmsgpack.pack({
       r.active, r.parked, r.next_seq, r.concurrency, r.rate_max, r.rate_ms, r.capacity, r.refill, r.limited_until,

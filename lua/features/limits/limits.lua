@@ -68,6 +68,16 @@ local function window(q, rate, now)
   return rate.max - rate.count, rate.start + rate.duration - now
 end
 
+-- Return how many jobs were fetched in the current window of a rate, and ms until the next one begins; 0, 0 between two
+-- windows and without a rate.
+G.rate_use = function(q, max, duration, now)
+  if max <= 0 or duration <= 0 then return 0, 0 end
+  local rate = { max = max, duration = duration }
+  local _, left = window(q, rate, now)
+  if rate.count == 0 then return 0, 0 end
+  return rate.count, left
+end
+
 local function reduce_want(limits, fetching, left, wait)
   limits.want = math.max(0, left)
   if fetching.next_due < 0 or wait < fetching.next_due then fetching.next_due = wait end

@@ -1,7 +1,8 @@
 -- limit_queue: set the limits of the whole queue.   KEYS 1 meta   ARGV 1 packed {concurrency, rate, ttl}   -> 1
 --   concurrency: active jobs, 0 = no limit, false = unchanged; rate: {max, duration ms}, 0 = none, false = unchanged
 --   ttl: ms until the limits that applied before apply again, 0 = never
--- queue_limits: KEYS 1 meta -> packed {concurrency, rate max, rate ms, concurrency ttl, rate ttl}; 0 = no limit, ttl -1 = none
+-- queue_limits: KEYS 1 meta -> packed {concurrency, rate max, rate ms, concurrency ttl, rate ttl, jobs fetched in the
+-- current window, ms until the next one}; 0 = no limit, ttl -1 = none
 -- limit_group: set the limits of one group.   KEYS 1 meta   ARGV 1 packed {key, concurrency, rate, bucket}   -> 1
 --   each false = unchanged, 0 = none; rate: {max, duration ms}; bucket: {capacity mtok, refill mtok/s}
 -- rate_limit_group: rate limit a group for a while.   KEYS 1 meta   ARGV 1 packed {key, ms, replace 0|1}
@@ -44,9 +45,12 @@ G.export('limit_queue', { 'allow-oom' }, function(q, r)
 end)
 
 G.export('queue_limits', { 'no-writes' }, function(q)
-  local concurrency, max, duration, left, rate_left = T.effective(q, G.now(q))
+  local now = G.now(q)
+  local concurrency, max, duration, left, rate_left = T.effective(q, now)
+  local used, wait = G.rate_use(q, max, duration, now)
   return G.replies.queue_limits({
     concurrency = concurrency, rate_max = max, rate_ms = duration, ttl = left, rate_ttl = rate_left,
+    rate_used = used, rate_wait = wait,
   })
 end)
 
