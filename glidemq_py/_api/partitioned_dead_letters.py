@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glidemq_py._api.partitions_protocol import Partitions
+from glidemq_py._features.dead_letters import queue_api
 from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import between
@@ -12,6 +13,7 @@ from glidemq_py._job.reading import between
 __all__ = [
     "get_dead_letter_job",
     "get_dead_letter_jobs",
+    "get_newest_dead_letter_jobs",
     "remove_dead_letter_job",
     "replay_dead_letter_job",
     "shown_entry",
@@ -21,6 +23,13 @@ __all__ = [
 async def get_dead_letter_jobs(self: Partitions, start: int = 0, end: int = -1) -> list[Job[Any, Any]]:
     """See `Queue.get_dead_letter_jobs`; the entries of one partition after the other."""
     return await between(self.home.iter_dead_letter_jobs(), start, end)
+
+
+async def get_newest_dead_letter_jobs(self: Partitions, count: int) -> tuple[list[Job[Any, Any]], bool]:
+    """See `glidemq_py._features.dead_letters.queue_api.get_newest_dead_letter_jobs`; the partitions share one queue."""
+    numbers = {queue._keys.name: number for number, queue in enumerate(self.queues)}
+    found, is_cut = await queue_api.get_newest_dead_letter_jobs(self.queues[0], count, numbers)
+    return [shown_entry(self, numbers[str(entry.data["originalQueue"])], entry) for entry in found], is_cut
 
 
 async def get_dead_letter_job(self: Partitions, job_id: str) -> Job[Any, Any] | None:

@@ -41,7 +41,7 @@ from glidemq_py._operate.job_actions import (
 )
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.partitions import in_turn
-from glidemq_py.errors import JobBatchNotFoundError
+from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
 __all__ = [
     "MANY_ACTIONS", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue", "DrainQueue",
@@ -197,11 +197,14 @@ class SetGroupLimits(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetFairKeyLimits(Action):
-    """Set the weight and the limits of a fair key. None = unchanged, False = no limit."""
+    """Set the weight and the limits of a fair key. None = unchanged, False = no limit.
+
+    Without a key, the limits are those of every key that has none of its own, and there is no weight.
+    """
 
     kind: ClassVar[str] = "limit_fair_key"
 
-    key: str
+    key: str | None
     weight: int | None = None
     concurrency: int | Literal[False] | None = None
     rate_limit: RateLimit | Literal[False] | None = None
@@ -209,10 +212,15 @@ class SetFairKeyLimits(Action):
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
-        await queue.set_fair_key_limits(
-            self.key, weight=self.weight, concurrency=self.concurrency, rate_limit=self.rate_limit,
-            max_backlog=self.max_backlog,
-        )  # fmt: skip
+        limits: dict[str, Any] = {
+            "concurrency": self.concurrency, "rate_limit": self.rate_limit, "max_backlog": self.max_backlog,
+        }  # fmt: skip
+        if self.key is not None:
+            await queue.set_fair_key_limits(self.key, weight=self.weight, **limits)
+        elif self.weight is not None:
+            raise GlideMQValidationError("weight", self.weight, "needs a fair key")
+        else:
+            await queue.set_fair_key_defaults(**limits)
         return ActionResult(done=1)
 
 

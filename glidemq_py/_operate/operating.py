@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Self, cast
 
+from glidemq_py._api import partitioned_dead_letters
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
@@ -26,7 +27,7 @@ from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.broadcast.broadcast import Subscription, get_subscriptions
 from glidemq_py._features.dead_letters.queue_api import get_newest_dead_letter_jobs
 from glidemq_py._features.failures.queue_api import Failure, FailureStats
-from glidemq_py._features.fair_keys.options import FairKeyInfo
+from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo
 from glidemq_py._features.flows.reading import JobNode
 from glidemq_py._features.job_batches.batch import BatchJob
 from glidemq_py._features.limits.options import GlobalLimits
@@ -468,18 +469,14 @@ class Operator:
     async def get_newest_dead_letters(self, queue: str, count: int) -> tuple[list[DeadLetter], bool]:
         """Return the entries of a queue among the ``count`` newest of its dead letter queue, and whether it has more.
 
-        They are ordered from the newest on; those of a partitioned queue are its oldest.
+        They are ordered from the newest on.
         """
         opened = await self.queue(queue)
         await opened._plain_link()
-        if len(opened._parts) > 1:
-            found: list[DeadLetter] = []
-            async for each in self.iter_dead_letters(queue):
-                if len(found) == count:
-                    return found, True
-                found.append(each)
-            return found, False
-        entries, is_cut = await get_newest_dead_letter_jobs(opened, count)
+        if opened._partitions is not None:
+            entries, is_cut = await partitioned_dead_letters.get_newest_dead_letter_jobs(opened._partitions, count)
+        else:
+            entries, is_cut = await get_newest_dead_letter_jobs(opened, count)
         return [dead_letter_of(each, queue) for each in entries], is_cut
 
     async def get_dead_letter(self, queue: str, entry_id: str) -> DeadLetter | None:
@@ -564,6 +561,10 @@ class Operator:
     async def get_fair_key(self, queue: str, key: str) -> FairKeyInfo:
         """Return a fair key of a queue; zeros if it is not known."""
         return await (await self.queue(queue)).get_fair_key(key)
+
+    async def get_fair_key_defaults(self, queue: str) -> FairKeyDefaults:
+        """Return the limits of every fair key of a queue that has none of its own."""
+        return await (await self.queue(queue)).get_fair_key_defaults()
 
     async def iter_fair_keys(self, queue: str) -> AsyncIterator[FairKeyInfo]:
         """Iterate over the fair keys of a queue that have ready jobs."""

@@ -189,8 +189,11 @@ def _group_limits(form: Form) -> Action:
 
 
 def _fair_key_limits(form: Form) -> Action:
+    key, weight = form.text("key") or None, form.whole("weight")
+    if key is None and weight is not None:
+        raise FormError("A weight needs a fair key.")
     return SetFairKeyLimits(
-        queue=form.text("q"), key=form.text("key"), weight=form.whole("weight") or 1,
+        queue=form.text("q"), key=key, weight=None if key is None else weight or 1,
         concurrency=form.whole("concurrency") or False, rate_limit=_rate(form),
         max_backlog=form.whole("max_backlog") or False,
     )  # fmt: skip

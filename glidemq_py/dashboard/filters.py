@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_py._operate.operating import JobFilter
 from glidemq_py._operate.parsing import pairs_of, time_of
+from glidemq_py._operate.snapshots import JobSummary
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["KEYS", "STATES", "parse_filter", "suggestions", "without_state"]
@@ -17,6 +18,7 @@ STATES: Final = (
     "waiting", "prioritized", "group-waiting", "active", "delayed", "waiting-children", "suspended", "completed",
     "failed",
 )  # fmt: skip
+_SUGGESTED: Final = 100
 _FIELDS: Final = {"fair": "fair_key", "type": "error_type"}
 
 
@@ -69,10 +71,21 @@ def without_state(text: str) -> str:
     return text if len(kept) == len(words) else shlex.join(kept)
 
 
-def suggestions(names: Iterable[str]) -> list[str]:
-    """Return the suggestions of the filter box."""
+def suggestions(jobs: Iterable[JobSummary], names: Iterable[str]) -> list[str]:
+    """Return the suggestions of the filter box.
+
+    Args:
+        jobs: the jobs on the page, whose names, groups, fair keys, tags and types of errors are suggested.
+        names: further names of jobs.
+    """
+    found: set[tuple[str, str]] = {("name", name) for name in names}
+    for each in jobs:
+        values = (("name", each.name), ("group", each.group), ("fair", each.fair_key), ("type", each.error_type))
+        found.update((key, value) for key, value in values if value)
+        found.update(("tag", tag) for tag in each.tags)
+    known = sorted(found, key=lambda word: (KEYS.index(word[0]), word[1]))[:_SUGGESTED]
     return [
-        *(f"name:{name}" if " " not in name else f'name:"{name}"' for name in names),
+        *(f"{key}:{shlex.quote(value)}" for key, value in known),
         *(f"state:{state}" for state in STATES),
         "since:1h",
         "until:1h",

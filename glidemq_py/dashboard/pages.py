@@ -225,7 +225,7 @@ async def queue(visit: Visit) -> dict[str, Any]:
     group = await visit.operator.get_group(name, group_key) if group_key else None
     return {
         **common, "group": group, "group_key": group_key, "fair_key": fair_key,
-        "fair_info": await visit.operator.get_fair_key(name, fair_key) if fair_key else None,
+        "fair_info": await reader.fair_key(name, fair_key),
         "rates": await reader.rates(name), "stats": await reader.failure_stats(name), "fair": fair,
         "groups": groups.groups[:20], "names": await reader.by_name(name, _HOUR_MS),
         "limits": await reader.limits(name), "dead_letter_queue": await reader.dead_letter_queue(name),
@@ -255,8 +255,10 @@ async def jobs(visit: Visit) -> dict[str, Any]:
     except GlideMQValidationError as error:
         found["problem"] = str(error)
     shown = found["page"].jobs if found["page"] else (found["only"],) if found["only"] else ()
-    names = sorted({each.name for each in shown})
-    return {**common, **found, "jobs": shown, "state": state, "filter": text, "suggestions": suggestions(names)}
+    names = [each.name for each in await visit.reader.by_name(name, _HOUR_MS)]
+    return {
+        **common, **found, "jobs": shown, "state": state, "filter": text, "suggestions": suggestions(shown, names),
+    }  # fmt: skip
 
 
 async def job(visit: Visit) -> dict[str, Any]:

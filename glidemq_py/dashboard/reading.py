@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.job_states import WorkerInfo
 from glidemq_py._features.failures.queue_api import FailureStats
+from glidemq_py._features.fair_keys.options import FairKeyDefaults, FairKeyInfo
 from glidemq_py._features.limits.options import GlobalLimits
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name.queue_api import MetricsByName
@@ -148,6 +149,13 @@ class Reader:
     async def limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""
         return await self._once(("limits", name), lambda: self._operator.get_limits(name))
+
+    async def fair_key(self, name: str, key: str) -> FairKeyInfo | FairKeyDefaults:
+        """Return a fair key of a queue; '' = the limits of every key that has none of its own."""
+        operator = self._operator
+        if key:
+            return await self._once(("fair key", name, key), lambda: operator.get_fair_key(name, key))
+        return await self._once(("fair key", name), lambda: operator.get_fair_key_defaults(name))
 
     async def failure_stats(self, name: str) -> FailureStats:
         """Return how many jobs of a queue have failed."""

@@ -138,7 +138,9 @@ def test_limits_are_set_and_removed(shell: Shell, url: str, queue_name: str) -> 
     assert (done.json()["concurrency"], done.json()["rate_limit"]) == (3, {"max": 100, "duration": 60_000})
     done = shell("queue", "limits", queue_name, "--concurrency", "1", "--for", "1h")
     assert re.search(r"concurrency  1 \(for (1h|59m \d+s)\)", done.out)
-    assert "100 per 1m" in shell("queue", "limits", queue_name).out
+    shown = shell("queue", "limits", queue_name).out
+    assert "100 per 1m" in shown
+    assert re.search(r"rate used +0 of 100\n", shown)
     assert shell("queue", "limits", queue_name, "--for", "1h").code == 2
     done = shell("queue", "limits", queue_name, "--concurrency", "0", "--rate", "off", "--json")
     assert (done.json()["concurrency"], done.json()["rate_limit"]) == (None, None)
@@ -624,6 +626,12 @@ def test_groups_are_listed_and_limited(shell: Shell, url: str, queue_name: str) 
     free = shell("group", "fair", queue_name, "tenant", "--rate", "off", "--concurrency", "0").out
     assert re.findall(r"no limit", free) == ["no limit"] * 2
     assert shell("group", "fair", "none-such", "tenant").code == 4
+    each = shell("group", "fair", queue_name, "--concurrency", "4", "--max-backlog", "9", "--json").json()
+    assert each == {"concurrency": 4, "rate_limit": None, "max_backlog": 9}
+    assert re.search(r"concurrency of each key +4\n", shell("group", "fair", queue_name).out)
+    assert re.search(r"concurrency +4\n", shell("group", "fair", queue_name, "tenant").out)
+    done = shell("group", "fair", queue_name, "--weight", "2")
+    assert (done.code, "option 'weight' = 2: needs a fair key" in done.err) == (2, True), done.err
 
 
 def test_events_are_printed(shell: Shell, url: str, queue_name: str) -> None:

@@ -21,6 +21,7 @@ from glidemq_py import (
     Worker,
     sync,
 )
+from glidemq_py._operate.operating import Operator
 from glidemq_py.testing import RespClient
 from tests.server.test_partitions import id_in, keyed
 from tests.server.worker_support import EventRecorder, with_timeout
@@ -207,6 +208,14 @@ async def test_dead_letters_name_the_whole_queue_and_are_replayed(url: str, queu
             assert replayed is not None
             assert replayed.id.partition("||")[0] == entries[2].data["originalJobId"].partition("||")[0]
             await replayed.wait_until_finished()
+        async with Operator(url) as operator, Queue(dead, url) as dead_queue:
+            by_age = [job.id for job in reversed(await dead_queue.get_jobs("waiting"))]
+            assert set(by_age) == {entries[0].id, entries[1].id}
+            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 1)
+            assert ([each.id for each in newest], is_cut) == (by_age[:1], True)
+            newest, is_cut = await operator.get_newest_dead_letters(queue_name, 100)
+            assert ([each.id for each in newest], is_cut) == (by_age, False)
+            assert {each.queue for each in newest} == {queue_name}
         assert await queue.remove_dead_letter_job(entries[0].id)
         assert not await queue.remove_dead_letter_job(entries[0].id)
         assert len(await queue.get_dead_letter_jobs()) == 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core import json_text as json
@@ -137,12 +137,15 @@ async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> 
             yield with_readable_data(job, link)
 
 
-async def get_newest_dead_letter_jobs(self: QueueWithDeadLetters, count: int) -> tuple[list[Job[Any, Any]], bool]:
+async def get_newest_dead_letter_jobs(
+    self: QueueWithDeadLetters, count: int, names: Collection[str] = ()
+) -> tuple[list[Job[Any, Any]], bool]:
     """Return the entries of this queue among the ``count`` newest of its dead letter queue, newest first.
 
     Args:
         self: the queue.
         count: number of entries that are examined, 1..1000: also those of other queues.
+        names: queues whose entries are returned, such as the partitions of one; () = this queue.
 
     Returns:
         The entries, and True if there are older ones.
@@ -153,6 +156,7 @@ async def get_newest_dead_letter_jobs(self: QueueWithDeadLetters, count: int) ->
     if dead_queue is None:
         return [], False
     # The cursor of waiting jobs is the id of the last stream entry that was read.
+    wanted = names or (link.keys.name,)
     command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
     entries: Any = await dead_queue.transport.command(*command) or ()
     rows: Any = entries.items() if hasattr(entries, "items") else entries
@@ -162,7 +166,8 @@ async def get_newest_dead_letter_jobs(self: QueueWithDeadLetters, count: int) ->
     found: list[Job[Any, Any]] = []
     examined = 0
     async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE, cursor=cursor):
-        if envelope_of(job, link.keys.name) is not None:
+        envelope = envelope_of(job)
+        if envelope is not None and envelope["originalQueue"] in wanted:
             found.append(with_readable_data(job, link))
         examined += 1
         if examined == count:
@@ -276,8 +281,8 @@ async def _find(self: QueueWithDeadLetters, job_id: str) -> tuple[QueueLink, Job
     return dead_queue, job
 
 
-def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
-    """Return the envelope of a dead-letter entry of the queue, or None for any other job."""
+def envelope_of(job: Job[Any, Any], queue: str | None = None) -> dict[str, Any] | None:
+    """Return the envelope of a dead-letter entry of the queue (None = of any queue), or None for any other job."""
     try:
         data: Any = job.data
     except JobDataError:
@@ -285,7 +290,9 @@ def envelope_of(job: Job[Any, Any], queue: str) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         return None
     envelope = cast("dict[str, Any]", data)
-    return envelope if envelope.get("originalQueue") == queue and "originalJobId" in envelope else None
+    origin = envelope.get("originalQueue")
+    is_entry = "originalJobId" in envelope and (origin == queue if queue is not None else isinstance(origin, str))
+    return envelope if is_entry else None
 
 
 def with_readable_data(entry: Job[Any, Any], link: QueueLink) -> Job[Any, Any]:

@@ -12,7 +12,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import pairs_of, span_of
 from glidemq_py.cli.commands.arguments import JobId, Limit, Queue, Queues
 from glidemq_py.cli.commands.jobs import STYLES
-from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, queue_names
+from glidemq_py.cli.commands.queues import check_exists, concurrency_of, limit_of, limit_text, queue_names
 from glidemq_py.cli.completion import complete_queue, complete_worker, words
 from glidemq_py.cli.shell import ExitCode, Shell, command, group
 from glidemq_py.cli.texts import age, clock, size_text, span
@@ -285,11 +285,10 @@ async def group_limit(
         shell.missing(f"queue {queue!r} has no ordering group {key!r}")
     shell.print_json(found)
     limits = found.limits
-    window = limits.rate_limit
     shell.facts([
         ("group", found.key), ("active", found.active), ("waiting", found.parked),
         ("concurrency", limits.concurrency or "no limit"),
-        ("rate limit", "no limit" if window is None else f"{window.max:,} per {span(window.duration)}"),
+        ("rate limit", limit_text(limits.rate_limit)),
         ("rate limited until", clock(found.limited_until)),
     ])  # fmt: skip
 
@@ -298,7 +297,14 @@ async def group_limit(
 async def group_fair(
     shell: Shell,
     queue: Queue,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Fair key.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KEY]",
+            help="Fair key; without it, the limits of each key that has none of its own.",
+            show_default=False,
+        ),
+    ] = None,
     weight: Annotated[
         int | None, typer.Option("--weight", metavar="N", min=1, help="Jobs served per job of a key with weight 1.")
     ] = None,
@@ -313,7 +319,7 @@ async def group_fair(
         typer.Option("--max-backlog", metavar="N", min=0, help="Ready jobs above which adds fail; 0 = no limit."),
     ] = None,
 ) -> None:
-    """Show the weight and the limits of a fair key, or set them."""
+    """Show the weight and the limits of a fair key, or the limits of each key, or set them."""
     await check_exists(shell, queue)
     if any(given is not None for given in (weight, concurrency, rate, max_backlog)):
         action = operate.actions.SetFairKeyLimits(
@@ -321,13 +327,21 @@ async def group_fair(
             rate_limit=None if rate is None else limit_of(rate), max_backlog=concurrency_of(max_backlog),
         )  # fmt: skip
         await operate.actions.perform(shell.operator, action)
+    if key is None:
+        each = await shell.operator.get_fair_key_defaults(queue)
+        shell.print_json(each)
+        shell.facts([
+            ("concurrency of each key", each.concurrency or "no limit"),
+            ("rate limit of each key", limit_text(each.rate_limit)),
+            ("maximum backlog of each key", each.max_backlog or "no limit"),
+        ])  # fmt: skip
+        return
     found = await shell.operator.get_fair_key(queue, key)
     shell.print_json(found)
-    window = found.rate_limit
     shell.facts([
         ("fair key", found.key), ("active", found.active), ("ready", found.backlog), ("weight", found.weight),
         ("concurrency", found.concurrency or "no limit"),
-        ("rate limit", "no limit" if window is None else f"{window.max:,} per {span(window.duration)}"),
+        ("rate limit", limit_text(found.rate_limit)),
         ("maximum backlog", found.max_backlog or "no limit"), ("paused", "yes" if found.paused else ""),
         ("rate limited until", clock(found.limited_until)),
     ])  # fmt: skip

@@ -117,7 +117,7 @@ async def show(shell: Shell, queue: Queue) -> None:
         shell.table(("MINUTE", ">COMPLETED", ">FAILED", ">MEAN TIME"), rows, "")
 
 
-def _rate_text(limit: RateLimit | None) -> str:
+def limit_text(limit: RateLimit | None) -> str:
     return "no limit" if limit is None else f"{limit.max:,} per {span(limit.duration)}"
 
 
@@ -286,7 +286,7 @@ def _limits_facts(found: GlobalLimits) -> list[tuple[str, Any]]:
     rate = found.rate_limit
     facts = [
         ("concurrency", f"{found.concurrency or 'no limit'}{_for(found.concurrency_ttl)}"),
-        ("rate limit", f"{_rate_text(rate)}{_for(found.rate_limit_ttl)}"),
+        ("rate limit", f"{limit_text(rate)}{_for(found.rate_limit_ttl)}"),
     ]
     if rate is not None:
         wait = found.rate_limit_resets_in

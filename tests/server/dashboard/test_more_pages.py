@@ -137,7 +137,19 @@ async def test_limits_of_a_fair_key_are_set(url: str, queue_name: str) -> None:
         found = await queue.get_fair_key("te&nant")
         assert (found.weight, found.concurrency, found.max_backlog, found.rate_limit) == (1, None, None, None)
         assert (await posted(client, **fields, max="5")).status_code == 400
-        assert (await posted(client, **{**fields, "key": ""})).status_code == 400
+
+
+async def test_limits_of_each_fair_key_are_set(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a", fair_key="tenant")
+        fields = {"change": "fair-key-limits", "q": queue_name, "key": ""}
+        limits = {"concurrency": "2", "max": "10", "duration": "1000", "max_backlog": "50"}
+        assert (await posted(client, **fields, **limits, weight="3")).status_code == 400
+        assert (await posted(client, **fields, **limits)).status_code == 303
+        found = await queue.get_fair_key_defaults()
+        assert (found.concurrency, found.rate_limit, found.max_backlog) == (2, RateLimit(10, 1_000), 50)
+        text = await page(client, "queue", q=queue_name)
+        assert all(f'name="{name}"' in text and f'value="{value}"' in text for name, value in limits.items())
 
 
 async def test_limits_of_a_group_are_set(url: str, queue_name: str) -> None:

@@ -259,6 +259,11 @@ async def test_filter_box_finds_jobs(url: str, queue_name: str) -> None:
             assert chip.get("aria-current") == "page"
             suggested = {each.get("value") for tag, each in shown.found if tag == "option"}
             assert {"state:failed", "id:", "group:", "fair:", "until:1h", "type:"} <= suggested
+            text = await page(client, "jobs", q=queue_name)
+            suggested = {each.get("value") for tag, each in Elements(text).found if tag == "option"}
+            assert {"tag:vip", "group:'eu west'"} <= suggested
+            for word in ("tag:vip", "group:'eu west'"):
+                assert len(Elements(await page(client, "jobs", q=queue_name, filter=word)).ids()) == 1
 
 
 def test_filter_of_a_text_with_a_key_in_an_id() -> None:
