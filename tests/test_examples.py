@@ -351,8 +351,8 @@ EXPECTED = {
         r"all closed",
     ],
 }
-ELSEWHERE = {"demo", "test_emails", "test_fixtures", "typed_tasks"}
-"""Run by tests of their own: the first two below, the last by the tests of typed tasks."""
+ELSEWHERE = {"demo", "gateway_npm_client", "test_emails", "test_fixtures", "typed_tasks"}
+"""Run by tests of their own: here, with the npm client, and with the typed tasks."""
 
 
 def environment() -> dict[str, str]:

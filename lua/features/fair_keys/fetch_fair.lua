@@ -197,6 +197,8 @@ local function serve_key(q, fetching, ring, item, limited)
   if till then
     if ring.keys and ring.is_preferred[item.key] then
       ring.held_up[item.key] = true
+    elseif redis.call('EXISTS', F.queue_of(q, item.key)) == 0 then
+      leave(ring, item) -- it was served early, and has only kept its turn
     else
       F.block(q, item.key, till)
     end

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.bench.bunqueue import BunqueuePackages, find_bunqueue
 from tests.bench.install import PeerMissingError
 
 CLIENT = Path(__file__).with_name("npm_client.mjs")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway_npm_client.py"
 
 
 @pytest.fixture(scope="session")
@@ -79,3 +81,16 @@ async def test_client_processes_jobs_of_python(
         found = await queue.get_job(bad.id)
         assert found is not None
         assert (found.state, found.failed_reason) == ("failed", "on purpose")
+
+
+async def test_example_of_javascript_and_python(packages: BunqueuePackages) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, EXAMPLE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "BUN": packages.bun, "BUNQUEUE_CLIENT": str(packages.client)},
+    )  # fmt: skip
+    async with asyncio.timeout(90):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert "npm client got: sent to ada@example.org" in out.decode()
+    assert "npm worker completed: yearly" in out.decode()
+    assert "Python got: {'pages': 26}" in out.decode()
