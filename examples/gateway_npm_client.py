@@ -1,7 +1,7 @@
 """JavaScript and Python work on the same queues: the npm client of bunqueue through a gateway, Python directly.
 
-The npm client needs bun: `npm install bunqueue@2.9.5 bun` in this folder. `BUN` and `BUNQUEUE_CLIENT` name a program and
-a module elsewhere.
+The npm client needs bun: `npm install bunqueue@2.9.5 bun` in this folder. The environment variables `BUN` and
+`BUNQUEUE_CLIENT` name a program and a module elsewhere.
 """
 
 import asyncio
@@ -45,9 +45,8 @@ async def main(url: str, bun: str) -> None:
 
 
 if __name__ == "__main__":
-    found = os.environ.get("BUN") or shutil.which(
-        "bun", path=f"{HERE / 'node_modules/.bin'}{os.pathsep}{os.environ['PATH']}"
-    )
+    folders = os.pathsep.join((str(HERE / "node_modules/.bin"), os.environ["PATH"]))
+    found = os.environ.get("BUN") or shutil.which("bun", path=folders)
     if found is None:
         raise SystemExit("bun was not found: npm install bunqueue@2.9.5 bun")
     with ServerProcess(server_binary("valkey-9.1")) as server:
