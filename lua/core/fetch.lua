@@ -23,7 +23,8 @@ local M = G.groups
 local ORDER = { 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups' }
 local RANKED = { 'ranked_above', 'priority_list', 'priorities', 'lifo', 'groups', 'fair', 'stream', 'fair_rest', 'groups',
   'ranked_below' }
-local STREAM_ONLY = { 'groups', 'stream', 'groups' }
+-- The same, if no list and no set other than those of fair keys has jobs.
+local NO_PLACES, STREAM_ONLY = { 'groups', 'fair', 'stream', 'fair_rest', 'groups' }, { 'groups', 'stream', 'groups' }
 
 local RUNNABLE = { waiting = true, prioritized = true, delayed = true }
 
@@ -215,8 +216,9 @@ end
 G.fetch = function(q, fetching, want)
   local exhausted, failure = true, nil
   fetching.limits_names = rawget(q, 'limits_names')
-  local blocked = not fetching.stream_only and G.suspects.fetch(q, fetching, want)
-  local order = fetching.stream_only and STREAM_ONLY or fetching.ranked and RANKED or ORDER
+  local blocked = not fetching.no_places and G.suspects.fetch(q, fetching, want)
+  local order = fetching.ranked and RANKED or ORDER
+  if fetching.no_places then order = rawget(q, 'has_fair') and NO_PLACES or STREAM_ONLY end
   for i = 1, blocked and 0 or #order do
     local free = want - #fetching.jobs
     if free <= 0 then

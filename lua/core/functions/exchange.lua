@@ -72,17 +72,16 @@ local function fetch_within_limits(q, fetching, want, limiter, tokens)
   return flags
 end
 
--- Return whether all jobs are in the stream, and whether the outbox has entries. Most queues have only stream jobs:
--- one command instead of one per place.
+-- Return whether all jobs are in the stream or have fair keys, and whether the outbox has entries. In most queues they
+-- are: one command instead of one per place.
 local function read_places(q, ranked)
   local places = redis.call('EXISTS', q.scheduled, q.lifo, q.priority, q.ratelimited, q.suspects,
     q.suspect_host, q.outbox)
   if ranked then places = places + redis.call('EXISTS', q.ranked_above, q.ranked_below, q.delayed_own) end
-  local fair = rawget(q, 'has_fair')
-  if places == 0 then return not fair, false end
+  if places == 0 then return true, false end
   local outbox = redis.call('EXISTS', q.outbox)
   local entries = outbox == 1 and G.pcall('XLEN', q.outbox)
-  return places == outbox and not fair, type(entries) == 'number' and entries > 0
+  return places == outbox, type(entries) == 'number' and entries > 0
 end
 
 -- Find out which sources and which records the fetch must read. Return whether the outbox has entries.
@@ -91,7 +90,7 @@ local function find_sources(q, fetching)
   -- What each activated job needs besides a fetch goes through G.activate.
   fetching.reads_plain = not (fetching.ranked or rawget(q, 'limits_names'))
   local outbox_has_entries
-  fetching.stream_only, outbox_has_entries = read_places(q, fetching.ranked)
+  fetching.no_places, outbox_has_entries = read_places(q, fetching.ranked)
   return outbox_has_entries
 end
 
@@ -127,12 +126,12 @@ local function run(q, fetching, request, want)
   local next_due, flags = -1, 0
   local outbox_has_entries = find_sources(q, fetching)
   G.fair.prepare(q, fetching, PROMOTE_MAX)
-  if not fetching.stream_only then next_due = promote(q, fetching, quiet) end
+  if not fetching.no_places then next_due = promote(q, fetching, quiet) end
   if want > 0 then
     flags = fetch_within_limits(q, fetching, want, request.limiter, tokens)
   elseif #finished > 0 and G.has_concurrency(fetching.settings) then
     G.wake(q, 1) -- a slot is free, and this worker does not use it
-  elseif not fetching.stream_only and scheduled_is_ready(q, fetching) then
+  elseif not fetching.no_places and scheduled_is_ready(q, fetching) then
     G.wake(q, 1) -- the job stays in the set: a worker with a free slot fetches it from there
   end
   G.fair.finish(q, fetching)

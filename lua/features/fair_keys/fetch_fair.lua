@@ -35,7 +35,7 @@ local function blocked_until(q, key, limits, now)
 end
 
 local function count_start(q, key, limits, now)
-  if not limits or limits.rate_max <= 0 then return end
+  if limits.rate_max <= 0 then return end
   local start, count = window_of(q, key, limits, now)
   redis.call('HSET', q.fair_rates, key, G.int(start) .. '|' .. G.int(count + 1))
   if count == 0 and limits.rate_is_shared then F.forget_windows(q, now, WINDOWS_FORGOTTEN) end
@@ -123,6 +123,10 @@ local function put_back(ring, item, step)
     return
   end
   local at = #again + 1
+  if at == 1 or again[at - 1].turn < item.turn then -- nearly always: keys of one weight take turns
+    again[at] = item
+    return
+  end
   for _ = 1, #again do
     if not is_before(item, again[at - 1]) then break end
     at = at - 1
@@ -176,23 +180,25 @@ local function is_simple(h, fair_key)
     and h[NAME] and h[DATA] and h[OPTS]
 end
 
-local function activate_simple(q, fetching, id, fair_key)
+local function activate_simple(q, fetching, serving, id, fair_key)
   local key, now_text = q.J .. id, fetching.now_text
   local h = fetching.pcall('HMGET', key, unpack(FIELDS))
   if not is_simple(h, fair_key) then return false end
   fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1',
     'takenBy', fetching.consumer)
-  local listed, jobs = fetching.from_lists, fetching.jobs
+  local listed, jobs, ids, data = fetching.from_lists, fetching.jobs, serving.ids, h[DATA]
   listed[#listed + 1] = id
-  F.start(q, id, fair_key)
-  fetching.bytes = fetching.bytes + #h[DATA]
-  jobs[#jobs + 1] = { id, '', 1, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP] }
+  local at = #ids + 1
+  ids[at], serving.keys[at] = id, fair_key
+  if serving.limited then serving.started[fair_key] = (serving.started[fair_key] or 0) + 1 end
+  fetching.bytes = fetching.bytes + #data
+  jobs[#jobs + 1] = { id, '', 1, h[NAME], data, h[OPTS], h[TIMESTAMP] }
   return true
 end
 
 -- Serve a key. Return whether a job was fetched, and how many jobs were removed from the key.
-local function serve_key(q, fetching, ring, item, limited)
-  local limits = limited and F.limits(q, item.key) or nil
+local function serve_key(q, fetching, ring, item, serving)
+  local limits = serving.limited and F.limits(q, item.key) or nil
   local till = limits and blocked_until(q, item.key, limits, fetching.now)
   if till then
     if ring.keys and ring.is_preferred[item.key] then
@@ -210,22 +216,26 @@ local function serve_key(q, fetching, ring, item, limited)
     return false, 0
   end
   put_back(ring, item, F.step(limits))
-  local is_short = fetching.reads_plain and not (fetching.lease or fetching.timeline)
-  local fetched = is_short and activate_simple(q, fetching, id, item.key) or G.activate(q, fetching, id, '')
-  if fetched then count_start(q, item.key, limits, fetching.now) end
+  local fetched = serving.is_short and activate_simple(q, fetching, serving, id, item.key)
+    or G.activate(q, fetching, id, '')
+  if fetched and limits then count_start(q, item.key, limits, fetching.now) end
   return fetched, 1
 end
 
 -- Fetch up to `most` jobs. Return whether no key is ready any more. Bound: `most` jobs, REJECTIONS_MAX others, and each of
 -- their keys once more.
 local function serve(q, fetching, most)
-  local limited, fetched, removed, empty = redis.call('EXISTS', q.fair_limits) == 1, 0, 0, false
+  local fetched, removed, empty = 0, 0, false
   local ring, page, preferred = { held_up = {} }, math.min(most, PAGE_MAX), fetching.preferred
   if preferred and #preferred[PREFERRED.keys] > 0 then
     ring.keys = preferred[PREFERRED.keys]
     ring.lead = math.min(G.count_of(preferred[PREFERRED.turns]), TURNS_MAX) * F.step()
   end
-  local serving = { ids = {}, keys = {}, started = {} }
+  local serving = {
+    limited = redis.call('EXISTS', q.fair_limits) == 1,
+    is_short = fetching.reads_plain and not (fetching.lease or fetching.timeline),
+    ids = {}, keys = {}, started = {},
+  }
   fetching.from_fair = true
   rawset(q, 'fair_serving', serving)
   read_ring(q, ring, page)
@@ -234,7 +244,7 @@ local function serve(q, fetching, most)
       if fetched >= most or removed >= most + G.REJECTIONS_MAX or fetching.bytes >= G.REPLY_BYTES then return end
       local item = next_of(ring)
       if item then
-        local served, gone = serve_key(q, fetching, ring, item, limited)
+        local served, gone = serve_key(q, fetching, ring, item, serving)
         removed = removed + gone
         if served then fetched = fetched + 1 end
       else
@@ -257,8 +267,11 @@ end
 
 G.sources.fair = function(q, fetching, free)
   if not rawget(q, 'has_fair') or redis.call('EXISTS', q.fair) == 0 then return true end
-  local share = math.floor(free / 2)
-  if free % 2 == 1 then share = share + G.bump(q.fair_state, 'turn') % 2 end
+  local share = free
+  if G.pcall('XLEN', q.stream) ~= 0 then -- half of the free slots, as jobs without a key are waiting or active
+    share = math.floor(free / 2)
+    if free % 2 == 1 then share = share + G.bump(q.fair_state, 'turn') % 2 end
+  end
   if share > 0 then serve(q, fetching, share) end
   return true -- `fair_rest` finds out whether jobs are left
 end
@@ -290,6 +303,8 @@ end
 -- Before an exchange fetches: promote and unblock what is due.
 F.prepare = function(q, fetching, limit)
   if not rawget(q, 'has_fair') then return end
+  fetching.fair_waits = redis.call('EXISTS', q.fair_delayed, q.fair_blocked) > 0
+  if not fetching.fair_waits then return end
   fetching.next_due = earlier(F.promote_due(q, fetching.now, limit, fetching.quiet), unblock_due(q, fetching.now))
 end
 
@@ -297,7 +312,9 @@ end
 -- limited keys that it freed and did not use.
 F.finish = function(q, fetching)
   if not rawget(q, 'has_fair') then return end
-  fetching.next_due = earlier(fetching.next_due, next_unblocked(q, fetching.now))
+  if fetching.fair_waits or rawget(q, 'fair_any_blocked') then
+    fetching.next_due = earlier(fetching.next_due, next_unblocked(q, fetching.now))
+  end
   local freed = fetching.fair_freed
   local unused = freed and freed.count - (fetching.fair_fetched or 0) or 0
   if unused > 0 then G.wake(q, unused) end

@@ -1,6 +1,6 @@
-"""The cost of what a queue records about its jobs: ``python -m tests.bench.history [--rounds 5] [--seconds 2]``.
+"""The cost of features: ``python -m tests.bench.features [--rounds 5] [--seconds 2] [--only fair]``.
 
-Each variant is compared with its base: drains of the same jobs without the recording. The variants alternate, so that a
+Each variant is compared with its base: drains of the same jobs without the feature. The variants alternate, so that a
 slow minute of a shared machine falls on all of them, and the ratios are those of neighbours in time.
 """
 
@@ -30,6 +30,8 @@ VARIANTS = (
     Variant("timeline", "timeline of every job", PLAIN, 0.8),
     Variant("timeline-sampled", "timeline of one job of a hundred", PLAIN, 0.8),
     Variant("by-name", "figures per job name and minute", PLAIN, 0.95),
+    Variant("ranked", "100 ranks", PLAIN, 0.6),
+    Variant("fair", "1,000 fair keys", PLAIN, 0.6),
     Variant("failing", "jobs that fail once, with attempt history", "failing-unrecorded", 0.8),
 )
 
@@ -75,7 +77,7 @@ def _ratio(ours: list[Figures], base: list[Figures], figure: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.history", description=(__doc__ or "").split(":")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.features", description=(__doc__ or "").split(":")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a drain")
     parser.add_argument(
