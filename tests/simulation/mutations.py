@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from glidemq_py._client.library_source import assemble
+
 __all__ = ["FEATURE_FAULTS", "MUTATIONS", "PLANTED", "library_with"]
 
 
@@ -90,5 +92,13 @@ FEATURE_FAULTS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def library_with(mutation: str | None) -> Callable[[str], str]:
-    """Return the change of the library's text with this name; None changes nothing."""
-    return str if mutation is None else (MUTATIONS | PLANTED | FEATURE_FAULTS)[mutation]
+    """Return the change of the library's text with this name; None changes nothing.
+
+    Raises:
+        AssertionError: if the library no longer has the text that it changes.
+    """
+    if mutation is None:
+        return str
+    change = (MUTATIONS | PLANTED | FEATURE_FAULTS)[mutation]
+    change(assemble().code)  # in the run it would be an error of the server, at which clients try again
+    return change

@@ -284,7 +284,6 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"name": ""}, "Job name must be a non-empty string of at most 256 characters"),
         ({"name": 5}, "Job name must be a non-empty string of at most 256 characters"),
         ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
-        ({"keepLogs": 5}, "keepLogs is not supported yet"),
         ({"groupId": "g", "groupMaxSize": 0}, "groupMaxSize must be at least 1"),
         ({"data": "abcdefgh", "sizeLimit": 9}, "data has 10 bytes, more than sizeLimit 9"),
         ({"debounceId": "d", "debounceTtl": -1}, "debounceTtl must be at least 0"),

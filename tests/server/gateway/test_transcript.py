@@ -23,7 +23,7 @@ OPTIONS = (
     "keepLogs", "stackTraceLimit", "sizeLimit", "stallTimeout", "debounce", "tags", "group", "ttl", "timeout",
     "backoff", "repeat",
 )  # fmt: skip
-REJECTED = ("keepLogs", "stackTraceLimit", "stallTimeout")
+REJECTED = ("stackTraceLimit", "stallTimeout")
 
 # docs/learn/gateway.md, "Differences"
 DIFFERENCES: dict[str, tuple[Any, Any]] = {
