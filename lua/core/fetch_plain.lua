@@ -1,6 +1,7 @@
--- Fetch a plain job: one that `add` wrote with an id that it issued and without rare options. The field `plain` of its
--- stream entry is the `timestamp` of its record, so that an entry which a peer left behind means no later job with the
--- same id.
+-- Fetch a plain job: one that `add` wrote without rare options. The field `plain` of its stream entry is the `timestamp`
+-- of its record, so that an entry which a peer left behind means no later job with the same id. An id that a caller chose
+-- may be used again within that millisecond, so the entry has the field `chosen` in its place, and the record has the id
+-- of the entry.
 -- While such a job waits in that entry and has never run, most fields of a fetch have the value of the add or are
 -- absent (docs/reference/data-model.md, "Plain jobs"), so they are not read:
 --   name                                                 never changes, and is in the entry
@@ -11,11 +12,13 @@
 -- names (`reads_plain`, core/functions/exchange.lua).
 
 local FIELDS = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress' }
+local FIELDS_AND_ENTRY = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'eid' }
 local FIELDS_AND_TIMELINE = { 'state', 'fence', 'processedOn', 'revoked', 'timestamp', 'data', 'opts', 'progress', 'timeline' }
 local AT = G.positions(FIELDS_AND_TIMELINE)
 local STATE, FENCE, PROCESSED_ON, REVOKED = AT.state, AT.fence, AT.processedOn, AT.revoked
 local TIMESTAMP, DATA, OPTS, PROGRESS, TIMELINE = AT.timestamp, AT.data, AT.opts, AT.progress, AT.timeline
--- Positions in the fields of the entry: jobId, its id, name, its name, plain, its timestamp.
+local ENTRY = #FIELDS_AND_ENTRY
+-- Positions in the fields of the entry: jobId, its id, name, its name, plain or chosen, its timestamp.
 local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
 
 local function write_leased(fetching, key, id, entry, opts, timeline)
@@ -33,14 +36,19 @@ end
 -- Activate the job of a stream entry if it is plain. Return whether it was fetched; if not, nothing was changed.
 -- Hot: one function, without calls of others, except for leases and timelines.
 G.activate_plain = function(q, fetching, entry, fields)
-  if fields[PLAIN] ~= 'plain' then return false end
+  local kind, read = fields[PLAIN], fetching.timeline and FIELDS_AND_TIMELINE or FIELDS
+  if kind == 'chosen' and not fetching.timeline then
+    read = FIELDS_AND_ENTRY
+  elseif kind ~= 'plain' then
+    return false
+  end
   local id = fields[ID]
   local key = q.J .. id
-  local h = fetching.pcall('HMGET', key, unpack(fetching.timeline and FIELDS_AND_TIMELINE or FIELDS))
+  local h = fetching.pcall('HMGET', key, unpack(read))
   local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
   -- Is this the record of the entry's job as it was added, apart from data and progress?
   if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]
-    or not (data and opts) then
+    or not (data and opts) or read == FIELDS_AND_ENTRY and h[ENTRY] ~= entry then
     return false
   end
   local now_text, jobs = fetching.now_text, fetching.jobs

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from glidemq_py._core.calls.adding import row
+from glidemq_py._core.calls.working import AttemptStatus
 from tests.lua.own_support import FETCHED_FIELDS, START, Fetched, OwnQueue
 
 PLAIN_FIELDS = FETCHED_FIELDS.index("attemptsMade")
 
 
 def plain_marks(q: OwnQueue) -> list[str | None]:
-    return [entry.get("plain") for entry in q.entries()]
+    return [entry.get("plain", entry.get("chosen")) for entry in q.entries()]
 
 
 def calls_of(q: OwnQueue, command: str) -> int:
@@ -20,7 +21,7 @@ def calls_of(q: OwnQueue, command: str) -> int:
 
 
 @pytest.mark.parametrize(("options", "marked"), [
-    ({}, True), ({"attempts": 3}, True), ({"job_id": "mine"}, False), ({"delay": 5}, False), ({"ttl": 5}, False),
+    ({}, True), ({"attempts": 3}, True), ({"job_id": "mine"}, True), ({"delay": 5}, False), ({"ttl": 5}, False),
     ({"priority": 1}, False), ({"fair_key": "tenant"}, False), ({"ordering": ["g", 1, 0, 0, 0, 0, 0]}, False),
 ])  # fmt: skip
 def test_only_plain_jobs_are_marked(q: OwnQueue, options: dict[str, Any], marked: bool) -> None:
@@ -43,6 +44,40 @@ def test_fetched_row_ends_after_the_timestamp(q: OwnQueue) -> None:
     q.add_job("send", data="[1]", opts='{"attempts":3}', attempts=3)
     job = q.take_one()
     assert job.given == [job.id, job.entry, 1, "send", "[1]", '{"attempts":3}', str(START)]
+
+
+def test_job_with_a_chosen_id_is_plain(q: OwnQueue) -> None:
+    q.add_job("send", data="[1]", job_id="mine")
+    (entry,) = q.entries()
+    assert (entry["chosen"], entry.get("plain")) == (str(START), None)
+    job = q.take_one()
+    assert job.given == ["mine", job.entry, 1, "send", "[1]", "{}", str(START)]
+    assert q.job("mine")["eid"] == job.entry
+    assert q.finish(job.completed()) == [AttemptStatus.OK]
+
+
+@pytest.mark.parametrize("again", [{}, {"ttl": 5}])
+def test_chosen_id_that_is_used_again_in_the_same_millisecond(q: OwnQueue, again: dict[str, Any]) -> None:
+    """A peer has removed the first job, and left its entry behind."""
+    q.add_job(job_id="mine")
+    q.redis("DEL", "job:mine")
+    q.add_job("second", job_id="mine", **again)
+    jobs = q.fetch(5)
+    assert [(job.id, job.fields["name"]) for job in jobs] == [("mine", "second")]
+    assert len(jobs[0].given) == 12  # under the entry of the first job it is not plain
+    assert q.finish(jobs[0].completed()) == [AttemptStatus.OK]
+    q.advance(10)
+    assert q.fetch(5) == []
+    assert q.job("mine")["state"] == "completed"
+
+
+def test_expired_job_whose_chosen_id_was_used_before(q: OwnQueue) -> None:
+    q.add_job(job_id="mine")
+    q.redis("DEL", "job:mine")
+    q.add_job(job_id="mine", ttl=5)
+    q.advance(6)
+    assert q.fetch(5) == []
+    assert q.job("mine")["failedReason"] == "expired"
 
 
 def test_progress_of_a_waiting_job_is_returned(q: OwnQueue) -> None:

@@ -67,13 +67,13 @@ local function check_places(q)
   redis.call('HLEN', q.meta)
 end
 
--- trims: one trim of the events per call is enough, and not every call needs one. issued: the id was issued for this job
--- (core/fetch_plain.lua).
-local function add_plain(q, now_text, quiet, id, row, trims, issued)
+-- trims: one trim of the events per call is enough, and not every call needs one. plain: 'plain' if the id was issued for
+-- this job, 'chosen' if the caller chose it, false = the entry does not say so (core/fetch_plain.lua).
+local function add_plain(q, now_text, quiet, id, row, trims, plain)
   local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
   local entry
-  if issued then
-    entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name, 'plain', now_text)
+  if plain then
+    entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name, plain, now_text)
   else
     entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name)
   end
@@ -83,13 +83,17 @@ local function add_plain(q, now_text, quiet, id, row, trims, issued)
     call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
       'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
       'state', 'waiting', 'timeline', timeline)
+  elseif plain == 'chosen' then
+    call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'state', 'waiting', 'eid', entry)
   else
     call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
       'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
       'state', 'waiting')
   end
   -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
-  if string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
+  if plain ~= 'chosen' and string.find(entry, now_text .. '-', 1, true) ~= 1 then call('HSET', key, 'eid', entry) end
   if quiet then return end
   if trims then
     G.emit(q.events, 'added', id, 'name', name)
@@ -127,7 +131,7 @@ local function reject_reason(q, now, quiet, row, group)
   return outcome, existing
 end
 
--- behind: the job that the new one is staged behind, if any. plain: its entry may say that it is plain.
+-- behind: the job that the new one is staged behind, if any. plain: see add_plain.
 local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, plain)
   local given = row[ID] and row[ID] ~= ''
   if id == '' then
@@ -162,7 +166,7 @@ local function add_if_valid(q, now, now_text, quiet, row, issued, trims, not_pla
     outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
-  local plain = not (not_plain or row[ID] and row[ID] ~= '')
+  local plain = not not_plain and (row[ID] and row[ID] ~= '' and 'chosen' or 'plain')
   id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing, plain)
   return added and G.new.added_other({ outcome = added, id = id }) or id
 end
@@ -178,7 +182,7 @@ local function add_all(q, rows, quiet, not_plain, now)
     local row = rows[i]
     if ids and row[ID] == nil then -- only name, data and options, as in most rows: no checks needed
       next_auto = next_auto + 1
-      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain)
+      add_plain(q, now_text, quiet, ids[next_auto], row, i == trimming, not not_plain and 'plain')
       results[i] = ids[next_auto]
     else
       local id
