@@ -55,7 +55,8 @@ JOB_FIELDS: Final = (
     Field("groupMaxSize", Kind.INTEGER, minimum=1, maximum=MAX_COUNT),
     Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
     Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
-    Field("timestamp", Kind.NUMBER), Field("keepLogs", Kind.ANY), Field("repeat", Kind.ANY), Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
+    Field("timestamp", Kind.NUMBER), Field("keepLogs", Kind.ANY), Field("repeat", Kind.ANY),
+    Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
     *(
         Field(name, Kind.UNSUPPORTED)
         for name in (

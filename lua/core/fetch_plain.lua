@@ -21,6 +21,17 @@ local ENTRY = #FIELDS_AND_ENTRY
 -- Positions in the fields of the entry: jobId, its id, name, its name, plain or chosen, its timestamp.
 local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
 
+local NO_JOB = {}
+
+-- Read the record of an entry that is not plain, or for a timeline. Return a table without a state if the job is not
+-- plain.
+local function read_other(fetching, key, kind, entry)
+  if kind == 'plain' then return fetching.pcall('HMGET', key, unpack(FIELDS_AND_TIMELINE)) end
+  if kind ~= 'chosen' or fetching.timeline then return NO_JOB end
+  local h = fetching.pcall('HMGET', key, unpack(FIELDS_AND_ENTRY))
+  return h[ENTRY] == entry and h or NO_JOB
+end
+
 local function write_leased(fetching, key, id, entry, opts, timeline)
   local lease, deadline
   if opts == '{}' then
@@ -33,31 +44,39 @@ local function write_leased(fetching, key, id, entry, opts, timeline)
   if timeline then fetching.call('HSET', key, 'timeline', timeline) end
 end
 
+-- Write the activation of a lease, or of a job with a timeline.
+local function write_other(q, fetching, key, id, entry, h)
+  local timeline = fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
+  if fetching.lease then
+    write_leased(fetching, key, id, entry, h[OPTS], timeline)
+  elseif timeline then
+    fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', fetching.now_text,
+      'fence', '1', 'timeline', timeline)
+  else
+    fetching.call('HSET', key, 'state', 'active', 'processedOn', fetching.now_text, 'lastActive', fetching.now_text,
+      'fence', '1')
+  end
+end
+
 -- Activate the job of a stream entry if it is plain. Return whether it was fetched; if not, nothing was changed.
 -- Hot: one function, without calls of others, except for leases and timelines.
 G.activate_plain = function(q, fetching, entry, fields)
-  local kind, read = fields[PLAIN], fetching.timeline and FIELDS_AND_TIMELINE or FIELDS
-  if kind == 'chosen' and not fetching.timeline then
-    read = FIELDS_AND_ENTRY
-  elseif kind ~= 'plain' then
-    return false
+  local kind, id = fields[PLAIN], fields[ID]
+  local key, h = q.J .. id
+  if kind == 'plain' and not fetching.timeline then
+    h = fetching.pcall('HMGET', key, unpack(FIELDS))
+  else
+    h = read_other(fetching, key, kind, entry)
   end
-  local id = fields[ID]
-  local key = q.J .. id
-  local h = fetching.pcall('HMGET', key, unpack(read))
   local timestamp, data, opts, progress = h[TIMESTAMP], h[DATA], h[OPTS], h[PROGRESS]
   -- Is this the record of the entry's job as it was added, apart from data and progress?
   if h[STATE] ~= 'waiting' or h[FENCE] or h[PROCESSED_ON] or h[REVOKED] or timestamp ~= fields[ADDED]
-    or not (data and opts) or read == FIELDS_AND_ENTRY and h[ENTRY] ~= entry then
+    or not (data and opts) then
     return false
   end
   local now_text, jobs = fetching.now_text, fetching.jobs
-  local timeline = fetching.timeline and G.timeline(q, id, h[TIMELINE], 'active', fetching.now, fetching.consumer)
-  if fetching.lease then
-    write_leased(fetching, key, id, entry, opts, timeline)
-  elseif timeline then
-    fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1',
-      'timeline', timeline)
+  if fetching.lease or fetching.timeline then
+    write_other(q, fetching, key, id, entry, h)
   else
     fetching.call('HSET', key, 'state', 'active', 'processedOn', now_text, 'lastActive', now_text, 'fence', '1')
   end

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import history
+from tests.bench import features
 from tests.bench.__main__ import chosen_cases, find_peers, run
 from tests.bench.measure import OURS, Runs
 from tests.bench.report import Verdict, markdown, readme_with_summary, verdicts
@@ -64,9 +64,9 @@ def test_our_driver_runs_every_other_case() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_000)
-def test_cost_of_records_can_be_measured() -> None:
-    lines = history.table(history.measure(1, 0.03))
-    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == [each.label for each in history.VARIANTS]
+def test_cost_of_features_can_be_measured() -> None:
+    lines = features.table(features.measure(1, 0.03))
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == [each.label for each in features.VARIANTS]
 
 
 def test_readme_summary_matches_the_report() -> None:

@@ -70,7 +70,8 @@ end
 -- trims: one trim of the events per call is enough, and not every call needs one. plain: 'plain' if the id was issued for
 -- this job, 'chosen' if the caller chose it, false = the entry does not say so (core/fetch_plain.lua).
 local function add_plain(q, now_text, quiet, id, row, trims, plain)
-  local call, name, key, attempts = redis.call, row[NAME], q.J .. id, row[ATTEMPTS]
+  local call, name, key = redis.call, row[NAME], q.J .. id
+  local most = row[ATTEMPTS] and G.int(row[ATTEMPTS]) or '0'
   local entry
   if plain then
     entry = call('XADD', q.stream, '*', 'jobId', id, 'name', name, plain, now_text)
@@ -81,15 +82,15 @@ local function add_plain(q, now_text, quiet, id, row, trims, plain)
   local timeline = rawget(q, 'timeline') ~= false and G.new_timeline(q, id, 'waiting')
   if timeline then
     call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', most,
       'state', 'waiting', 'timeline', timeline)
   elseif plain == 'chosen' then
     call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', most,
       'state', 'waiting', 'eid', entry)
   else
     call('HSET', key, 'id', id, 'name', name, 'data', row[DATA], 'opts', row[OPTS], 'timestamp', now_text,
-      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', attempts and G.int(attempts) or '0',
+      'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', most,
       'state', 'waiting')
   end
   -- An entry made in the millisecond of its job is found by the timestamp; any other entry id is stored.
@@ -158,6 +159,9 @@ local function add_row(q, now, now_text, quiet, id, row, group, trims, behind, p
   return id
 end
 
+-- See add_plain. id: the one that the caller chose, if any.
+local function kind_of(id) return id and id ~= '' and 'chosen' or 'plain' end
+
 -- issued: the id issued for the row; nil if it has one, or needs one only if it is added. Return its result.
 local function add_if_valid(q, now, now_text, quiet, row, issued, trims, not_plain)
   local group = A.group_of(row, now_text)
@@ -166,7 +170,7 @@ local function add_if_valid(q, now, now_text, quiet, row, issued, trims, not_pla
     outcome, existing, added = reject_reason(q, now, quiet, row, group)
   end
   if outcome then return G.new.added_other({ outcome = outcome, id = existing }) end
-  local plain = not not_plain and (row[ID] and row[ID] ~= '' and 'chosen' or 'plain')
+  local plain = not not_plain and kind_of(row[ID])
   id = add_row(q, now, now_text, quiet, id, row, group, trims, added == 'staged' and existing, plain)
   return added and G.new.added_other({ outcome = added, id = id }) or id
 end

@@ -86,7 +86,7 @@ async def test_client_processes_jobs_of_python(
 async def test_example_of_javascript_and_python(packages: BunqueuePackages) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, EXAMPLE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "BUN": packages.bun, "BUNQUEUE_CLIENT": str(packages.client)},
+        env={**os.environ, "BUN": str(packages.bun), "BUNQUEUE_CLIENT": str(packages.client)},
     )  # fmt: skip
     async with asyncio.timeout(90):
         out, err = await process.communicate()
