@@ -33,7 +33,7 @@ TIMES = frozenset({"timestamp", "processedOn", "lastActive", "finishedOn", "expi
 # The content of a token bucket depends on the time.
 MOMENTARY = frozenset({"tbTokens", "tbRefillRemainder"})
 # Of the entries of streams.
-OUR_ENTRY_FIELDS = frozenset({"plain"})
+OUR_ENTRY_FIELDS = frozenset({"plain", "chosen"})
 
 
 def load(kind: str) -> dict[str, Any]:
