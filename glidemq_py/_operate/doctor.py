@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from glidemq_py._client.connect import is_glide_transport
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.server_check import findings_of
+from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.roles import ROLES, missing_permissions, user_name
 from glidemq_py._operate.snapshots import QueueSnapshot
@@ -99,7 +100,8 @@ async def examine(
         try:
             queue = await operator.get_queue(name)
             schedules = 0 if queue.workers else len(await operator.get_schedules(name))
-            found += queue_findings(queue, max_wait, schedules)
+            late = queue.ready and queue.oldest_waiting > max_wait
+            found += queue_findings(queue, max_wait, schedules, await operator.get_subscriptions(name) if late else ())
         except GlideMQConnectionError:
             raise
         except GlideMQError as error:
@@ -280,8 +282,17 @@ async def _permissions(operator: Operator, user: str, role: str) -> Diagnosis:
     return _warning("permissions", name, problem, "grant them (docs/operate/permissions.md)")
 
 
-def queue_findings(queue: QueueSnapshot, max_wait: int, schedules: int = 0) -> list[Diagnosis]:
-    """Return the diagnoses of a queue; ``schedules``: number of its schedules, if it has no worker."""
+def queue_findings(
+    queue: QueueSnapshot, max_wait: int, schedules: int = 0, subscriptions: Collection[Subscription] = ()
+) -> list[Diagnosis]:
+    """Return the diagnoses of a queue.
+
+    Args:
+        queue: the queue.
+        max_wait: ms that a job may wait before the queue gets a warning.
+        schedules: number of its schedules, if it has no worker.
+        subscriptions: its subscriptions, if it is a broadcast and its oldest unread message has waited for longer.
+    """
     found: list[Diagnosis] = []
     name = queue.name
     if queue.paused and queue.ready:
@@ -291,6 +302,8 @@ def queue_findings(queue: QueueSnapshot, max_wait: int, schedules: int = 0) -> l
     elif queue.unfinished and not queue.workers:
         problem = f"{_jobs(queue.unfinished, 'unfinished ')} and no live worker"
         found.append(_warning("queue", name, problem, "start one: glidemq worker MODULE:WORKER"))
+    elif subscriptions and queue.oldest_waiting > max_wait:
+        found.append(_slow_subscription(queue, subscriptions))
     elif queue.ready and queue.oldest_waiting > max_wait:
         problem = f"{_jobs(queue.ready)} ready, and the oldest has waited for {queue.oldest_waiting // 1_000:,} s"
         remedy = "start more workers or raise their concurrency; see also the limits: glidemq queue show " + name
@@ -308,6 +321,15 @@ def queue_findings(queue: QueueSnapshot, max_wait: int, schedules: int = 0) -> l
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
     workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
     return found or [_ok("queue", name, f"{workers}, {_jobs(queue.ready)} ready")]
+
+
+def _slow_subscription(queue: QueueSnapshot, subscriptions: Collection[Subscription]) -> Diagnosis:
+    slowest = min(subscriptions, key=lambda each: tuple(map(int, each.last_delivered.split("-"))))
+    unread = "more than 1,000" if slowest.waiting is None else f"{slowest.waiting:,}"
+    messages, age = "message" if slowest.waiting == 1 else "messages", queue.oldest_waiting // 1_000
+    problem = f"subscription {slowest.name!r} has {unread} unread {messages}, and the oldest has waited for {age:,} s"
+    remedy = "start a worker of the subscription, or more; if it is not used any more: Broadcast.remove_subscription"
+    return _warning("queue", queue.name, problem, remedy)
 
 
 def _jobs(number: int, kind: str = "") -> str:

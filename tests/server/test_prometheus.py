@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import glidemq_py
-from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, Queue, Worker
 from glidemq_py._client import failures
 from glidemq_py._client.counting import FIGURES
 from glidemq_py._client.failures import Interruptions
@@ -47,6 +47,28 @@ def registry() -> Iterator[CollectorRegistry]:
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
+
+
+async def test_read_messages_of_a_broadcast_are_not_late(core_url: str, queue_name: str) -> None:
+    """Messages are kept after all subscriptions have read them; the age is that of the slowest subscription."""
+    read = asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        read.set()
+
+    async with Broadcast(queue_name, core_url) as broadcast, Queue(queue_name, core_url) as queue:
+        link = await queue._connected()
+
+        async def age() -> int:
+            return (await link.transport.call(gauges(link.keys.meta))).oldest
+
+        async with BroadcastWorker(queue_name, handle, core_url, subscription="a"):
+            await broadcast.publish("news", 1)
+            await read.wait()
+            assert await age() == 0
+            await broadcast.subscribe("slow", start_from="0-0")
+            await asyncio.sleep(0.01)
+            assert await age() > 0
 
 
 async def test_of_a_queue(core_url: str, queue_name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError
+from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._operate.conversion import duration_text
 from glidemq_py._operate.doctor import configuration, queue_findings
 from glidemq_py._operate.parsing import pairs_of, rate_of, span_of, time_of, value_of
@@ -139,6 +140,21 @@ def test_every_problem_of_a_queue_has_a_remedy(changed: dict[str, Any], words: s
     (found,) = queue_findings(QueueSnapshot(**{"name": "q", "paused": False, **IDLE, **changed}), 60_000)
     assert words in found.problem
     assert found.remedy
+
+
+def test_the_slowest_subscription_of_a_broadcast_is_named() -> None:
+    late = {"waiting": 9, "workers": 1, "oldest_waiting": 120_000}
+    broadcast = QueueSnapshot(**{"name": "q", "paused": False, **IDLE, **late})
+    read = {"active": 0, "released": 0, "consumers": 1}
+    ahead = Subscription(name="ahead", waiting=0, last_delivered="1700000000000-12", **read)
+    for waiting, words in (
+        (1, "1 unread message"),
+        (9, "9 unread messages"),
+        (None, "more than 1,000 unread messages"),
+    ):
+        behind = Subscription(name="behind", waiting=waiting, last_delivered="1700000000000-9", **read)
+        (found,) = queue_findings(broadcast, 60_000, 0, [ahead, behind])
+        assert found.problem == f"subscription 'behind' has {words}, and the oldest has waited for 120 s"
 
 
 @pytest.mark.parametrize("changed", [{}, {"waiting": 3, "workers": 1, "oldest_waiting": 1_000}, {"paused": True}])

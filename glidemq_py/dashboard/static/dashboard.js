@@ -54,6 +54,16 @@
       });
     }
   });
+  // The browser compares suggestions with the whole text of the box; they are for its last word.
+  document.addEventListener("input", (event) => {
+    const words = event.target.list;
+    if (!words) return;
+    const before = event.target.value.replace(/\S*$/, "");
+    for (const each of words.options) {
+      each.dataset.word ??= each.value;
+      each.value = before + each.dataset.word;
+    }
+  });
   document.addEventListener("change", (event) => {
     if (event.target.id === "all") {
       for (const each of document.querySelectorAll("input[name=id]")) each.checked = event.target.checked;

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Broadcast, Job, Queue, Worker
 from glidemq_py._operate.actions import RemoveJobs
 from glidemq_py._operate.bulk import create_bulk
 from glidemq_py._operate.operating import JobFilter, Operator
@@ -90,6 +90,9 @@ async def _fill(url: str, name: str) -> str:
         await queue.add("later", {"password": "hunter2"}, delay=3_600_000, fair_key="tenant")
         await queue.add("now", ordering={"key": "customer"})
         await queue.upsert_job_scheduler("nightly", pattern="0 3 * * *", template={"name": "digest"})
+    async with Broadcast(f"{name}-news", url) as news:
+        await news.publish("orders.created", {"order": 7})
+        await news.subscribe("search", start_from="0-0")
     async with Operator(url) as operator:
         change = RemoveJobs(queue=name, wanted=JobFilter(name="now"))
         return await create_bulk(operator, change, "alice", "remove", 1)
@@ -110,6 +113,7 @@ def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
     paths["queue"] = {"key": "tenant", "group": "customer"}
     for name in ("jobs", "failures", "dead-letters", "schedules", "workers", "metrics", "subscriptions"):
         paths[name] = {}
+    paths["subscriptions"] = {"q": f"{queue_name}-news"}
     with served(url, "--allow-changes", "--refresh-interval", "250ms") as address:
         found = {name: f"{address}/{name}?{urlencode({'q': queue_name, **given})}" for name, given in paths.items()}
         yield address, found
@@ -166,6 +170,22 @@ def test_phone_shows_the_current_tab_and_every_column(
             browser.save_screenshot(str(tmp_path / f"{name or 'overview'}.png"))
             found[name] = browser.execute_script(CUT)
     assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_suggestions_of_the_filter_box_follow_its_earlier_words(
+    browser: Any, pages: tuple[str, dict[str, str]]
+) -> None:
+    """The browser offers suggestions that contain the whole text of the box."""
+    browser.get(pages[1]["jobs"])
+    box = browser.find_element(By.CSS_SELECTOR, "input[list=words]")
+    values = "return [...arguments[0].list.options].map(each => each.value)"
+    offered = browser.execute_script(values, box)
+    assert "tag:vip" in offered
+    box.send_keys("name:good  ta")
+    assert browser.execute_script(values, box) == [f"name:good  {each}" for each in offered]
+    box.clear()
+    box.send_keys("t")
+    assert browser.execute_script(values, box) == offered
 
 
 def test_open_page_shows_changes_and_keeps_what_its_reader_has_opened(

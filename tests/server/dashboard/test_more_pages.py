@@ -248,10 +248,16 @@ async def test_subscriptions_of_a_broadcast_are_shown_with_their_lag(url: str, q
             await broadcast.publish("news", {"n": 1})
             await received.wait()
         await broadcast.publish("news", {"n": 2})
+        await broadcast.subscribe("idle", start_from="0-0")
         shown = await page(client, "subscriptions", q=queue_name)
         row = shown[shown.index("a &lt;b&gt;") :]
         assert re.findall(r'<td class="num[^"]*">([^<]*)</td>', row)[0] == "1"
-        assert "Subscriptions" in await page(client, "queue", q=queue_name)
+        assert "published <time" in row
+        assert "none yet" in shown
+        overview = await page(client, "queue", q=queue_name)
+        assert "Subscriptions" in overview
+        assert "Messages kept" in overview
+        assert "By job name" not in overview + await page(client, "metrics", q=queue_name)
     async with Queue(f"{queue_name}-plain", url) as queue, browsing(url) as client:
         await queue.add("a")
         assert "Subscriptions" not in await page(client, "queue", q=f"{queue_name}-plain")

@@ -1,8 +1,10 @@
 -- gauges: return the metrics of a queue in one call.
 -- KEYS 1 meta   -> packed {counts, oldest, workers, outbox}
---   counts: as returned by `counts`     oldest: ms for which the oldest ready job has been ready
+--   counts: as returned by `counts`     oldest: ms for which the oldest ready job has been ready, or the oldest message
+--   that a subscription has not read
 --   workers: consumers with a registration in the last minute      outbox: number of outbox entries
--- Bound: constant; every number is a length, or the first member of an ordered place.
+-- Bound: constant, and the consumer groups of the stream (at most G.GROUPS_MAX); every number is a length, or the
+-- first member of an ordered place.
 
 local STREAM_GROUP = G.rows.stream_group
 local STREAM_ENTRY = G.rows.stream_entry
@@ -14,10 +16,25 @@ local function older(age, now, since)
   return since and math.max(age, now - since) or age
 end
 
+local INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
+
+-- Return the id after which the unread entries begin, nil = all are unread. A broadcast keeps its messages: use its
+-- slowest subscription.
+local function last_read(q)
+  local read, read_at
+  for _, group in ipairs((G.stream_groups(q))) do
+    local last = group[STREAM_GROUP.last_delivered]
+    if group[STREAM_GROUP.name] == G.GROUP then return last end
+    local at = not INTERNAL[group[STREAM_GROUP.name]] and tonumber(string.match(last, '^(%d+)-'))
+    if at and (not read or at < read_at) then read, read_at = last, at end
+  end
+  return read
+end
+
 -- Use the first entry that no worker has read yet; entry ids contain the time of the push.
 local function stream_age(q, now, age)
-  local group = G.stream_group(q, G.GROUP)
-  local found = G.pcall('XRANGE', q.stream, group and '(' .. group[STREAM_GROUP.last_delivered] or '-', '+', 'COUNT', 1)
+  local last = last_read(q)
+  local found = G.pcall('XRANGE', q.stream, last and '(' .. last or '-', '+', 'COUNT', 1)
   local first = not found.err and G.first(found)
   return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
 end
