@@ -411,13 +411,15 @@ async def test_a_token_of_another_queue_is_rejected(queue: Queue, url: str):
     async with Queue("another", url) as other:
         with pytest.raises(GlideMQValidationError, match="must be a token of queue 'another'"):
             Lease.from_token(other, token)
-    with pytest.raises(GlideMQValidationError, match="must be a glidemq_py.Queue, not builtins.str"):
+    with pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.Queue, not builtins\.str"):
         Lease.from_token("another", token)
     with (
         BlockingQueue(queue.name, url) as blocking,
-        pytest.raises(GlideMQValidationError, match=r"not glidemq_py\.sync\..*Queue"),
+        pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.Queue, not glidemq_py\.sync\."),
     ):
         Lease.from_token(blocking, token)
+    with pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.sync\.Queue, not glidemq_py\._api\."):
+        BlockingLease.from_token(queue, token)
     for malformed in ("", "l1.", "l1.%%%", token[:-3], f"l2{token[2:]}", None, 5):
         with pytest.raises(GlideMQValidationError, match="token"):
             Lease.from_token(queue, malformed)  # type: ignore[arg-type]
