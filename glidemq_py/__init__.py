@@ -83,7 +83,8 @@ from glidemq_py.errors import (
 
 if TYPE_CHECKING:
     from glidemq_py._api.backup_schedule import BackupSchedule
-    from glidemq_py._api.flow_producer import FlowProducer, chain, chord, dag, group
+    from glidemq_py._api.common_flows import chain, chord, dag, group
+    from glidemq_py._api.flow_producer import FlowProducer
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
@@ -155,7 +156,8 @@ else:
         __name__,
         {
             "glidemq_py._api.backup_schedule": ("BackupSchedule",),
-            "glidemq_py._api.flow_producer": ("FlowProducer", "chain", "chord", "dag", "group"),
+            "glidemq_py._api.common_flows": ("chain", "chord", "dag", "group"),
+            "glidemq_py._api.flow_producer": ("FlowProducer",),
             "glidemq_py._api.job_queue": ("Queue",),
             "glidemq_py._api.producer": ("Producer", "ServerlessPool", "serverless_pool"),
             "glidemq_py._api.queue_events": ("QueueEvents",),

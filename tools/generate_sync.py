@@ -174,6 +174,8 @@ TWINS = (
             "from glidemq_py._client.runtime import run_immediately",
             "from glidemq_py._features.leases.lease import Lease as LeaseCore",
             "from glidemq_py._job.blocking import BlockingJob as Job",
+            "from glidemq_py.errors import GlideMQValidationError",
+            "from glidemq_py.sync.driving import QueueCore",
         ],
         start='''    __slots__ = ("_core",)
 
@@ -192,7 +194,11 @@ TWINS = (
         Raises:
             GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
         """
-        return cls(LeaseCore.from_token(getattr(queue, "_core", queue), token))
+        core = getattr(queue, "_core", None)
+        if not isinstance(core, QueueCore):
+            kind = f"{type(queue).__module__}.{type(queue).__name__}"
+            raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.sync.Queue, not {kind}")
+        return cls(LeaseCore.from_token(core, token))
 
     @property
     def job(self) -> Job[DataT, ResultT]:

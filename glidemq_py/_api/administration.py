@@ -380,7 +380,8 @@ async def change_rank(self: ConnectedQueue, job_id: str, rank: int) -> None:
 
     Raises:
         GlideMQValidationError: If ``rank`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
+            limited name and no priority has this rank.
         JobNotFoundError: If the job does not exist.
     """
     await ranks.change_job_rank(await self._connected(), parse_job_id(job_id), rank)

@@ -63,7 +63,8 @@ async def change_rank(self: Job[Any, Any, Any], rank: int) -> None:
 
     Raises:
         GlideMQValidationError: If ``rank`` is invalid.
-        JobStateError: If the job is active, has ended, or waits in its ordering group.
+        JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
+            limited name and no priority has this rank.
         JobNotFoundError: If the job does not exist.
     """
     value = await change_job_rank(self._link, self._stored_id, rank)

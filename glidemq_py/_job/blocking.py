@@ -352,7 +352,8 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
         Raises:
             GlideMQValidationError: If ``rank`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
+                limited name and no priority has this rank.
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.change_rank(rank))

@@ -110,6 +110,7 @@ class ConnectedQueue(Protocol):
 
 _REJECT_REASONS: Final = {
     "held": "being fetched by a worker",
+    "keyed": "one of a fair key or limited name, which has no ranks; use change_priority",
     "lost": "missing from the structure of its state",
 }
 

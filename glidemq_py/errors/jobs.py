@@ -222,7 +222,10 @@ class MissingAwaitError(UnrecoverableError, TypeError):
 
 
 class JobNotLoadedError(GlideMQError, AttributeError):
-    """The attribute of a `Job` has not been read from the server: ``await job.reload()`` reads all attributes."""
+    """The attribute of a `Job` has not been read from the server: ``await job.reload()`` reads all attributes.
+
+    A `Lease` that was made from a token has no job; `Queue.get_job` reads it.
+    """
 
     attribute: str | None
 
@@ -231,6 +234,8 @@ class JobNotLoadedError(GlideMQError, AttributeError):
         self.attribute = attribute
 
     def __str__(self) -> str:
+        if self.attribute == "job":
+            return "a lease made from a token has no job: read it with `await queue.get_job(lease.id)`"
         return f"attribute {self.attribute!r} of this job is not loaded; call `await job.reload()`"
 
 

@@ -58,7 +58,7 @@ class BulkAddError(GlideMQError):
         missing, unconfirmed = self.failed - self.unconfirmed, self.unconfirmed
         counts = [f"{missing:,} of {len(self.results):,} jobs were not added"] if missing or not unconfirmed else []
         if unconfirmed:
-            counts.append(f"{unconfirmed:,} jobs were added but not confirmed")
+            counts.append(f"{unconfirmed:,} job{' was' if unconfirmed == 1 else 's were'} added but not confirmed")
         return f"{', '.join(counts)}{reason}"
 
 

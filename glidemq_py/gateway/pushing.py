@@ -21,6 +21,7 @@ __all__ = [
     "GroupFullError",
     "Push",
     "chosen_id",
+    "group_priority",
     "job_name_and_data",
     "push_of",
     "template_options",
@@ -220,10 +221,20 @@ def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:
         raise CommandError("groupId must be a non-empty string without NUL")
     if given["lifo"]:
         raise CommandError("lifo is not supported for jobs with a groupId")
+    options["fair_key"], options["priority"] = group, group_priority(priority)
+
+
+def group_priority(priority: int) -> int:
+    """Return the priority within a fair key that a client's ``priority`` within a group is.
+
+    In a group the lowest number is first. Ours begin at 1, and 0 comes last.
+
+    Raises:
+        CommandError: If ``priority`` is negative or too large.
+    """
     if not 0 <= priority <= _MOST_GROUP_PRIORITY:
         raise CommandError(f"priority must be 0 to {_MOST_GROUP_PRIORITY} for jobs with a groupId")
-    # In a group the lowest number is first. Ours begin at 1, and 0 comes last.
-    options["fair_key"], options["priority"] = group, priority + 1
+    return priority + 1
 
 
 def _backoff(value: Any) -> dict[str, Any] | None:

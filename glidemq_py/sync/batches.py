@@ -12,6 +12,7 @@ from glidemq_py._client.runtime import iterate_now, run_immediately
 from glidemq_py._core.job_options import JobOptionsDict
 from glidemq_py._core.misuse import BlockingOnly
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.durability.options import DurableInput
 from glidemq_py._features.job_batches.batch import BatchJob, BatchStatus
 from glidemq_py._features.job_batches.batch import JobBatch as BatchCore
 from glidemq_py._job.blocking import BlockingJob as Job
@@ -46,7 +47,13 @@ class JobBatch(BlockingOnly):
         return self._core.queue_name
 
     def add(
-        self, name: str, data: Any = None, *misplaced: Never, queue: Any = None, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: Any = None,
+        *misplaced: Never,
+        queue: Any = None,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Job[Any, Any]:
         """Add a job to the batch. A running job of the batch may do so too.
 
@@ -55,6 +62,7 @@ class JobBatch(BlockingOnly):
             data: Any value that the serializer of its queue accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
             queue: The `Queue` of the job, with the same prefix; None means the queue of the batch.
+            durable: As for `Queue`; None means the option of the job's queue.
             **options: Fields of `JobOptions`, except ``parent`` and ``deduplication``.
 
         Returns:
@@ -66,19 +74,21 @@ class JobBatch(BlockingOnly):
             JobBatchNotFoundError: If the batch does not exist. Nothing was added.
             GlideMQValidationError: If an argument is invalid. Nothing was added.
         """
-        return twin_of(run_immediately(self._core.add(name, data, *misplaced, queue=queue, **options)))
+        return twin_of(run_immediately(self._core.add(name, data, *misplaced, queue=queue, durable=durable, **options)))
 
     def add_bulk(
         self,
         jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
         *,
         queue: Any = None,
+        durable: DurableInput = None,
     ) -> list[Job[Any, Any]]:
         """Add many jobs to the batch in few round trips.
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
             queue: The `Queue` of the jobs, with the same prefix; None means the queue of the batch.
+            durable: As for `Queue`; None means the option of the jobs' queue.
 
         Returns:
             One job per input, in the same order; see `Queue.add_bulk`.
@@ -90,7 +100,7 @@ class JobBatch(BlockingOnly):
             GlideMQValidationError: If a job is invalid. The option names its position; nothing was added.
             BulkAddError: If some jobs were not added, or may not have been.
         """
-        return twins_of(run_immediately(self._core.add_bulk(jobs, queue=queue)))
+        return twins_of(run_immediately(self._core.add_bulk(jobs, queue=queue, durable=durable)))
 
     def close(self) -> None:
         """Declare that the initial set of jobs is complete. Idempotent.

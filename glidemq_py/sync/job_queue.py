@@ -660,7 +660,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         Raises:
             GlideMQValidationError: If ``rank`` is invalid.
-            JobStateError: If the job is active, has ended, or waits in its ordering group.
+            JobStateError: If the job is active, has ended, or waits in its ordering group; or if it has a fair key or
+                limited name and no priority has this rank.
             JobNotFoundError: If the job does not exist.
         """
         run_immediately(self._core.change_rank(job_id, rank))

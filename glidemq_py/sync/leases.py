@@ -14,7 +14,8 @@ from glidemq_py._core.misuse import BlockingOnly
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.leases.lease import Lease as LeaseCore
 from glidemq_py._job.blocking import BlockingJob as Job
-from glidemq_py.sync.driving import leases_of
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.sync.driving import QueueCore, leases_of
 
 __all__ = ["Lease"]
 
@@ -45,7 +46,11 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
         Raises:
             GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
         """
-        return cls(LeaseCore.from_token(getattr(queue, "_core", queue), token))
+        core = getattr(queue, "_core", None)
+        if not isinstance(core, QueueCore):
+            kind = f"{type(queue).__module__}.{type(queue).__name__}"
+            raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.sync.Queue, not {kind}")
+        return cls(LeaseCore.from_token(core, token))
 
     @property
     def job(self) -> Job[DataT, ResultT]:

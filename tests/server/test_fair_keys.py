@@ -429,6 +429,23 @@ async def test_change_priority_of_a_waiting_job(queue: Queue, raw: Raw) -> None:
     await assert_empty(queue, raw)
 
 
+@pytest.mark.parametrize("options", [{}, {"delay": 60_000}])
+async def test_a_job_with_a_fair_key_gets_no_rank_beside_priorities(queue: Queue, raw: Raw, options: Any) -> None:
+    job = await queue.add("a", 1, fair_key="k", **options)
+    state = await job.get_state()
+    for rank in (5_000, 2_048, -1):
+        with pytest.raises(JobStateError, match="fair key or limited name, which has no ranks; use change_priority"):
+            await queue.change_rank(job.id, rank)
+    for rank, priority in ((2_047, 1), (1, 2_047), (0, 0)):
+        await queue.change_rank(job.id, rank)
+        stored = await queue.get_job(job.id)
+        assert stored is not None
+        assert (stored.priority, stored.rank, await stored.get_state()) == (priority, rank, state)
+    await job.change_delay(0)
+    assert await drain_in_order(queue) == [1]
+    await assert_empty(queue, raw)
+
+
 async def test_retries_failures_and_requeues(url: str, queue: Queue, queue_name: str, raw: Raw) -> None:
     async def handle(job: Job) -> None:
         if job.attempts_made < 1 or job.data == "fails":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from glidemq_py import (
     BatchRef,
     BatchStatus,
     BulkAddError,
+    ClosedError,
+    Durability,
+    DurabilityError,
     FairKeyFullError,
     GlideMQValidationError,
     Job,
@@ -22,6 +26,8 @@ from glidemq_py import (
     JobBatchFinishedError,
     JobBatchNotFoundError,
     JobOutcome,
+    Middleware,
+    NewJob,
     Queue,
     UnrecoverableError,
     Worker,
@@ -274,6 +280,53 @@ async def test_data_that_cannot_be_stored_does_not_join(queue: Queue) -> None:
     with pytest.raises(GlideMQValidationError):
         await batch.add("a", object())
     assert counts(await batch.get_status()) == (0, 0, 0, 1)
+
+
+class Rejecting(Middleware):
+    """Raises before or after the add of a job with this name."""
+
+    @contextmanager
+    def add(self, job: NewJob) -> Iterator[None]:
+        if job.name == "before":
+            raise PermissionError(job.name)
+        yield
+        if job.name == "after":
+            raise PermissionError(job.name)
+
+
+async def test_job_that_a_middleware_rejects_does_not_join(url: str, queue: Queue, queue_name: str) -> None:
+    await queue.add("old", job_id="taken")
+    async with Queue[Any, Any](queue_name, url, middleware=[Rejecting()]) as around:
+        batch = await around.create_batch()
+        for name in ("before", "after"):
+            with pytest.raises(PermissionError, match=name):
+                await batch.add(name)
+        with pytest.raises(PermissionError, match="after"):
+            await batch.add("after", job_id="taken")
+    assert counts(await (await queue.get_batch(batch.id)).get_status()) == (1, 0, 0, 2)
+    assert sorted(await run_all(queue)) == ["after", "old"]
+
+
+async def test_job_for_a_closed_queue_does_not_join(url: str, queue: Queue) -> None:
+    closed = Queue[Any, Any]("closed", url)
+    await closed.close()
+    batch = await queue.create_batch()
+    with pytest.raises(ClosedError):
+        await batch.add("a", queue=closed)
+    assert counts(await batch.get_status()) == (0, 0, 0, 0)
+
+
+async def test_durable_jobs_of_a_batch(queue: Queue) -> None:
+    batch = await queue.create_batch()
+    lost = Durability(disk=False, replicas=9, timeout=1)
+    with pytest.raises(DurabilityError):
+        await batch.add("a", durable=lost)
+    with pytest.raises(BulkAddError) as error:
+        await batch.add_bulk([("b",), ("c",)], durable=lost)
+    assert error.value.unconfirmed == 2
+    with pytest.raises(GlideMQValidationError, match="'durable' = 'yes'"):
+        await batch.add("d", durable="yes")  # type: ignore[arg-type]
+    assert counts(await batch.get_status()) == (3, 0, 0, 0)
 
 
 async def test_job_that_is_not_added_leaves_the_batch(queue: Queue) -> None:

@@ -368,7 +368,7 @@ async def test_a_token_reports_from_elsewhere(queue: Queue, url: str):
         BlockingLease.from_token(other, done.token).complete("yes")
     lease = Lease.from_token(queue, failed.token)
     assert (lease.id, lease.token) == (failed.id, failed.token)
-    with pytest.raises(JobNotLoadedError):
+    with pytest.raises(JobNotLoadedError, match=r"made from a token has no job: .* queue\.get_job\(lease\.id\)"):
         _ = lease.job
     await lease.fail("no")
     await Lease.from_token(queue, removed.token).complete()
@@ -411,8 +411,15 @@ async def test_a_token_of_another_queue_is_rejected(queue: Queue, url: str):
     async with Queue("another", url) as other:
         with pytest.raises(GlideMQValidationError, match="must be a token of queue 'another'"):
             Lease.from_token(other, token)
-    with pytest.raises(GlideMQValidationError, match="must be a Queue, not str"):
+    with pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.Queue, not builtins\.str"):
         Lease.from_token("another", token)
+    with (
+        BlockingQueue(queue.name, url) as blocking,
+        pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.Queue, not glidemq_py\.sync\."),
+    ):
+        Lease.from_token(blocking, token)
+    with pytest.raises(GlideMQValidationError, match=r"must be a glidemq_py\.sync\.Queue, not glidemq_py\._api\."):
+        BlockingLease.from_token(queue, token)
     for malformed in ("", "l1.", "l1.%%%", token[:-3], f"l2{token[2:]}", None, 5):
         with pytest.raises(GlideMQValidationError, match="token"):
             Lease.from_token(queue, malformed)  # type: ignore[arg-type]

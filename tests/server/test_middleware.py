@@ -15,6 +15,7 @@ from glidemq_py import (
     GlideMQError,
     GlideMQValidationError,
     Job,
+    JobFailedError,
     Middleware,
     NewJob,
     Producer,
@@ -278,6 +279,14 @@ async def test_a_forgotten_decorator_is_named(url: str, queue_name: str):
     async with Queue(queue_name, url, middleware=[Broken()]) as queue:
         with pytest.raises(GlideMQValidationError, match=message):
             await queue.add("a")
+    with (
+        sync.Queue(queue_name, url, middleware=[Broken()]) as blocking,
+        pytest.raises(GlideMQValidationError, match=message),
+    ):
+        blocking.add("a")
+    async with Queue(queue_name, url) as queue, Worker(queue_name, lambda job: None, url, middleware=[Broken()]):
+        with pytest.raises(JobFailedError, match=message):
+            await queue.add_and_wait("a")
 
 
 @pytest.mark.parametrize(

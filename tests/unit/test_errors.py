@@ -115,6 +115,7 @@ def test_bulk_add_error_counts_failures():
         "1 of 1,002 jobs were not added, 1,000 jobs were added but not confirmed; first error: D"
     )
     assert str(BulkAddError(unconfirmed)).startswith("1,000 jobs were added but not confirmed; first error: Durability")
+    assert str(BulkAddError(unconfirmed[:1])).startswith("1 job was added but not confirmed; first error: Durability")
 
 
 def test_a_script_error_begins_with_its_place():

@@ -18,6 +18,7 @@ from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.misuse import reject_positional_options
 from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._features.durability.options import DurableInput, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
 from glidemq_py._features.job_batches import calls
 from glidemq_py._job.job import Job
@@ -99,8 +100,12 @@ class BatchStatus:
 class JobQueue(ConnectedQueue, Protocol):
     """A `Queue` to which a batch adds jobs."""
 
-    async def add_bulk(self, jobs: Iterable[JobSpec]) -> list[Job[Any, Any]]:
+    async def add_bulk(self, jobs: Iterable[JobSpec], *, durable: DurableInput = None) -> list[Job[Any, Any]]:
         """See `Queue.add_bulk`."""
+        ...
+
+    async def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[Any, Any] | None:
+        """See `Queue.get_job`."""
         ...
 
 
@@ -151,7 +156,13 @@ class JobBatch:
     # -- adding -------------------------------------------------------------------------------------------
 
     async def add(
-        self, name: str, data: Any = None, *misplaced: Never, queue: Any = None, **options: Unpack[JobOptionsDict]
+        self,
+        name: str,
+        data: Any = None,
+        *misplaced: Never,
+        queue: Any = None,
+        durable: DurableInput = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Job[Any, Any]:
         """Add a job to the batch. A running job of the batch may do so too.
 
@@ -160,6 +171,7 @@ class JobBatch:
             data: Any value that the serializer of its queue accepts.
             *misplaced: Rejected: options are keyword arguments, not a dict.
             queue: The `Queue` of the job, with the same prefix; None means the queue of the batch.
+            durable: As for `Queue`; None means the option of the job's queue.
             **options: Fields of `JobOptions`, except ``parent`` and ``deduplication``.
 
         Returns:
@@ -175,7 +187,7 @@ class JobBatch:
             reject_positional_options(misplaced)
         spec = JobSpec(name, data, cast("Mapping[str, Any]", options))
         try:
-            (job,) = await self._add([spec], queue, "")
+            (job,) = await self._add([spec], queue, durable, "")
         except BulkAddError as error:
             (result,) = error.results
             if isinstance(result, BaseException):
@@ -188,12 +200,14 @@ class JobBatch:
         jobs: Iterable[JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]],
         *,
         queue: Any = None,
+        durable: DurableInput = None,
     ) -> list[Job[Any, Any]]:
         """Add many jobs to the batch in few round trips.
 
         Args:
             jobs: ``(name, data, options)`` tuples, of which the last items are optional, or `JobSpec` objects.
             queue: The `Queue` of the jobs, with the same prefix; None means the queue of the batch.
+            durable: As for `Queue`; None means the option of the jobs' queue.
 
         Returns:
             One job per input, in the same order; see `Queue.add_bulk`.
@@ -207,13 +221,17 @@ class JobBatch:
         """
         given = check_iterable("jobs", jobs, "jobs")
         specs = [_spec_of(job, f"jobs[{i}]") for i, job in enumerate(given)]
-        return await self._add(specs, queue, "jobs[{}].") if specs else []
+        return await self._add(specs, queue, durable, "jobs[{}].") if specs else []
 
-    async def _add(self, specs: Sequence[JobSpec], queue: Any, where: str) -> list[Job[Any, Any]]:
+    async def _add(
+        self, specs: Sequence[JobSpec], queue: Any, durable: DurableInput, where: str
+    ) -> list[Job[Any, Any]]:
         target = self._target(queue)
+        parse_durable(durable)
         for i, spec in enumerate(specs):
             problem = "is not accepted for jobs of a batch"
             reject_unusable(spec.options, where.format(i), ("parent", "deduplication"), problem)
+        await target._connected()  # a closed queue is rejected before the jobs join
         stem = QueueKeys(self._queue.options.prefix, target.name).stem
         ids, new = await self._join(stem, [spec.options.job_id or "" for spec in specs])
         member = (await self._queue._connected()).keys.member(self.id)
@@ -222,12 +240,14 @@ class JobBatch:
             for spec, job_id in zip(specs, ids, strict=True)
         ]
         try:
-            added = await target.add_bulk(joined)
+            added = await target.add_bulk(joined, durable=durable)
         except BulkAddError as error:
             await self._withdraw(stem, ids, new, error.results)
             raise
-        except GlideMQValidationError as error:  # nothing was sent
-            await self._withdraw(stem, ids, new, [error] * len(ids))
+        except _UNKNOWN_RESULTS:
+            raise
+        except Exception as error:  # invalid jobs, or the error of a middleware before or after the add
+            await self._withdraw(stem, ids, new, await self._found(target, ids, error))
             raise
         await self._withdraw(stem, ids, new, added)
         return added
@@ -270,6 +290,13 @@ class JobBatch:
         link = await self._queue._connected()
         for i in range(0, len(ends), _IDS_PER_CALL):
             await link.transport.call(children_ended(link.keys.meta, ends[i : i + _IDS_PER_CALL]))
+
+    async def _found(self, target: JobQueue, ids: Sequence[str], error: Exception) -> list[Any]:
+        """Return per id the job of this batch that exists, else the error of its add."""
+        if not target.options.middleware:
+            return [error] * len(ids)  # nothing was sent
+        jobs = [await target.get_job(job_id, exclude_data=True) for job_id in ids]
+        return [job if job is not None and await self._contains(job) else error for job in jobs]
 
     async def _contains(self, result: Any) -> bool:
         """Return whether the existing job that an add has found is of this batch."""

@@ -83,7 +83,8 @@ class Lease(Generic[DataT, ResultT]):
             GlideMQValidationError: If the token is malformed, or of another queue, or ``queue`` is not a queue.
         """
         if not hasattr(queue, "_lease_owner"):
-            raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
+            kind = f"{type(queue).__module__}.{type(queue).__name__}"
+            raise GlideMQValidationError("queue", queue, f"must be a glidemq_py.Queue, not {kind}")
         parts = (queue,) if queue._partitions is None else queue._partitions.queues
         error: GlideMQValidationError | None = None
         for part in parts:

@@ -63,7 +63,7 @@ def _within(
                 for each in middleware:
                     for context in _listed(context_of(each, given)):
                         if not hasattr(context, "__enter__"):
-                            raise _not_here(each, "a handler that is a plain function")
+                            raise _not_here(each, context, "a handler that is a plain function")
                         stack.enter_context(context)
                 return handler(given)
 
@@ -83,7 +83,7 @@ async def _enter(stack: AsyncExitStack, owner: Middleware, found: Entered | list
         if hasattr(context, "__enter__"):
             stack.enter_context(context)
         elif blocking_for or not hasattr(context, "__aenter__"):
-            raise _not_here(owner, blocking_for)
+            raise _not_here(owner, context, blocking_for)
         else:
             await stack.enter_async_context(context)
 
@@ -94,9 +94,9 @@ def _listed(found: Entered | list[Entered]) -> list[Any]:
     return [each for each in found if each is not None] if isinstance(found, list) else [found]
 
 
-def _not_here(owner: Middleware, blocking_for: str) -> GlideMQValidationError:
+def _not_here(owner: Middleware, context: Any, blocking_for: str) -> GlideMQValidationError:
     # The class, not the object: the text is stored with failed jobs, and counted by its words.
-    if blocking_for:
+    if blocking_for and hasattr(context, "__aenter__"):
         problem = f"returned an asynchronous context manager, which {blocking_for} cannot enter; use @contextmanager"
         return UnsupportedOptionError("middleware", type(owner), problem)
     problem = "a method must return a context manager or None (is @contextmanager missing?)"

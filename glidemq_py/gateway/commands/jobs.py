@@ -12,6 +12,7 @@ from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import UNSTARTED, full_job_object, wire_state
 from glidemq_py.gateway.job_values import check_readers, json_value, stored_value
 from glidemq_py.gateway.lookup import active_job, existing_job, find_job
+from glidemq_py.gateway.pushing import group_priority
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -131,7 +132,10 @@ async def _change_priority(session: Session, given: Mapping[str, Any]) -> Answer
     try:
         if job is None:
             raise JobNotFoundError(given["id"])
-        await job.change_rank(given["priority"])
+        if job.fair_key is None:
+            await job.change_rank(given["priority"])
+        else:
+            await job.change_priority(group_priority(given["priority"]))
     except (JobNotFoundError, JobStateError):
         raise CommandError("Job not found or not in queue") from None
     return {"id": UNDEFINED}

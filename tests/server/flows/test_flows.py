@@ -14,6 +14,8 @@ from glidemq_py import (
     CycleError,
     DagNode,
     DuplicateJobError,
+    Durability,
+    DurabilityError,
     FlowJob,
     FlowProducer,
     GlideMQConnectionError,
@@ -22,7 +24,10 @@ from glidemq_py import (
     JobCostError,
     JobNode,
     JobState,
+    Middleware,
+    NewJob,
     Queue,
+    UnknownOptionError,
     UnsupportedOptionError,
     Worker,
     chain,
@@ -314,6 +319,34 @@ async def test_chain_group_chord_dag(url: str, queue: Queue) -> None:
     assert await work(url, total, await found(jobs["sum"]), name) == 1
     with pytest.raises(GlideMQValidationError):
         await chain(name, [], url)
+
+
+class Marking(Middleware):
+    """Adds a header to each job."""
+
+    def add(self, job: NewJob) -> None:
+        job.headers["by"] = "middleware"
+
+
+async def test_common_flows_have_the_options_of_a_flow_producer(url: str, queue: Queue) -> None:
+    name, job = queue.name, ("a", {1: b"binary"})
+    options: Any = {"serializer": "msgpack", "middleware": [Marking()], "durable": False, "events": False}
+    added = [
+        (await chain(name, [job], url, **options)).job,
+        (await group(name, [job], url, **options)).children[0].job,
+        (await chord(name, [job], ("then",), url, **options)).children[0].job,
+        (await dag([DagNode("a", name, job[1])], url, **options))["a"],
+    ]
+    async with Queue[Any, Any](name, url, serializer="msgpack") as reader:
+        for each in added:
+            read = await reader.get_job(each.id)
+            assert read is not None
+            assert (read.data, dict(read.headers)) == ({1: b"binary"}, {"by": "middleware"})
+    lost = Durability(disk=False, replicas=9, timeout=1)
+    with pytest.raises(DurabilityError):
+        await chain(name, [("a",)], url, durable=lost)
+    with pytest.raises(UnknownOptionError, match=r"'serialiser'.*did you mean 'serializer'"):
+        await group(name, [("a",)], url, serialiser="msgpack")  # type: ignore[call-arg]
 
 
 # -- how a parent continues --------------------------------------------------------------------------------

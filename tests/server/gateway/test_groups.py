@@ -26,6 +26,19 @@ async def test_counts(wire: Wire, other: Wire, queue_name: str) -> None:
     assert (await good(wire, "GetGroupsJobsCount", queue=queue_name))["data"]["count"] == 4
 
 
+async def test_priority_of_a_job_of_a_group(wire: Wire, other: Wire, queue_name: str) -> None:
+    fields = {"queue": queue_name, "groupId": "a"}
+    ids = [(await good(wire, "PUSH", data=n, priority=n, **fields))["id"] for n in (1, 2)]
+    await good(wire, "ChangePriority", id=ids[1], priority=0)
+    assert (await good(wire, "GetJob", id=ids[1]))["job"]["priority"] == 0
+    for priority in (-1, 2_047):
+        error = await failure(wire, "ChangePriority", id=ids[0], priority=priority)
+        assert error == "priority must be 0 to 2046 for jobs with a groupId"
+    pulled = await good(other, "PULL", queue=queue_name, owner="w")
+    assert pulled["job"]["id"] == ids[1]
+    await good(other, "ACK", id=ids[1], token=pulled["token"])
+
+
 async def test_limits_are_set_read_and_removed(wire: Wire, queue_name: str) -> None:
     group = {"queue": queue_name, "groupId": "a"}
     assert (await good(wire, "GetGroupRateLimit", **group))["data"]["limit"] is None

@@ -1,6 +1,6 @@
 -- change_rank: change the rank of a waiting, prioritized or delayed job.
 -- KEYS 1 meta   ARGV 1 id, 2 rank (0 = that of a plain or LIFO job)
--- -> as change_priority
+-- -> as change_priority | 'keyed' (the job has a fair key, which knows priorities only)
 -- Bound: core/find_waiting.lua.
 -- count_ranks: count the ready jobs per rank, the highest rank first.
 -- KEYS 1 meta   ARGV 1 cursor ('' at first)   -> packed {cursor ('' = the end), counts}; counts: rank and jobs by turns
@@ -76,6 +76,7 @@ G.export('change_rank', { 'allow-oom' }, G.for_operators(function(q, r)
   if not h.state then return 'gone' end
   if not MOVABLE[h.state] then return h.state end
   if rank_of(h) == rank then return 'no_op' end
+  if h.fairKey and (rank < 0 or rank > LAST_PRIORITY) then return 'keyed' end
   local reply = change(q, id, h, rank)
   if reply == 'ok' then G.emit(q.events, 'rank-changed', id, 'rank', G.int(rank)) end
   return reply

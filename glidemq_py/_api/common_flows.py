@@ -1,0 +1,121 @@
+"""`chain`, `group`, `chord` and `dag`: connect, add a common flow and close the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+from glidemq_py._api.flow_producer import FlowProducer
+from glidemq_py._client.connect import Connection
+from glidemq_py._core.queue_options import Compression, JobSpec, Serializer, SerializerName
+from glidemq_py._features.durability.options import DurableInput
+from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._features.flows.reading import JobNode
+from glidemq_py._features.middleware.middleware import Middleware
+from glidemq_py._job.job import Job
+from glidemq_py.errors import GlideMQValidationError
+
+__all__ = ["GROUP_NAME", "FlowProducerOptions", "chain", "chord", "dag", "group"]
+
+
+class FlowProducerOptions(TypedDict, total=False):
+    """The options of a `FlowProducer`."""
+
+    prefix: str
+    compression: Compression
+    serializer: Serializer | SerializerName | None
+    events: bool
+    durable: DurableInput
+    middleware: Sequence[Middleware] | None
+
+
+GROUP_NAME: Final = "__group__"
+"""Name of the parent job of a group."""
+
+Spec = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
+
+
+def _jobs(queue: str, jobs: Sequence[Spec]) -> list[FlowJob]:
+    specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(jobs)]
+    if not specs:
+        raise GlideMQValidationError("jobs", jobs, "must name at least one job")
+    return [FlowJob(spec.name, queue, spec.data, spec.options) for spec in specs]
+
+
+async def chain(
+    queue: str, jobs: Sequence[Spec], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+) -> JobNode:
+    """Add jobs that run one after the other: the **last** of the list runs first, as in glide-mq for Node.
+
+    Each job gets the result of the previous one with `Job.get_children_values`. Raises the errors of
+    `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        **options: As for `FlowProducer`.
+
+    Returns:
+        The node of the first job of the list, which runs last.
+    """
+    last, *others = reversed(_jobs(queue, jobs))
+    for job in others:
+        last = FlowJob(job.name, queue, job.data, job.options, (last,))
+    async with FlowProducer(connection, **options) as producer:
+        return await producer.add(last)
+
+
+async def group(
+    queue: str, jobs: Sequence[Spec], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+) -> JobNode:
+    """Add jobs that run in parallel, and a parent job that waits for all of them.
+
+    The parent is named ``__group__`` and has no data; the worker's handler must accept this name. Raises the errors of
+    `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        connection: As for `FlowProducer`.
+        **options: As for `FlowProducer`.
+
+    Returns:
+        The node of the parent job.
+    """
+    async with FlowProducer(connection, **options) as producer:
+        return await producer.add(FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs)))
+
+
+async def chord(
+    queue: str,
+    jobs: Sequence[Spec],
+    callback: Spec,
+    connection: Connection = None,
+    **options: Unpack[FlowProducerOptions],
+) -> JobNode:
+    """Add jobs that run in parallel, and a callback job that runs after all of them.
+
+    The callback gets their results with `Job.get_children_values`. Raises the errors of `FlowProducer.add`.
+
+    Args:
+        queue: Name of the queue.
+        jobs: ``(name, data, options)`` tuples or `JobSpec` objects.
+        callback: The callback job, in the same form.
+        connection: As for `FlowProducer`.
+        **options: As for `FlowProducer`.
+
+    Returns:
+        The node of the callback job.
+    """
+    last = _jobs(queue, (callback,))[0]
+    async with FlowProducer(connection, **options) as producer:
+        return await producer.add(FlowJob(last.name, queue, last.data, last.options, _jobs(queue, jobs)))
+
+
+async def dag(
+    nodes: Iterable[DagNode | Mapping[str, Any]], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+) -> dict[str, Job[Any, Any]]:
+    """Add a DAG of jobs; see `FlowProducer.add_dag`. The options are those of `FlowProducer`."""
+    async with FlowProducer(connection, **options) as producer:
+        return await producer.add_dag(nodes)
