@@ -23,8 +23,8 @@ local ID, NAME, PLAIN, ADDED = 2, 4, 5, 6
 
 local NO_JOB = {}
 
--- Read the record of an entry that is not plain, or for a timeline. Return a table without a state if the job is not
--- plain.
+-- Read the record of a job with a chosen id, or of any plain job of a queue with timelines. Return a table without a
+-- state if the job is not plain.
 local function read_other(fetching, key, kind, entry)
   if kind == 'plain' then return fetching.pcall('HMGET', key, unpack(FIELDS_AND_TIMELINE)) end
   if kind ~= 'chosen' or fetching.timeline then return NO_JOB end

@@ -155,8 +155,8 @@ async def get_newest_dead_letter_jobs(
     dead_queue = await self._dead_letter_queue.open(link)
     if dead_queue is None:
         return [], False
-    # The cursor of waiting jobs is the id of the last stream entry that was read.
     wanted = names or (link.keys.name,)
+    # The cursor of waiting jobs is the id of the last stream entry that was read.
     command = ("XREVRANGE", dead_queue.keys.stream, "+", "-", "COUNT", str(count + 1))
     entries: Any = await dead_queue.transport.command(*command) or ()
     rows: Any = entries.items() if hasattr(entries, "items") else entries

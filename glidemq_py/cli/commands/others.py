@@ -319,7 +319,7 @@ async def group_fair(
         typer.Option("--max-backlog", metavar="N", min=0, help="Ready jobs above which adds fail; 0 = no limit."),
     ] = None,
 ) -> None:
-    """Show the weight and the limits of a fair key, or the limits of each key, or set them."""
+    """Show or set the limits of a fair key, or of each fair key."""
     await check_exists(shell, queue)
     if any(given is not None for given in (weight, concurrency, rate, max_backlog)):
         action = operate.actions.SetFairKeyLimits(
