@@ -284,6 +284,7 @@ class Operator:
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
             features=await queue.get_features(),
+            subscriptions=tuple(await self.get_subscriptions(name)),
         )
 
     async def get_dead_letter_queue(self, name: str, subscription: str = "") -> str | None:
