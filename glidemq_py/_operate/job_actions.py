@@ -11,6 +11,7 @@ from glidemq_py._api.administration import promote_in_pieces
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobOutcome, JobState
+from glidemq_py._features.broadcast.dead_letters import replay_dead_letter_job as replay_message
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.dead_letters.queue_api import replay_entry
 from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
@@ -22,7 +23,7 @@ from glidemq_py._operate.conversion import encoding_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.errors import JobNotFoundError, JobStateError, SerializationError
+from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
 
 __all__ = [
     "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "RemoveJobs",
@@ -421,7 +422,7 @@ class _DeadLettersAction(ManyAction):
             for entry_id in targets[first : first + _PIECE]:
                 try:
                     found = await self.change(queue, entry_id)
-                except (JobStateError, ValueError) as error:
+                except (JobNotFoundError, JobStateError, ValueError) as error:  # of a message, or of the options
                     problems.append(Problem(id=entry_id, error=str(error)))
                     continue
                 if found is None:
@@ -434,14 +435,29 @@ class _DeadLettersAction(ManyAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDeadLetters(_DeadLettersAction):
-    """Add the jobs of dead-letter entries to their queue again, and delete the entries."""
+    """Add the jobs of dead-letter entries to their queue again, and delete the entries.
+
+    Messages of a broadcast are delivered again to the subscriptions in which they failed.
+    """
 
     kind: ClassVar[str] = "replay_dead_letters"
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
-        job = await queue.replay_dead_letter_job(entry_id)
+        try:
+            job = await queue.replay_dead_letter_job(entry_id)
+        except GlideMQValidationError:
+            if not await replay_message(_Messages(queue), entry_id):
+                raise
+            return entry_id
         return None if job is None else job.id
+
+
+@dataclass(slots=True)
+class _Messages:
+    """The queue of a broadcast, for methods of `Broadcast`."""
+
+    _queue: Queue[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,13 +284,14 @@ class Operator:
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
             features=await queue.get_features(),
+            subscriptions=tuple(await self.get_subscriptions(name)),
         )
 
-    async def get_dead_letter_queue(self, name: str) -> str | None:
-        """Return the name of the dead letter queue of a queue; None without one."""
+    async def get_dead_letter_queue(self, name: str, subscription: str = "") -> str | None:
+        """Return the name of the dead letter queue of a queue or subscription; None without one."""
         link = await self.link(name)
         # Opening the dead letter queue would deliver entries, and a reader may not write.
-        return await link.transport.call(dead_letter_queue(link.keys.meta, subscription="")) or None
+        return await link.transport.call(dead_letter_queue(link.keys.meta, subscription=subscription)) or None
 
     async def get_limits(self, name: str) -> GlobalLimits:
         """Return the limits of a queue that apply now."""

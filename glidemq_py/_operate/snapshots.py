@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, cast
 
 from glidemq_py._core.job_states import JobState
+from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._features.failures.attempts import FailedAttempt
 from glidemq_py._features.failures.queue_api import FailureStats
 from glidemq_py._features.job_batches.batch import BatchStatus
@@ -95,6 +96,7 @@ class QueueDetails:
         completed_per_minute: Completed jobs per minute of the last hour; minutes without any are omitted.
         failed_per_minute: The same for failed jobs.
         features: Features that the queue uses, with the first version that supports each.
+        subscriptions: Its subscriptions, if it is a broadcast.
     """
 
     queue: QueueSnapshot
@@ -104,6 +106,7 @@ class QueueDetails:
     completed_per_minute: tuple[MetricsPoint, ...]
     failed_per_minute: tuple[MetricsPoint, ...]
     features: Mapping[str, str]
+    subscriptions: tuple[Subscription, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,7 +224,7 @@ CHANGES: Final[dict[str, Change]] = {
         typed=("key", *_RATE),
     ),
     "fair-key-limits": Change(
-        "limit_fair_key", "Set the limits of the fair key?", "limits of the fair key set", _fair_key_limits,
+        "limit_fair_key", "Set these limits of fair keys?", "limits of fair keys set", _fair_key_limits,
         typed=("key", "weight", *_RATE, "max_backlog"),
     ),
     "add": Change("add_job", "Add this job?", "job added", _add, typed=("name", "data", "options")),

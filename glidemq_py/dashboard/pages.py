@@ -47,6 +47,9 @@ _EXAMINED: Final = 1_500
 _DEAD_LETTERS: Final = 500
 """Newest dead-letter entries that are grouped: four calls."""
 _DEAD_LETTERS_SHOWN: Final = 100
+_SUBSCRIPTIONS_WITH_DEAD_LETTERS: Final = 50
+"""Subscriptions whose dead letter queues are shown: a call each."""
+_TARGETS_MS: Final = 10_000
 """Entries whose data the page contains."""
 _DEAD_LETTERS_OF_GROUP: Final = 20
 _FAILURES: Final = 1_000
@@ -411,7 +414,14 @@ async def subscriptions(visit: Visit) -> dict[str, Any]:
     """Subscriptions of a broadcast, and how far each has read."""
     common, found = await _of_queue(visit, "subscriptions"), await _subscriptions(visit)
     ordered = sorted(found, key=lambda each: (-(_MANY if each.waiting is None else each.waiting), each.name))
-    return {**common, "subscriptions": ordered}
+    wanted = [each.name for each in ordered[:_SUBSCRIPTIONS_WITH_DEAD_LETTERS]]
+
+    async def read() -> dict[str, str | None]:
+        targets = (visit.operator.get_dead_letter_queue(visit.queue, each) for each in wanted)
+        return dict(zip(wanted, await asyncio.gather(*targets), strict=True))
+
+    targets = await visit.shared("subscriptions' dead letters", tuple(wanted), read=read, lifetime=_TARGETS_MS)
+    return {**common, "subscriptions": ordered, "targets": targets}
 
 
 async def flow(visit: Visit) -> dict[str, Any]:

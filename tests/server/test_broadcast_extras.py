@@ -22,6 +22,8 @@ from glidemq_py import (
     SuspendError,
     sync,
 )
+from glidemq_py._operate.actions import ReplayDeadLetters, perform
+from glidemq_py._operate.operating import Operator
 from glidemq_py.testing import RespClient
 from tests.server.test_broadcast import QUICK, Seen, working
 from tests.server.worker_support import PATIENCE, Raw, with_timeout
@@ -92,6 +94,24 @@ async def test_replay_goes_only_to_its_subscription(url: str, queue_name: str):
             assert (delivery.state, delivery.attempts_made) == ("completed", 0)
         assert (seen.ids, elsewhere.ids) == ([message], [message])
         assert not (await broadcast.queue.check(recheck_after=50)).findings
+
+
+async def test_operator_replays_entries_only_to_their_subscription(core_url: str, queue_name: str):
+    seen = Seen()
+    async with Broadcast(queue_name, core_url, max_messages=1, dead_letter_queue=f"{queue_name}-dead") as broadcast:
+        failing = BroadcastWorker(queue_name, fail, core_url, subscription="s")
+        other = BroadcastWorker(queue_name, seen, core_url, subscription="other")
+        async with working(failing) as log, working(other) as other_log, Operator(core_url) as operator:
+            for number in (1, 2):
+                await broadcast.publish("x", number)  # deletes the message before
+                await log.wait("failed", number)
+                await other_log.wait("completed", number)
+            first, second = [each.id async for each in operator.iter_dead_letters(queue_name)]
+            result = await perform(operator, ReplayDeadLetters(queue=queue_name))
+            assert (result.ids, [each.id for each in result.problems]) == ((second,), [first])
+            await log.wait("failed", 3)
+            assert len(seen.ids) == 2
+            assert len(await broadcast.get_dead_letter_jobs()) == 2
 
 
 async def test_dead_letter_entry_of_a_deleted_message_stays(url: str, queue_name: str):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
+from glidemq_py import Broadcast, FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._core.calls import Call
 from glidemq_py._operate.roles import ROLES
@@ -94,6 +94,20 @@ def test_a_queue_is_listed_and_shown(shell: Shell, url: str, queue_name: str) ->
     assert details["failures"]["by_name"] == {"odd": 2}
     assert details["failures"]["counts"] == {"max_attempts_exceeded/odd": 2}
     assert details["limits"]["concurrency"] is None
+
+
+def test_the_subscriptions_of_a_broadcast_are_shown(shell: Shell, url: str, queue_name: str) -> None:
+    async def fill() -> None:
+        async with Broadcast(queue_name, url) as broadcast:
+            await broadcast.publish("news")
+            await broadcast.subscribe("search", start_from="0-0")
+
+    asyncio.run(fill())
+    shown = shell("queue", "show", queue_name)
+    assert shown.lines[-2].split()[:2] == ["SUBSCRIPTION", "UNREAD"]
+    assert shown.lines[-1].split() == ["search", "1", "0", "0", "0", "none", "yet"]
+    (found,) = shell("queue", "show", queue_name, "--json").json()["subscriptions"]
+    assert (found["name"], found["waiting"], found["last_delivered"]) == ("search", 1, "0-0")
 
 
 def test_all_queues_are_listed(shell: Shell, url: str, queue_name: str, resp: Any) -> None:

@@ -12,10 +12,11 @@ from glidemq_py._operate.parsing import rate_of, span_of
 from glidemq_py.cli.commands.arguments import JobName, Queue, Queues
 from glidemq_py.cli.completion import words
 from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, command, group
-from glidemq_py.cli.texts import clock, joined, span
+from glidemq_py.cli.texts import age, clock, joined, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
+    from glidemq_py._features.broadcast.broadcast import Subscription
     from glidemq_py._features.limits.options import GlobalLimits, RateLimit
     from glidemq_py._operate.snapshots import QueueSnapshot
 
@@ -115,6 +116,17 @@ async def show(shell: Shell, queue: Queue) -> None:
     if rows:
         shell.say()
         shell.table(("MINUTE", ">COMPLETED", ">FAILED", ">MEAN TIME"), rows, "")
+    if found.subscriptions:
+        shell.say()
+        columns = ("SUBSCRIPTION", ">UNREAD", ">ACTIVE", ">RELEASED", ">WORKERS", "LAST READ PUBLISHED")
+        shell.table(columns, map(_subscription_row, found.subscriptions), "")
+
+
+def _subscription_row(each: Subscription) -> tuple[Any, ...]:
+    unread = ">1,000" if each.waiting is None else f"{each.waiting:,}"
+    idle = not each.consumers and each.waiting != 0
+    read = age(int(each.last_delivered.partition("-")[0])) or "none yet"
+    return each.name, unread, each.active, each.released, (each.consumers, "yellow" if idle else ""), read
 
 
 def limit_text(limit: RateLimit | None) -> str:

@@ -244,7 +244,7 @@ async def test_subscriptions_of_a_broadcast_are_shown_with_their_lag(url: str, q
         received.set()
 
     async with Broadcast(queue_name, url) as broadcast, browsing(url) as client:
-        async with BroadcastWorker(queue_name, handler, url, subscription="a <b>"):
+        async with BroadcastWorker(queue_name, handler, url, subscription="a <b>", dead_letter_queue="dead"):
             await broadcast.publish("news", {"n": 1})
             await received.wait()
         await broadcast.publish("news", {"n": 2})
@@ -253,6 +253,7 @@ async def test_subscriptions_of_a_broadcast_are_shown_with_their_lag(url: str, q
         row = shown[shown.index("a &lt;b&gt;") :]
         assert re.findall(r'<td class="num[^"]*">([^<]*)</td>', row)[0] == "1"
         assert "published <time" in row
+        assert 'q=dead">dead</a>' in row.replace("&amp;", "&")
         assert "none yet" in shown
         overview = await page(client, "queue", q=queue_name)
         assert "Subscriptions" in overview

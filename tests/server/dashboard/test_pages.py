@@ -319,6 +319,22 @@ async def test_nothing_is_changed_unless_it_is_allowed(url: str, queue_name: str
         assert not await queue.is_paused()
 
 
+async def test_the_list_of_a_state_has_the_buttons_that_apply_to_it(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue, browsing(url, allow_changes=True) as client:
+        await queue.add("a", delay=60_000)
+        await queue.add("b")
+        await (await queue.add("c")).revoke()
+        for state, expected in {
+            "": ["retry", "promote", "cancel", "remove"],
+            "waiting": ["cancel", "remove"],
+            "delayed": ["promote", "cancel", "remove"],
+            "failed": ["retry", "remove"],
+        }.items():
+            text = await page(client, "jobs", q=queue_name, state=state)
+            assert re.findall(r'<button name="change" value="(\w+)"', text) == expected, state
+        await queue.obliterate(force=True)
+
+
 async def test_buttons_change_and_each_change_is_recorded(url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         job = await queue.add("later", delay=3_600_000)
