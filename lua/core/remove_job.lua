@@ -13,6 +13,7 @@ end
 G.remove_job = function(q, id, reason, quiet)
   local key = q.J .. id
   local h = G.pick(key, 'state', 'eid', 'lifo', 'priority', 'timestamp', 'rank', 'rankedAs', 'fairKey')
+  if h.state == 'waiting-children' or h.state == 'failed' then G.return_dedup_id(q, id) end
   if h.state == 'waiting' then
     local place = G.waiting_place(q, id, h)
     if place then G.leave_waiting(q, id, place) end

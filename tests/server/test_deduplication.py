@@ -284,6 +284,31 @@ async def test_staged_job_runs_however_the_active_one_ends(url: str, queue_name:
         assert await second.wait_until_finished() == "ran"
 
 
+@pytest.mark.parametrize("end", ["remove", "revoke", "revoke and remove", "clean"])
+async def test_active_job_counts_again_after_the_job_staged_behind_it_is_gone(
+    url: str, queue_name: str, end: str
+) -> None:
+    replacing: Any = {"deduplication": Deduplication("d", replace=True)}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **replacing)
+        (lease,) = await queue.fetch()
+        staged = await queue.add("a", 2, **replacing)
+        assert staged.outcome is JobOutcome.STAGED
+        if end == "clean":
+            assert await queue.clean(0, state="waiting-children") == [staged.id]
+        if "revoke" in end:
+            assert await queue.revoke(staged.id) == "revoked"
+        if "remove" in end:
+            assert await queue.remove(staged.id)
+        skipped = await queue.add("a", 3, deduplication={"id": "d"})
+        assert (skipped.outcome, skipped.id) == (JobOutcome.SKIPPED, first.id)
+        last = await queue.add("a", 4, **replacing)
+        assert (last.outcome, await last.get_state()) == (JobOutcome.STAGED, "waiting-children")
+        await lease.complete()
+        assert await last.get_state() == "waiting"
+        assert (await queue.check()).ok
+
+
 async def test_deduplication_id_is_looked_up_and_removed(url: str, queue_name: str) -> None:
     options: Any = {"deduplication": {"id": "d"}}
     async with Queue(queue_name, url) as queue:

@@ -13,7 +13,8 @@ from glidemq_py import (
     compile_subject_matcher,
     match_subject,
 )
-from glidemq_py._features.broadcast.options import lua_patterns
+from glidemq_py._core.job_options import JobOptionsDict
+from glidemq_py._features.broadcast.options import _REFUSED, PublishOptionsDict, lua_patterns
 
 CASES = [
     ("a.>", "a", False), ("a.>", "a.b", True), ("a.>", "a.b.c", True), (">", "a", True), (">", "a.b", True),
@@ -97,7 +98,8 @@ def test_broadcasts_refuse(options: dict[str, Any], named: str) -> None:
     [
         ("priority", 2), ("lifo", True), ("ordering", "key"), ("fallbacks", ["m"]), ("lock_duration", 5_000),
         ("remove_on_complete", True), ("remove_on_fail", 10), ("parent", ("q", "1")), ("on_failure", "ignore"),
-        ("deduplication", {"id": "x"}),
+        ("deduplication", {"id": "x"}), ("rank", 9_000), ("fair_key", "k"), ("depends_on", ["1"]), ("tags", ["a"]),
+        ("headers", {"a": "b"}),
     ],
 )  # fmt: skip
 async def test_unsupported_options_are_rejected(option: str, value: Any) -> None:
@@ -109,6 +111,12 @@ async def test_unsupported_options_are_rejected(option: str, value: Any) -> None
     with pytest.raises(UnsupportedOptionError, match=rf"jobs\[1\]\.{option}"):
         await broadcast.publish_bulk([("a", 1), ("a", 1, options)])
     await broadcast.close()
+
+
+def test_each_job_option_is_accepted_or_rejected() -> None:
+    accepted, rejected = set(PublishOptionsDict.__annotations__), set(_REFUSED)
+    assert not accepted & rejected
+    assert accepted | rejected == set(JobOptionsDict.__annotations__)
 
 
 @pytest.mark.parametrize("patterns", ["orders.*", 3, b"x", [3], ["a.>.b"]])

@@ -132,6 +132,7 @@ _ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
 _KEPT: Final = "the broadcast's max_messages and max_age decide how long messages are kept"
 _REFUSED: Final[Mapping[str, str]] = {
     "priority": _ONE_ORDER,
+    "rank": _ONE_ORDER,
     "lifo": _ONE_ORDER,
     "ordering": "subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
     "cost": "messages have no ordering group",
@@ -160,7 +161,7 @@ def check_message_options(options: JobOptions, where: str = "") -> JobOptions:
     """
     for option, why in _REFUSED.items():
         value = getattr(options, option)
-        if value is not None and not (value in (0, False) and option in ("priority", "lifo")):
+        if value is not None and not (value in (0, False) and option in ("priority", "rank", "lifo")):
             raise UnsupportedOptionError(where + option, value, f"is not supported by broadcasts: {why}")
     if options.deduplication is not None and options.deduplication.mode != "throttle":
         raise UnsupportedOptionError(

@@ -2,7 +2,7 @@
 -- time at which an entry may be deleted. Each new entry deletes up to SWEEP_PER_ADD expired ones, and each round of
 -- recovery up to SWEEP_MAX, so the hash holds the entries of the last hour, of longer times to live, and of jobs that have
 -- not ended, whatever the number of ids. The record of a job that was staged behind an
--- active one names that one in `stagedBehind`.
+-- active one names that one in `stagedBehind`: if it ends or is deleted before it has started, that one counts again.
 
 local SWEEP_MAX, SWEEP_PER_ADD, RECHECK_MS = 1000, 2, 3600000
 local NO_MORE = {}
@@ -31,6 +31,30 @@ local STARTED = { active = true, suspended = true }
 local function is_over(h, until_started)
   if not h.state or G.TERMINAL[h.state] then return true end
   return until_started and (STARTED[h.state] or G.given(h.processedOn) ~= nil)
+end
+
+-- Return the id and the fields of the job that counts for an entry of job `id`; nil if none does.
+local function counting_job(q, id, until_started)
+  local h = G.job_of(q, id)
+  if not is_over(h, until_started) then return id, h end
+  if h.state ~= 'failed' or G.given(h.processedOn) then return nil end
+  local first = redis.call('HGET', q.J .. id, 'stagedBehind')
+  if not first then return nil end
+  h = G.job_of(q, first)
+  if is_over(h, until_started) then return nil end
+  return first, h
+end
+
+-- Called before the job is deleted: if it is staged, its entry is that of the job which it was staged behind.
+G.return_dedup_id = function(q, id)
+  local h = G.pick(q.J .. id, 'stagedBehind', 'opts')
+  if not h.stagedBehind then return end
+  local ok, opts = pcall(cjson.decode, h.opts)
+  local more = ok and type(opts) == 'table' and opts.deduplication
+  local dedup_id = type(more) == 'table' and more.id
+  if type(dedup_id) ~= 'string' then return end
+  local found, at = existing_job(q, dedup_id)
+  if found == id then redis.call('HSET', q.dedup, dedup_id, h.stagedBehind .. ':' .. at) end
 end
 
 -- Return whether the job has been deleted. A job that a peer's worker has just read will be active.
@@ -66,8 +90,9 @@ local function find_duplicate(q, dedup_id, mode, ttl, now, quiet, more)
   end
   if mode ~= 'simple' and mode ~= 'debounce' then return nil end
   if ttl > 0 and G.window_is_over(tonumber(at), ttl, now) then return nil end
-  local h = G.job_of(q, id)
-  if is_over(h, more.until_started) then return nil end
+  local h
+  id, h = counting_job(q, id, more.until_started)
+  if not id then return nil end
   if more.replace then return replace_or_stage(q, id, h, quiet) end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
     replace(q, id, h, now, quiet)
@@ -96,7 +121,7 @@ end
 G.is_deduplicated = function(q, dedup_id, ttl, now)
   local id, at = existing_job(q, dedup_id)
   if not id then return false end
-  return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or not is_over(G.job_of(q, id), false)
+  return ttl > 0 and not G.window_is_over(tonumber(at), ttl, now) or counting_job(q, id, false) ~= nil
 end
 
 -- Delete entries that have expired and whose job has ended, at most `most`.
