@@ -237,7 +237,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("remove_deduplication", args="id"),
     _call("invalidate", args="token"),
     _call("leave", args="consumer"),
-    _call("control_workers", "command workers", reply="sent elsewhere unknown"),
+    _call("control_workers", "command workers", reply="sent unknown"),
     _call("control_reply", "request worker text"),
     _call("control_replies", "request workers"),
     _call("pass_wake_up"),

@@ -399,7 +399,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "heartbeat_reply": ("now", "statuses", "commands", "layout"),
     "recover_stalled_reply": ("recovered", "failed", "cursor", "held", "interval", "policy"),
     "run_failure_policy_reply": ("retried", "deleted", "more", "wait"),
-    "control_workers_reply": ("sent", "elsewhere", "unknown"),
+    "control_workers_reply": ("sent", "unknown"),
     "extend_leases_reply": ("now", "statuses", "deadlines"),
     "release_leases_reply": ("released", "cursor"),
     "stream_chunk_reply": ("status", "entry"),

@@ -37,7 +37,7 @@ _JOBS_A_CALL = 200
 
 
 def registration(
-    started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, home: str = "",
+    started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, channel: str = "",
     about: Mapping[str, object] | None = None,
 ) -> str:  # fmt: skip
     """Return the registration of a worker: the fields that Node peers write too, and those of our own.
@@ -48,7 +48,7 @@ def registration(
         silence: `Worker.unresponsive_seconds`, in ms.
         lock_duration: How long other workers wait after the last heartbeat before they recover this worker's jobs, ms.
         stalled_policy: `WorkerOptions.stalled_policy`; "" is left out.
-        home: Name of the queue whose heartbeats get commands for the worker; "" = this one.
+        channel: Channel on which the worker is called to read commands; "" = it reads them with its next heartbeat.
         about: State of the worker (`CommandRunner.about`).
     """
     fields: dict[str, object] = {
@@ -57,8 +57,8 @@ def registration(
     }  # fmt: skip
     if stalled_policy:
         fields["stalledPolicy"] = stalled_policy
-    if home:
-        fields["home"] = home
+    if channel:
+        fields["channel"] = channel
     memory = resident_memory()
     if memory is not None:
         fields["memory"] = memory

@@ -8,7 +8,6 @@ has jobs, schedulers or other work.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
@@ -41,6 +40,7 @@ from glidemq_py._worker.components import (
     request_timeout_ms,
 )
 from glidemq_py._worker.heartbeat import registration
+from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.partitions import turn_of, with_partitions
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
@@ -55,12 +55,6 @@ _log = get_logger(__name__)
 
 QUIET_S: Final = 60.0
 """Time without work after which the heartbeats and tasks of a lane stop."""
-REGISTERED_S: Final = 600.0
-"""Time between registrations of the worker with a queue that has no work."""
-LAYOUTS_S: Final = 8.0
-"""Time between two reads of the layout of a queue without heartbeats, which would report it; longer for many queues."""
-_LAYOUTS_PER_S: Final = 10
-"""Layouts that a worker reads per second at most."""
 _OPENED_AT_ONCE: Final = 20
 _SHOWN: Final = 5
 _FORMER_POLL_S: Final = 0.02
@@ -89,6 +83,7 @@ class Lane:
         options = opening.options
         self._opening = opening
         self._shared = transport, pool, channels, context
+        self._channels = channels
         self.link: QueueLink = link_over(transport, opening)
         self.source = QueueSource(opening.keys, opening.consumer, options)
         number = channels.next_number()
@@ -100,16 +95,20 @@ class Lane:
         self._outcomes = self.source.outcomes(self.link)
         self.runner = make_runner(opening, self._outcomes, self.fetching)
         self.fetching.attach(self.runner)
-        self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity)
+        self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
         self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
         self.background: Background | None = None
         self._expects_outbox = False
         self._changing: asyncio.Task[None] | None = None
         self._quiet_since: float | None = None
         self._closing = False
-        self._always = position == 0
-        """The first queue always has heartbeats: health checks read its registration, and it gets commands."""
-        self._home = "" if self._always else opening.several[0].keys.name
+        self._is_first = position == 0
+        self._always = False
+        """True if the heartbeats never stop: for health checks, of the first queue if nothing can call the worker."""
+        self._number = number
+        self._registering = asyncio.Lock()
+        self._registered_for_s = REGISTERED_S
+        self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
@@ -132,6 +131,7 @@ class Lane:
         self._expects_outbox = await self.source.declare_dead_letters(self.link, self._opening.queue_options)
         if self._opening.in_background:
             await self.wake.open()
+            self._always = self._is_first and not self._channels.hears
             if self._always:
                 self._start_background()
 
@@ -141,9 +141,14 @@ class Lane:
         """Start the tasks as soon as the fetch loop reports something for them."""
         fetching = self.fetching
         fetching.started = self._await_long_jobs
-        fetching.outbox_pending = self._start_background
+        fetching.outbox_pending = self._deliver_outbox
         fetching.schedulers = lambda _: self._start_background()
         fetching.short_lock = lambda _: self._start_background()
+
+    def _deliver_outbox(self) -> None:
+        self._start_background()
+        if self.background is not None:
+            self.background.outbox.wake()
 
     def _await_long_jobs(self) -> None:
         if self._timer is None:
@@ -179,7 +184,6 @@ class Lane:
             layout=opening.layout_of(self.link.keys),
         )  # fmt: skip
         self.fetching.started = None
-        background.outbox.wake()
         before = self._changing
         self._changing = asyncio.create_task(
             self._started(background, before), name=f"glidemq-start-{self.link.keys.name}"
@@ -201,6 +205,7 @@ class Lane:
             if background is not None:
                 await background.stop()
                 await background.close()
+            await self.register()  # the registration of the heartbeats expires soon
         finally:
             self._changed()
 
@@ -209,24 +214,43 @@ class Lane:
         if self._changing is asyncio.current_task():
             self._changing = None
 
-    async def register(self) -> None:
-        """Renew the worker's registration with a queue that has no work, where no heartbeats do it."""
-        if self.background is not None or self._closing:
-            return
-        options = self._opening.options
-        control = self._opening.control
+    @property
+    def may_get_partitions(self) -> bool:
+        """See `IdleQueue.may_get_partitions`."""
+        return self.link.partition is None or self.link.partition.number == 0
+
+    def _called(self) -> None:
+        """Read commands now, which a registration returns."""
+        self._reading = asyncio.create_task(self.register(), name=f"glidemq-commands-{self.link.keys.name}")
+
+    async def register(self, interval_s: float | None = None) -> None:
+        """Renew the worker's registration with a queue that has no work, where no heartbeats do it.
+
+        Args:
+            interval_s: Seconds until the next registration; None = as before.
+        """
+        if interval_s is not None:
+            self._registered_for_s = interval_s
+        async with self._registering:
+            if self.background is None and not self._closing:
+                await self._register()
+
+    async def _register(self) -> None:
+        opening = self._opening
+        control = opening.control
         info = registration(
-            self._started_at, 0, 0, options.lock_duration, options.stalled_policy, self._home,
-            None if control is None else control.about(),
+            self._started_at, 0, 0, opening.options.lock_duration, opening.options.stalled_policy,
+            self._channels.control_channel(self._number), None if control is None else control.about(),
         )  # fmt: skip
-        call = self.source.heartbeat(info, int(3 * REGISTERED_S * 1000), [])
+        call = self.source.heartbeat(info, int(3 * self._registered_for_s * 1000), [])
         try:
             reply = await self.link.transport.call(call)
             seen = self._opening.layout_of(self.link.keys)
             if reply.layout and seen is not None:
                 seen(reply.layout)
-            if reply.commands and self._opening.control is not None:
-                self._opening.control.run(self.link, reply.commands)
+            if reply.commands and control is not None:
+                control.run(self.link, reply.commands)
+                self._called()  # they may have changed what is registered
         except UnsupportedFeatureError as error:
             self.fetching.refuse(error)
         except GlideMQError as error:
@@ -381,19 +405,20 @@ class Lanes:
         lanes: The queues.
         pool: The slots.
         layouts: Names of the partitions of each queue that has any.
+        channels: Wake the queues.
     """
 
     def __init__(
-        self, opening: WorkerComponents, lanes: list[Lane], pool: SlotPool, layouts: dict[str, Sequence[str]]
-    ) -> None:
+        self, opening: WorkerComponents, lanes: list[Lane], pool: SlotPool, layouts: dict[str, Sequence[str]],
+        channels: WakeChannels,
+    ) -> None:  # fmt: skip
         self._opening = opening
         self._pool = pool
         self._layouts = layouts
         self.lanes = lanes
+        self._idle = idle_queues_of(channels)
         self.fetching = _Fetching(lanes, pool)
         self.runner = _Running(lanes)
-        self._registering: asyncio.Task[None] | None = None
-        self._finding: asyncio.Task[None] | None = None
         self._taking_over: asyncio.Task[None] | None = None
 
     # -- partitions that are added later --------------------------------------------------------------------
@@ -429,6 +454,7 @@ class Lanes:
                 lane.fetching.engine.accepting = True
                 lane.fetching.engine.wake()
         self._layouts = layouts
+        self._idle.add(new)
         self._pool.pump()
         return len(new)
 
@@ -453,24 +479,7 @@ class Lanes:
 
     def start(self) -> None:
         """Start registering the worker with its queues, and looking for new partitions of them."""
-        self._registering = asyncio.create_task(self._register(), name="glidemq-register-lanes")
-        self._finding = asyncio.create_task(self._find_partitions(), name="glidemq-find-partitions")
-
-    async def _register(self) -> None:
-        pause = 1 / 50
-        while True:
-            for lane in self.lanes:
-                await lane.register()
-                await asyncio.sleep(pause * random.uniform(0.9, 1.1))
-            pause = REGISTERED_S / len(self.lanes)
-
-    async def _find_partitions(self) -> None:
-        while True:
-            lanes = [lane for lane in self.lanes if lane.link.partition is None or lane.link.partition.number == 0]
-            pause = max(LAYOUTS_S / len(lanes), 1 / _LAYOUTS_PER_S)
-            for lane in lanes:
-                await asyncio.sleep(pause * random.uniform(0.9, 1.1))
-                await lane.find_partitions()
+        self._idle.add(self.lanes)
 
     async def is_drained(self) -> bool:
         """Return True if no queue has waiting, active, delayed or parked jobs."""
@@ -488,9 +497,7 @@ class Lanes:
 
     async def close(self, force: asyncio.Event) -> None:
         """See `Parts.close`."""
-        for task in (self._registering, self._finding):
-            if task is not None:
-                await stop_task(task)
+        await self._idle.remove(self.lanes)
         self.fetching.pause()
         if self._taking_over is not None:
             await stop_task(self._taking_over)
@@ -599,7 +606,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     except BaseException:
         await asyncio.gather(*(lane.abandon() for lane in lanes), return_exceptions=True)
         raise
-    opened = Lanes(plain, lanes, pool, layouts)
+    opened = Lanes(plain, lanes, pool, layouts, channels)
     if opening.in_background:
         opened.start()
     return opened

@@ -46,6 +46,8 @@ BUSY_POLL_S: Final = 5.0
 """Time between exchanges of a queue that has jobs, delayed ones for example, but none that is ready."""
 _SLOT_WAIT_S: Final = 0.02
 """How long a wake-up waits for a slot that a call in flight may leave free, before it is passed on."""
+_COMMAND: Final = "c"
+"""Before the number of a queue in the name of a channel: a command for the worker, not a push."""
 _SUBSCRIBED_S: Final = 2.0
 _RETRY_S: Final = 5.0
 _SHOWN: Final = 5
@@ -77,6 +79,10 @@ class Sleeper(Protocol):
 
     def woken(self) -> None:
         """Process a message: jobs were pushed."""
+        ...
+
+    def called(self) -> None:
+        """Process a message: there is a command for the worker."""
         ...
 
     def found(self) -> None:
@@ -111,6 +117,10 @@ class WakeChannels:
     def channel(self, number: int, *, cluster: bool) -> WakeChannel:
         """Return the channel of a queue."""
         return WakeChannel(f"{self._prefix}{number}", cluster)
+
+    def control_channel(self, number: int) -> str:
+        """Return the channel on which a command for the worker of an idle queue is announced."""
+        return f"{self._prefix}{_COMMAND}{number}"
 
     def next_number(self) -> int:
         """Return the number of another queue."""
@@ -161,12 +171,15 @@ class WakeChannels:
             )  # fmt: skip
 
     def _on_message(self, channel: str) -> None:
-        number = int(channel.rpartition(":")[2])
+        name = channel.rpartition(":")[2]
+        number = int(name.removeprefix(_COMMAND))
         if number == 0:
             self._heard.set()
             return
         sleeper = self._sleepers.get(number)
-        if sleeper is not None:
+        if sleeper is not None and name.startswith(_COMMAND):
+            sleeper.called()
+        elif sleeper is not None:
             sleeper.woken()
 
     # -- polling ------------------------------------------------------------------------------------------
@@ -281,16 +294,18 @@ class ChannelWake:
         channels: The channels of the event loop.
         number: Number of the queue among them.
         on_activity: Called when the queue may need maintenance tasks (True) or was found without any key (False).
+        called: Called when there is a command for the worker.
     """
 
     def __init__(
         self, link: QueueLink, fetching: PooledFetchLoop, channels: WakeChannels, number: int,
-        on_activity: Callable[[bool], None],
+        on_activity: Callable[[bool], None], called: Callable[[], None],
     ) -> None:  # fmt: skip
         self._link = link
         self._fetching = fetching
         self._channels = channels
         self._on_activity = on_activity
+        self.called = called
         self._passing: set[asyncio.Task[None]] = set()
         self._polled_at = 0.0
         self._loop = asyncio.get_running_loop()

@@ -452,6 +452,9 @@ class Hub:
             self._loop.call_later(_PASS_S, self._pass_on)
         self._look()
 
+    def called(self) -> None:
+        """See `Sleeper.called`. The gateway registers no worker with this channel."""
+
     def found(self) -> None:
         """See `Sleeper.found`."""
         if self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping:

@@ -944,8 +944,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def ping_workers(self, worker: str | None = None, *, timeout: Milliseconds = _TIMEOUT_MS) -> list[str]:
         """Return the ids of the workers that answer.
 
-        A worker reads commands with its heartbeat: every ten seconds, or three times per lock duration if that is
-        shorter.
+        A worker with running jobs, and one that waits in a blocking read, reads commands with its heartbeat: every ten
+        seconds, or three times per lock duration if that is shorter. Others are called, and read them at once.
 
         Args:
             worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.

@@ -1,8 +1,8 @@
 """One process that serves many queues: ``python -m tests.bench.many_queues``.
 
 Prints, for 1, 100 and 1,000 queues, the clients on the server, its commands per second while all queues are idle
-(those of functions included), and the time from the start of an add until the handler runs. A `Worker` of one queue is
-measured in the same run.
+(those of functions included), and the time from the start of an add until the handler runs. A `Worker` of one queue,
+and 100 and 1,000 of them in one process, are measured in the same run.
 
 ``python -m tests.bench.many_queues throughput`` drains three queues whose jobs do nothing, with a list and with weights
 in turns: jobs per second, calls per 1,000 jobs, and the largest distance of a queue from its share.
@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from glidemq_py import Job, Queue, Worker
@@ -43,25 +44,35 @@ class Measured:
         )
 
 
-async def measure(server: ServerProcess, queues: int | None, wakes: int, idle_s: float, settle_s: float) -> Measured:
-    """Measure a worker of so many queues; None is a worker of a single name."""
+async def measure(
+    server: ServerProcess, queues: int, wakes: int, idle_s: float, settle_s: float, *, separate: bool = False
+) -> Measured:
+    """Measure a worker of so many queues, or with ``separate`` so many workers of one queue each."""
     started: asyncio.Queue[float] = asyncio.Queue()
 
     async def handle(_: Job) -> None:
         started.put_nowait(time.perf_counter())
 
-    names = [f"q{number}" for number in range(queues or 1)]
+    names = [f"q{number}" for number in range(queues)]
     with server.client() as resp:
         resp.execute("FLUSHALL")
-        async with Worker(names[0] if queues is None else names, handle, server.url, concurrency=10):
+        async with AsyncExitStack() as stack:
+            for served in names if separate else [names]:
+                await stack.enter_async_context(Worker(served, handle, server.url, concurrency=10))
             await asyncio.sleep(settle_s)
             clients = len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1
             before = commands(str(resp.execute("INFO", "stats")))
             await asyncio.sleep(idle_s)
             rate = (commands(str(resp.execute("INFO", "stats"))) - before - 1) / idle_s
             times = await wake_times(server.url, names, wakes, started)
-    name = "one queue, by name" if queues is None else f"{queues:,} queues" if queues > 1 else "list of one queue"
+    name = _name(queues, separate=separate)
     return Measured(name, clients, rate, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000)
+
+
+def _name(queues: int, *, separate: bool) -> str:
+    if separate:
+        return "one queue, by name" if queues == 1 else f"{queues:,} workers of one"
+    return f"{queues:,} queues" if queues > 1 else "list of one queue"
 
 
 def commands(stats: str) -> int:
@@ -89,8 +100,8 @@ async def main(wakes: int = 500, idle_s: float = IDLE_S, settle_s: float = SETTL
     """Measure all numbers of queues."""
     results: list[Measured] = []
     with ServerProcess(server_binary("valkey-9.1")) as server:
-        for queues in (None, 1, 100, 1_000):
-            results.append(await measure(server, queues, wakes, idle_s, settle_s))
+        for queues, separate in ((1, True), (1, False), (100, False), (1_000, False), (100, True), (1_000, True)):
+            results.append(await measure(server, queues, wakes, idle_s, settle_s, separate=separate))
             print(results[-1], flush=True)
     return results
 

@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from glidemq_py import GlideMQError, GlideMQValidationError, Job, JobFailedError, Queue, Worker
-from glidemq_py._worker import lanes, wake_channel
+from glidemq_py._worker import idle_queues, lanes, wake_channel
 from glidemq_py._worker.background import Background
 from glidemq_py.errors import UnsupportedOptionError
 from glidemq_py.testing import RespClient, ServerProcess
@@ -361,13 +362,7 @@ async def test_worker_is_listed_by_all_queues(url: str, names: list[str]):
     async with Worker(names, echo, url) as worker:
         for name in names:
             async with Queue(name, url) as queue:
-                ids: list[str] = []
-
-                async def read(queue: Queue = queue, ids: list[str] = ids) -> bool:
-                    ids[:] = [each.id for each in await queue.get_workers()]
-                    return worker.consumer in ids
-
-                assert await asyncio.wait_for(_eventually(read), 100)
+                assert await asyncio.wait_for(_eventually(partial(_lists, queue, worker)), 100)
 
 
 async def _eventually(check: Callable[[], Awaitable[bool]]) -> bool:
@@ -416,7 +411,8 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
         await with_timeout(until(lambda: second.background is not None))
         await delayed.remove()
         await with_timeout(until(lambda: second.background is None))
-        assert first.background is not None
+        assert first.background is None
+        assert worker.consumer in [each.id for each in await queue.get_workers()]
         await queue.add("n", 1, delay=3_600_000)
         await with_timeout(until(lambda: second.background is not None))
         assert await queue.add_and_wait("n", 2) == 2
@@ -428,6 +424,7 @@ async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
     async with Worker(names, echo, url) as worker:
         opened: Any = worker._life.parts
         lane = opened.lanes[0]
+        lane._start_background()
         await with_timeout(until(lambda: lane._changing is None))
         stopping, starting, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
         stop, start = Background.stop, Background.start
@@ -547,11 +544,39 @@ async def test_hundred_idle_queues_need_few_clients_and_commands(
     private_server: Callable[..., ServerProcess], monkeypatch: pytest.MonkeyPatch
 ):
     server = private_server()
-    monkeypatch.setattr(lanes, "REGISTERED_S", NEVER_S)
+    monkeypatch.setattr(idle_queues, "REGISTERED_S", NEVER_S)
     async with Worker([f"q{number}" for number in range(100)], echo, server.url), Queue("q42", server.url) as queue:
         assert await queue.add_and_wait("n", 1) == 1
         with server.client() as resp:
             assert len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1 <= 6
+
+
+async def test_idle_workers_of_one_queue_share_the_calls_of_a_list(private_server: Callable[..., ServerProcess]):
+    """The first two of a process wait in blocking reads; the others send no heartbeats while their queues are idle."""
+    server = private_server()
+    names = [f"q{number}" for number in range(30)]
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(Worker(name, echo, server.url)) for name in names]
+        others: list[Any] = [worker._life.parts for worker in workers[2:]]
+        for name, worker in zip(names, workers, strict=True):
+            queue = await stack.enter_async_context(Queue(name, server.url))
+            await with_timeout(_eventually(partial(_lists, queue, worker)))
+        assert [lane.background for parts in others for lane in parts.lanes] == [None] * 28
+        assert len({parts._idle for parts in others}) == 1
+        assert await queue.ping_workers(workers[-1].consumer, timeout=20_000) == [workers[-1].consumer]
+        assert await queue.quiet_workers(timeout=20_000) == [workers[-1].consumer]
+        assert workers[-1].is_paused
+        await with_timeout(_eventually(partial(_is_listed_as_paused, queue)))
+        with server.client() as resp:
+            assert len(re.findall(r"^id=", str(resp.execute("CLIENT", "LIST")), re.MULTILINE)) - 1 <= 6
+
+
+async def _lists(queue: Queue, worker: Worker) -> bool:
+    return worker.consumer in [each.id for each in await queue.get_workers()]
+
+
+async def _is_listed_as_paused(queue: Queue) -> bool:
+    return [each.paused for each in await queue.get_workers()] == [True]
 
 
 async def test_queues_share_a_worker_in_memory(glidemq_memory: Any):

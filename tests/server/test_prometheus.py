@@ -137,6 +137,18 @@ def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
     assert q.run(gauges(q.meta)).workers == 0
 
 
+def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespClient) -> None:
+    """Workers of idle queues register seldom."""
+    for name in ("py-1", "py-2", "py-3"):
+        q.run(working.heartbeat(q.meta, name, "{}", 3_600_000, []))
+    q.advance(120_000)
+    assert q.run(gauges(q.meta)).workers == 3
+    resp.execute("DEL", f"{q.base}:w:py-2")
+    assert q.run(gauges(q.meta)).workers == 2
+    q.run(working.heartbeat(q.meta, "py-3", "{}", 3_600_000, []))
+    assert q.run(gauges(q.meta)).workers == 2
+
+
 def test_the_age_of_the_first_unread_entry(q: OwnQueue, resp: RespClient) -> None:
     # Entries bear the server's own time.
     seconds, microseconds = resp.execute("TIME")

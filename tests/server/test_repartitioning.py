@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import GlideMQValidationError, Job, Queue, Worker, sync
 from glidemq_py._api import job_queue, partitioned_changes
 from glidemq_py._features.partitions.layout import partition_of_key, split_partition_id
-from glidemq_py._worker import lanes
+from glidemq_py._worker import idle_queues, lanes
 from glidemq_py.errors import GlideMQError, UnsupportedOptionError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, until, with_timeout
@@ -476,13 +476,13 @@ async def test_partitions_have_equal_shares_after_a_change(url: str, queue_name:
 async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Only the first of several queues always has heartbeats, which report the layout, as registrations do."""
+    """A quiet queue has no heartbeats, which report the layout, as registrations do."""
 
-    async def register(_: lanes.Lane) -> None:
-        """Do nothing: it is done at the start and every ten minutes."""
+    async def register(_: lanes.Lane, interval_s: float | None = None) -> None:
+        """Do nothing: it is done at the start and every minute."""
 
     monkeypatch.setattr(lanes.Lane, "register", register)
-    monkeypatch.setattr(lanes, "LAYOUTS_S", 0.02)
+    monkeypatch.setattr(idle_queues, "LAYOUTS_S", 0.02)
     quiet = f"{queue_name}-quiet"
     async with Queue(quiet, url) as queue, Worker({queue_name: 1, quiet: 2}, lambda job: job.data, url):
         await queue.set_partitions(3)

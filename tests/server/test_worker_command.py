@@ -539,6 +539,19 @@ async def test_check_reports_whether_a_worker_runs_here(start: Start, queue_name
     assert (await check(start, *queue))[0] == 1
 
 
+async def test_check_pings_a_worker_whose_queues_are_idle(start: Start, resp: RespClient, queue_name: str) -> None:
+    queues = ("--queue", queue_name, "--queue", f"{queue_name}-2")
+    registrations = f"glide:{{{queue_name}}}:workers"
+    with start("application:quick", *queues) as command:
+        await command.printed("working on")
+        async with asyncio.timeout(30):
+            while not (names := resp.execute("ZRANGE", registrations, 0, -1)):  # noqa: ASYNC110  another process
+                await asyncio.sleep(0.05)
+        resp.execute("ZADD", registrations, 1, names[0])  # a long time ago
+        code, text = await check(start, *queues)
+        assert (code, f"pid {command.pid} is connected (answered a ping)" in text) == (0, True), text
+
+
 async def test_check_of_a_worker_with_every_slot_busy(start: Start, folder: Path, url: str, queue_name: str) -> None:
     async with Queue(queue_name, url) as queue:
         with start("application:worker") as command:
@@ -557,14 +570,15 @@ async def test_check_without_a_server(start: Start, queue_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beat", "silence", "message"),
+    ("beat", "silence", "channel", "message"),
     [
-        (40_000, 0, r"has sent no heartbeat for (\d+) s"),
-        (1_000, 60_000, r"has had no reply from the server for (\d+) s"),
+        (40_000, 0, "", r"has sent no heartbeat for (\d+) s$"),
+        (40_000, 0, "glidemq_py:wake:0:c1", r"has sent no heartbeat for (\d+) s and does not answer a ping$"),
+        (1_000, 60_000, "", r"has had no reply from the server for (\d+) s"),
     ],
 )
 async def test_check_of_a_worker_that_is_stuck(
-    start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, message: str
+    start: Start, resp: RespClient, queue_name: str, beat: int, silence: int, channel: str, message: str
 ) -> None:
     base = f"glide:{{{queue_name}}}"
     info = json.dumps(
@@ -574,6 +588,7 @@ async def test_check_of_a_worker_that_is_stuck(
             "startedAt": 1,
             "activeJobs": 0,
             "silence": silence,
+            "channel": channel,
         }
     )
     now = int(resp.execute("TIME")[0]) * 1000

@@ -17,8 +17,6 @@ class Sent(NamedTuple):
 
     sent: list[str]
     """Workers that get it with their next heartbeat."""
-    elsewhere: list[str]
-    """Workers to which it is to be sent in another queue: names and queues, in turn."""
     unknown: list[str]
     """Workers that are not registered."""
 

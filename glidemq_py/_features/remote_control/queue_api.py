@@ -7,13 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from glidemq_py._client.runtime import Runtime
+from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.remote_control import calls
-from glidemq_py._job.link import ConnectedQueue, QueueLink
+from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import SerializationError, WorkerCommandError, WorkerNotFoundError, WorkerTimeoutError
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "quiet_workers",
     "resize_workers",
     "resume_workers",
+    "send_command",
 ]
 
 _TIMEOUT_MS: Final = 15_000
@@ -74,8 +77,8 @@ async def ping_workers(
 ) -> list[str]:
     """Return the ids of the workers that answer.
 
-    A worker reads commands with its heartbeat: every ten seconds, or three times per lock duration if that is
-    shorter.
+    A worker with running jobs, and one that waits in a blocking read, reads commands with its heartbeat: every ten
+    seconds, or three times per lock duration if that is shorter. Others are called, and read them at once.
 
     Args:
         worker: Id of one worker (`WorkerInfo.id`); None means all workers of the queue.
@@ -211,42 +214,43 @@ async def _command(
     if worker is not None:
         check_text("worker", worker, maximum=_NAME_LENGTH)
     link = await queue._connected()
+    return await send_command(link.transport, link.keys, link.runtime, worker, wait_ms, action, argument)
+
+
+async def send_command(
+    transport: Transport, keys: QueueKeys, runtime: Runtime, worker: str | None, wait_ms: int, action: Action,
+    argument: Any = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Send a command to one worker of a queue, or to all, and return the answers, by worker.
+
+    Raises:
+        WorkerNotFoundError: If there is no such worker.
+        WorkerTimeoutError: If a worker does not answer in time.
+        WorkerCommandError: If a worker answers with an error.
+    """
     deadline = time.monotonic() + wait_ms / 1000
     request = secrets.token_hex(12)
     text = json.dumps({"request": request, "action": action, "argument": argument})
-    places = await _send(link, text, [] if worker is None else [worker])
-    if worker is not None and not any(places.values()):
+    reply = await transport.call(calls.control_workers(keys.meta, text, [] if worker is None else [worker]))
+    if worker is not None and not reply.sent:
         raise WorkerNotFoundError(worker)
     answers: dict[str, Any] = {}
     pause = _FIRST_PAUSE_S
     while True:
-        for meta, names in places.items():
-            missing = [name for name in names if name not in answers]
-            if missing:
-                found = await link.transport.call(calls.control_replies(meta, request, missing))
-                answers |= {name: each for name, each in zip(missing, found, strict=True) if each is not None}
-        missing = sorted({name for names in places.values() for name in names} - answers.keys())
+        missing = [name for name in reply.sent if name not in answers]
+        if missing:
+            found = await transport.call(calls.control_replies(keys.meta, request, missing))
+            answers |= {name: each for name, each in zip(missing, found, strict=True) if each is not None}
+        missing = sorted(set(reply.sent) - answers.keys())
         left = deadline - time.monotonic()
         if not missing or left <= 0:
             break
-        await link.runtime.sleep(min(pause, left))
+        await runtime.sleep(min(pause, left))
         pause = min(2 * pause, _LAST_PAUSE_S)
     results = {name: _result(name, each) for name, each in answers.items()}
     if missing:
         raise WorkerTimeoutError(missing, sorted(results))
     return results
-
-
-async def _send(link: QueueLink, text: str, workers: list[str]) -> dict[str, list[str]]:
-    """Send a command, and return the workers that get it by the meta key of the queue that was used."""
-    reply = await link.transport.call(calls.control_workers(link.keys.meta, text, workers))
-    places = {link.keys.meta: reply.sent}
-    for name, home in zip(reply.elsewhere[::2], reply.elsewhere[1::2], strict=True):
-        meta = QueueKeys(link.keys.prefix, home).meta
-        there = await link.transport.call(calls.control_workers(meta, text, [name]))
-        if there.sent:
-            places.setdefault(meta, []).append(name)
-    return places
 
 
 def _result(worker: str, text: str) -> Any:

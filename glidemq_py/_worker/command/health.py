@@ -1,7 +1,8 @@
 """`--check`: report whether a worker of the queue on this host is alive and connected to the server.
 
 The check reads the server, not the process: a worker that runs but has lost its connection is not healthy. It uses
-the worker's registration (_worker/heartbeat.py) and the server time of its last renewal.
+the worker's registration (_worker/heartbeat.py) and the server time of its last renewal. A worker that renews it
+seldom, because its queue is idle, is pinged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
+from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import reading
@@ -21,14 +23,16 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._features.many_queues.options import parse_queues
+from glidemq_py._features.remote_control.queue_api import send_command
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.target import load_workers
-from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.errors import GlideMQError, SerializationError, WorkerNotFoundError, WorkerTimeoutError
 
 __all__ = ["check_health"]
 
 _LONGEST_SILENCE_MS = 30_000
 _PATIENCE_S = 10.0
+_PING_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class _Report:
     """Time since its last heartbeat."""
     silence_ms: int
     """Time without a reply from the server, at that heartbeat."""
+    consumer: str
+    answers_calls: bool
+    """True if it sends no heartbeats now, but is called for commands."""
 
     @property
     def total_ms(self) -> int:
@@ -61,7 +68,6 @@ def check_health(arguments: WorkerArguments) -> int:
 
 def _places(arguments: WorkerArguments) -> list[tuple[Connection, QueueKeys]]:
     if arguments.queue is not None:
-        # A worker of several queues always renews its registration with the first.
         first = parse_queues(arguments.queue).names[0]
         return [(arguments.url, QueueKeys(arguments.prefix or DEFAULT_PREFIX, first))]
     return [(worker._connection, worker._keys) for worker in load_workers(arguments)]
@@ -96,19 +102,37 @@ async def _request(transport: Transport, keys: QueueKeys) -> tuple[bool, str]:
         beaten = await transport.command("ZSCORE", keys.stem + "workers", consumer)
         if beaten is not None:
             age = max(0, now - int(float(beaten)))
-            reports.append(_Report(int(info["pid"]), age, int(info["silence"])))
+            reports.append(_Report(int(info["pid"]), age, int(info["silence"]), consumer, bool(info.get("channel"))))
     if not reports:
         others = f" (workers on other hosts: {', '.join(sorted(elsewhere))})" if elsewhere else ""
         return False, f"queue {keys.name!r} has no worker on {host}{others}"
-    return _judged(keys.name, min(reports, key=lambda report: report.total_ms))
+    best = min(reports, key=lambda report: report.total_ms)
+    if best.total_ms <= _LONGEST_SILENCE_MS:
+        return _judged(keys.name, best)
+    for report in sorted(reports, key=lambda report: report.total_ms):
+        if report.answers_calls and await _answers(transport, keys, report.consumer):
+            return True, f"{_who(keys.name, report)} is connected (answered a ping)"
+    return _judged(keys.name, best)
+
+
+async def _answers(transport: Transport, keys: QueueKeys, consumer: str) -> bool:
+    try:
+        return bool(await send_command(transport, keys, ASYNC_RUNTIME, consumer, _PING_MS, "ping"))
+    except (WorkerTimeoutError, WorkerNotFoundError):
+        return False
+
+
+def _who(queue: str, report: _Report) -> str:
+    return f"the worker of queue {queue!r} with pid {report.pid}"
 
 
 def _judged(queue: str, best: _Report) -> tuple[bool, str]:
-    who = f"the worker of queue {queue!r} with pid {best.pid}"
+    who = _who(queue, best)
     if best.total_ms <= _LONGEST_SILENCE_MS:
         return True, f"{who} is connected (last heartbeat {best.beat_ms / 1000:.1f} s ago)"
     if best.beat_ms > _LONGEST_SILENCE_MS:
-        return False, f"{who} has sent no heartbeat for {best.beat_ms / 1000:.0f} s"
+        unanswered = " and does not answer a ping" if best.answers_calls else ""
+        return False, f"{who} has sent no heartbeat for {best.beat_ms / 1000:.0f} s{unanswered}"
     return False, f"{who} is alive but has had no reply from the server for {best.total_ms / 1000:.0f} s"
 
 

@@ -601,7 +601,7 @@ G.replies = {
     return cmsgpack.pack({ r.recovered, r.failed, r.cursor, r.held, r.interval, r.policy })
   end,
   run_failure_policy = function(r) return cmsgpack.pack({ r.retried, r.deleted, r.more, r.wait }) end,
-  control_workers = function(r) return cmsgpack.pack({ r.sent, r.elsewhere, r.unknown }) end,
+  control_workers = function(r) return cmsgpack.pack({ r.sent, r.unknown }) end,
   extend_leases = function(r) return cmsgpack.pack({ r.now, r.statuses, r.deadlines }) end,
   release_leases = function(r) return cmsgpack.pack({ r.released, r.cursor }) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,

@@ -2,14 +2,16 @@
 -- KEYS 1 meta   -> packed {counts, oldest, workers, outbox}
 --   counts: as returned by `counts`     oldest: ms for which the oldest ready job has been ready, or the oldest message
 --   that a subscription has not read
---   workers: consumers with a registration in the last minute      outbox: number of outbox entries
--- Bound: constant, and the consumer groups of the stream (at most G.GROUPS_MAX); every number is a length, or the
--- first member of an ordered place.
+--   workers: consumers with a registration in the last minute, and those whose registration is older but still valid
+--   outbox: number of outbox entries
+-- Bound: constant, the consumer groups of the stream (at most G.GROUPS_MAX), and SELDOM_MAX workers; every other number
+-- is a length, or the first member of an ordered place.
 
 local STREAM_GROUP = G.rows.stream_group
 local STREAM_ENTRY = G.rows.stream_entry
 local SCORED = G.rows.scored
 local RECENT = 60000
+local SELDOM_MAX = 100
 
 local function older(age, now, since)
   since = since and G.num(since, now)
@@ -63,14 +65,22 @@ local function scheduled_age(q, now, age)
   return older(age, now, delay == '0' and timestamp or due)
 end
 
+-- A worker whose queue is idle registers seldom.
+local function live_workers(q, now)
+  local recent = redis.call('ZCOUNT', q.workers, G.int(now - RECENT), '+inf')
+  local others = redis.call('ZRANGE', q.workers, -recent - SELDOM_MAX, -recent - 1)
+  if #others == 0 then return recent end
+  for i, name in ipairs(others) do others[i] = q.P .. 'w:' .. name end
+  return recent + redis.call('EXISTS', unpack(others))
+end
+
 G.export('gauges', { 'no-writes' }, function(q)
   local now = G.now(q)
   local age = stream_age(q, now, 0)
   age = list_age(q, now, age, q.lifo, 0)
   age = list_age(q, now, age, q.priority, -1)
   age = scheduled_age(q, now, age)
-  local workers = redis.call('ZCOUNT', q.workers, G.int(now - RECENT), '+inf')
   return G.replies.gauges({
-    counts = G.counts(q), oldest = age, workers = workers, outbox = redis.call('XLEN', q.outbox),
+    counts = G.counts(q), oldest = age, workers = live_workers(q, now), outbox = redis.call('XLEN', q.outbox),
   })
 end)

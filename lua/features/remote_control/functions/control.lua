@@ -1,16 +1,17 @@
 -- Send commands to workers, and return their answers (docs/learn/remote-control.md). A command is appended to the
 -- registration of the worker, under the key `commands`. The next heartbeat replaces the registration, and returns them.
--- control_workers: KEYS 1 meta   ARGV 1 packed {command, workers}   -> packed {sent, elsewhere, unknown}
+-- A worker that sends none while its queue is idle names a channel in its registration, on which it is called.
+-- control_workers: KEYS 1 meta   ARGV 1 packed {command, workers}   -> packed {sent, unknown}
 --   command: JSON text   workers: names, empty = all of this library
---   sent: names   elsewhere: flat names and the queues whose heartbeats those workers read   unknown: of the given ones,
---   those that are not registered, or have too many pending commands
+--   sent: names   unknown: of the given ones, those that are not registered, or have too many pending commands
 -- control_reply: store the answer of a worker.   KEYS 1 meta   ARGV 1 packed {request, worker, text}   -> 1
 -- control_replies: KEYS 1 meta   ARGV 1 packed {request, workers}   -> the answers, in order; nil = none yet
 -- Bound: 1,000 workers, the ones registered last.
 
 G.control = {}
 local C = G.control
-local MARK, HOME = ',"commands":[', '"home":"'
+local MARK = ',"commands":['
+local CHANNEL = '"channel":"(glidemq_py:wake:%w+:c%d+)"'
 local WORKERS, PENDING_BYTES, KEPT_MS = 1000, 16384, 60000
 
 -- Register the worker, and return the commands that its last registration holds, as texts.
@@ -27,15 +28,11 @@ C.register = function(q, consumer, info, ttl)
   return texts
 end
 
--- Append a command to a registration. Return 'sent', 'unknown', or false and the queue to send it to.
+-- Append a command to a registration, and call the worker. Return false if there is none, or it has too many commands.
 local function send(q, consumer, command)
   local key = q.P .. 'w:' .. consumer
   local info = G.pcall('GET', key)
-  if type(info) ~= 'string' or #info > PENDING_BYTES or string.sub(info, -1) ~= '}' then return 'unknown' end
-  if string.find(info, HOME, 1, true) then
-    local ok, parsed = pcall(cjson.decode, info)
-    if ok and type(parsed) == 'table' and type(parsed.home) == 'string' then return false, parsed.home end
-  end
+  if type(info) ~= 'string' or #info > PENDING_BYTES or string.sub(info, -1) ~= '}' then return false end
   local pending = string.find(info, MARK, 1, true)
   local text = cjson.encode(command)
   if pending then
@@ -44,24 +41,23 @@ local function send(q, consumer, command)
     info = string.sub(info, 1, -2) .. MARK .. text .. ']}'
   end
   redis.call('SET', key, info, 'PX', G.int(math.max(1, redis.call('PTTL', key))))
-  return 'sent'
+  local channel = string.match(info, CHANNEL)
+  if channel then redis.pcall('PUBLISH', channel, '') end
+  return true
 end
 
 G.export('control_workers', { 'allow-oom' }, function(q, r)
   local names, given = r.workers, #r.workers > 0
   if not given then names = redis.call('ZRANGE', q.workers, -WORKERS, -1) end
-  local sent, elsewhere, unknown = {}, {}, {}
+  local sent, unknown = {}, {}
   for i = 1, math.min(#names, WORKERS) do
-    local status, home = send(q, names[i], r.command)
-    if status == 'sent' then
+    if send(q, names[i], r.command) then
       sent[#sent + 1] = names[i]
-    elseif home then
-      elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = names[i], home
     elseif given then
       unknown[#unknown + 1] = names[i]
     end
   end
-  return G.replies.control_workers({ sent = sent, elsewhere = elsewhere, unknown = unknown })
+  return G.replies.control_workers({ sent = sent, unknown = unknown })
 end)
 
 G.export('control_reply', { 'allow-oom' }, function(q, r)

@@ -1,0 +1,126 @@
+"""The calls for queues whose worker sends no heartbeats: registrations, and looking for new partitions.
+
+All workers of an event loop that share a client share these calls, so their number per second does not depend on the
+number of queues or workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+from glidemq_py._client.runtime import stop_task
+from glidemq_py._worker.wake_channel import WakeChannels
+
+__all__ = ["IdleQueues", "idle_queues_of", "registration_interval"]
+
+REGISTERED_S: Final = 60.0
+"""Time between two registrations with a queue; longer for many queues."""
+_REGISTRATIONS_PER_S: Final = 1.5
+"""Registrations of a process per second at most, but for first ones."""
+_FIRST_PER_S: Final = 50
+LAYOUTS_S: Final = 8.0
+"""Time between two reads of the layout of a queue's partitions, which heartbeats would report; longer for many
+queues."""
+_LAYOUTS_PER_S: Final = 5
+"""Layouts that a process reads per second at most."""
+
+
+class IdleQueue(Protocol):
+    """One queue of a worker."""
+
+    @property
+    def may_get_partitions(self) -> bool:
+        """False for the second partition of a queue and those after it: their layout is that of the first."""
+        ...
+
+    async def register(self, interval_s: float) -> None:
+        """Renew the worker's registration if no heartbeats do it; the next time is in ``interval_s``."""
+        ...
+
+    async def find_partitions(self) -> None:
+        """Report the layout of the queue if no heartbeats do it."""
+        ...
+
+
+def registration_interval(queues: int) -> float:
+    """Return the seconds between two registrations with a queue, for a process with so many queues."""
+    return max(REGISTERED_S, queues / _REGISTRATIONS_PER_S)
+
+
+class IdleQueues:
+    """The queues of all workers of an event loop that share a client."""
+
+    def __init__(self) -> None:
+        self._queues: dict[IdleQueue, None] = {}
+        self._new: deque[IdleQueue] = deque()
+        self._added = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def add(self, queues: Iterable[IdleQueue]) -> None:
+        """Register the worker with these queues now, and then as long as they are here."""
+        for queue in queues:
+            self._queues[queue] = None
+            self._new.append(queue)
+        self._added.set()
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._register(), name="glidemq-register-workers"),
+                asyncio.create_task(self._find_partitions(), name="glidemq-find-partitions"),
+            ]
+
+    async def remove(self, queues: Sequence[IdleQueue]) -> None:
+        """Stop the calls for these queues."""
+        for queue in queues:
+            self._queues.pop(queue, None)
+        if not self._queues:
+            tasks, self._tasks = self._tasks, []
+            await asyncio.gather(*map(stop_task, tasks))
+
+    async def _register(self) -> None:
+        turn = iter(tuple[IdleQueue, ...]())
+        while True:
+            queue = self._new.popleft() if self._new else next(turn, None)
+            if queue is None:
+                turn = iter(tuple(self._queues))
+                queue = next(turn, None)
+            interval = registration_interval(len(self._queues))
+            if queue in self._queues:
+                await queue.register(interval)
+            await self._pause(interval / max(1, len(self._queues)))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not as long if there are queues whose worker is not registered yet."""
+        self._added.clear()
+        if self._new:
+            await asyncio.sleep(min(seconds, 1 / _FIRST_PER_S))
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
+                await self._added.wait()
+
+    async def _find_partitions(self) -> None:
+        while True:
+            queues = [queue for queue in self._queues if queue.may_get_partitions]
+            pause = max(LAYOUTS_S / max(1, len(queues)), 1 / _LAYOUTS_PER_S)
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+            for queue in queues:
+                if queue in self._queues:
+                    await queue.find_partitions()
+                    await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+
+
+_by_channels: WeakKeyDictionary[WakeChannels, IdleQueues] = WeakKeyDictionary()
+
+
+def idle_queues_of(channels: WakeChannels) -> IdleQueues:
+    """Return the idle queues of the workers that these channels wake."""
+    found = _by_channels.get(channels)
+    if found is None:
+        found = _by_channels[channels] = IdleQueues()
+    return found
