@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
@@ -21,6 +21,7 @@ from glidemq_py._client.connect_errors import (
     is_replying,
 )
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.direct import blocking_nodes, must_leave
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS, FUNCTION_MISSING, READ_ONLY, Interruptions
 from glidemq_py._client.library_loading import load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
@@ -30,6 +31,9 @@ from glidemq_py._core.forks import call_in_child, new_lock
 from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+
+if TYPE_CHECKING:
+    from glidemq_py._client.direct.blocking import BlockingNodes, BlockingSocket
 
 __all__ = ["ThreadTransport"]
 
@@ -46,6 +50,7 @@ class ThreadTransport:
         library: the rendering of the function library to call.
         client: an existing client, which is never closed here; None creates a client.
         interruptions: record of server outages; shared with connections derived from this one.
+        direct: options for direct connections of the calls; None = all calls go through GLIDE.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class ThreadTransport:
         *,
         client: BlockingGlideClient | None = None,
         interruptions: Interruptions | None = None,
+        direct: ConnectionOptions | None = None,
     ) -> None:
         self.interruptions = Interruptions() if interruptions is None else interruptions
         self.server: Hashable | None = None
@@ -65,6 +71,9 @@ class ThreadTransport:
         self.library = library or assemble()
         self._names = {name: self.library.function(name) for name in self.library.functions}
         self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
+        self._words = {name: function.encode() for name, function in self._names.items()}
+        self._options = direct
+        self._direct = blocking_nodes(direct)
         self._closed = False
         self._turn = new_lock()
         self._under_way = 0
@@ -92,7 +101,7 @@ class ThreadTransport:
             ServerConfigurationError: see `check_blocking`.
         """
         config, client, options = resolve_blocking(connection)
-        transport = cls(config, client=client)
+        transport = cls(config, client=client, direct=options)
         if options is not None and options.share_clients:
             transport.server = options
         if check:
@@ -112,6 +121,7 @@ class ThreadTransport:
     def _forked(self) -> None:
         """See `Forkable`: the threads that made the pending calls do not exist here."""
         self._under_way = 0
+        self._direct = blocking_nodes(self._options)
 
     @property
     def is_cluster(self) -> bool:
@@ -145,13 +155,9 @@ class ThreadTransport:
         self._enter()
         try:
             started, answered = time.monotonic(), self._answered
-            batch = self._new_batch(is_atomic=False)
-            for call in calls:
-                batch.fcall(self._names[call.function], call.keys, list(call.args))
             replies: list[Any]
             try:
-                replies = self._client.exec(batch, raise_on_error=False)
-                self._answered += 1
+                replies = self._run_all(calls)
             except GlideError as error:
                 self._check_client(error, answered, calls[0].key)
                 replies = [error] * len(calls)
@@ -206,6 +212,45 @@ class ThreadTransport:
             raise ClosedError("the connection was closed") from cause
 
     def _run(self, call: Call[Any]) -> Any:
+        direct = self._direct
+        connection = None if direct is None else direct.take(call.key)
+        if direct is None or connection is None:
+            return self._run_through_glide(call)
+        (reply,) = self._run_directly(direct, connection, (call,))
+        if isinstance(reply, GlideError):
+            raise reply
+        return reply
+
+    def _run_directly(self, direct: BlockingNodes, connection: BlockingSocket, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Return the replies over a connection that this thread has taken; some may be GlideErrors."""
+        words = self._words
+        try:
+            replies = connection.call(
+                *[(b"FCALL", words[call.function], len(call.keys), *call.keys, *call.args) for call in calls]
+            )
+        finally:
+            connection.turn.release()
+            if not connection.usable:
+                direct.leave(connection)
+        if any(isinstance(reply, GlideError) and must_leave(reply) for reply in replies):
+            direct.leave(connection)
+        return replies
+
+    def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Return the replies to calls that are sent together; some may be GlideErrors."""
+        direct = self._direct
+        if direct is not None and (not self.is_cluster or len({call.key for call in calls}) == 1):
+            connection = direct.take(calls[0].key)
+            if connection is not None:
+                return self._run_directly(direct, connection, calls)
+        batch = self._new_batch(is_atomic=False)
+        for call in calls:
+            batch.fcall(self._names[call.function], call.keys, list(call.args))
+        replies: list[Any] = self._client.exec(batch, raise_on_error=False)
+        self._answered += 1
+        return replies
+
+    def _run_through_glide(self, call: Call[Any]) -> Any:
         # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call (a quarter of the round
         # trip), and writes every error to stderr, including that of a missing library.
         batch = self._new_batch(is_atomic=False)
@@ -417,5 +462,7 @@ class ThreadTransport:
             self._disconnect()
 
     def _disconnect(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
         if self._owned:
             self._client.close()

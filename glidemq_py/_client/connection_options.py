@@ -134,10 +134,10 @@ class ConnectionOptions(OptionValue):
         client_name: name shown by CLIENT LIST; printable ASCII without spaces.
         busy_poll: an otherwise idle event loop spins for the reply of a single short call, 0.4 ms at most, while that
             makes such calls faster; set False if processor time is scarce.
-        direct: calls of this library go over a connection of the event loop itself to the node that owns the queue, if
-            hiredis is installed (extra `speed`): several times as fast as through GLIDE, which does everything else and
-            takes over while there is no such connection. Not used with `iam`, `inflight_requests_limit` or a
-            `tls_cert` of bytes.
+        direct: calls of this library go over a connection of the event loop, or of the blocking queue, itself to the
+            node that owns the queue, if hiredis is installed (extra `speed`): up to several times as fast as through
+            GLIDE, which does everything else and takes over while there is no such connection. Not used with `iam`,
+            `inflight_requests_limit` or a `tls_cert` of bytes.
         share_clients: queues, workers and flow producers with equal options share one client per event loop; False
             gives each its own.
         allow_eviction: connect to a server whose `maxmemory-policy` is `allkeys-*`, which deletes jobs when it is full.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,11 +18,16 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct import direct_nodes
-from glidemq_py._client.direct.nodes import _ranges
+from glidemq_py._client.direct.slots import ranges_of
+from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.servers import ServerProcess
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import until, with_timeout
+
+if TYPE_CHECKING:
+    from glidemq_py._client.blocking_transport import ThreadTransport
+    from glidemq_py._client.driven_transport import DrivenTransport
 
 pytest.importorskip("hiredis")
 
@@ -222,6 +229,148 @@ gc.collect()
     assert (run.returncode, run.stderr) == (0, "")
 
 
+# -- the blocking API -------------------------------------------------------------------------------------------
+
+
+def nodes_of(queue: BlockingQueue) -> Any:
+    """Return the direct connections of a blocking queue, which has been used."""
+    last = queue._core._transport._last
+    assert last is not None
+    return cast("ThreadTransport", cast("DrivenTransport", last.transport)._blocking)._direct
+
+
+def kinds(server: ServerProcess) -> dict[str, int]:
+    """Return the number of calls of functions that clients of GLIDE and others were the last to make."""
+    with server.client() as resp:
+        lines = [line for line in resp.execute("CLIENT", "LIST").splitlines() if "cmd=fcall" in line]
+    direct = sum("lib-name= " in line for line in lines)
+    return {"direct": direct, "glide": len(lines) - direct}
+
+
+def test_blocking_calls_are_direct_from_the_first_one_on(private_server: PRIVATE) -> None:
+    server = private_server()
+    with BlockingQueue("q", server.url) as queue:
+        assert queue.add("n").id == "1"
+        assert [job.id for job in queue.add_bulk([("n", number) for number in range(2_500)])][-1] == "2501"
+        assert kinds(server)["direct"] == 1
+    assert kinds(server) == {"direct": 0, "glide": 0}
+
+
+def test_no_direct_blocking_calls_if_disabled(private_server: PRIVATE) -> None:
+    server = private_server()
+    with BlockingQueue("q", f"{server.url}?direct=false") as queue:
+        assert queue.add("n").id == "1"
+        assert kinds(server)["direct"] == 0
+
+
+def test_threads_share_a_blocking_queue(private_server: PRIVATE) -> None:
+    """One of them uses the direct connection at a time; the others go through GLIDE."""
+    server = private_server()
+    with BlockingQueue("q", server.url) as queue, ThreadPoolExecutor(8) as pool:
+        ids = {job.id for job in pool.map(lambda number: queue.add("n", number), range(400))}
+        assert len(ids) == 400
+        assert kinds(server)["direct"] == 1
+
+
+def test_lost_blocking_connection_is_replaced_and_nothing_is_lost(private_server: PRIVATE) -> None:
+    server = private_server()
+    with BlockingQueue("q", server.url) as queue:
+        for number in range(300):
+            queue.add("n", number)
+            if number % 100 == 50:
+                lost = nodes_of(queue).take("glide:{q}:meta")
+                lost.turn.release()
+                kill_clients(server)
+                deadline = time.monotonic() + 30
+                while time.monotonic() < deadline:
+                    queue.get_job_counts()  # served by GLIDE meanwhile
+                    found = nodes_of(queue).take("glide:{q}:meta")
+                    if found is not None:
+                        found.turn.release()
+                        assert found is not lost
+                        break
+                else:
+                    pytest.fail("no direct connection was opened again")
+        assert queue.get_job_counts().waiting == 300
+
+
+def test_blocking_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> None:
+    server = private_server()
+    with BlockingQueue("q", f"{server.url}?request_timeout=1500") as queue:
+        queue.add("n")
+        server.pause()
+        try:
+            with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                queue.remove("1")
+        finally:
+            server.resume()
+        assert queue.add("n").id == "2"
+
+
+def test_blocking_password_database_and_name(private_server: PRIVATE) -> None:
+    server = private_server(requirepass="secret")
+    address = server.url.replace("://", "://:secret@")
+    with BlockingQueue("q", f"{address}/3?client_name=billing") as queue:
+        queue.add("n")
+        with RespClient(server.host, server.port, password="secret") as resp:
+            listed = resp.execute("CLIENT", "LIST").splitlines()
+    ours = [line for line in listed if "name=billing" in line and " db=3 " in line]
+    assert any("cmd=fcall" in line and "lib-name= " in line for line in ours), listed
+
+
+def test_blocking_tls_with_a_client_certificate(start_tls: StartTls, certificates: Certificates) -> None:
+    _, port = start_tls(tls_auth_clients="yes")
+    with BlockingQueue("q", f"valkeys://localhost:{port}?{certificates.pair}") as queue:
+        queue.add("n")
+        assert nodes_of(queue).take("glide:{q}:meta") is not None
+        assert len(queue.add_bulk([("n", "x" * 10_000)] * 500)) == 500
+
+
+def test_blocking_calls_leave_a_demoted_primary(private_server: PRIVATE) -> None:
+    first, second = private_server(), private_server()
+    with RespClient(second.host, second.port) as resp:
+        resp.execute("REPLICAOF", first.host, str(first.port))
+        with BlockingQueue("q", f"{first.url},{second.host}:{second.port}") as queue:
+            queue.add("n")
+            deadline = time.monotonic() + 30
+            while "master_link_status:up" not in resp.execute("INFO", "replication"):
+                assert time.monotonic() < deadline
+            resp.execute("REPLICAOF", "NO", "ONE")
+            with RespClient(first.host, first.port) as demoted:
+                demoted.execute("REPLICAOF", second.host, str(second.port))
+            queue.add("n")
+            assert resp.keys("glide:{q}:*")
+
+
+def test_blocking_calls_of_a_cluster(cluster_url: str, queue_name: str) -> None:
+    names = [f"{queue_name}-{number}" for number in range(10)]
+    for name in names:
+        with BlockingQueue(name, cluster_url) as queue:
+            assert len(queue.add_bulk([("n", number) for number in range(1_200)])) == 1_200
+            found = nodes_of(queue).take(f"glide:{{{name}}}:meta")
+            assert found is not None
+            found.turn.release()
+            queue.obliterate(force=True)
+
+
+def test_forked_child_has_a_blocking_connection_of_its_own(url: str, queue_name: str) -> None:
+    program = f"""
+import os
+from glidemq_py.sync import Queue
+queue = Queue({queue_name!r}, "{url}?allow_no_aof=true")
+queue.add("n")
+child = os.fork()
+ids = [queue.add("n").id for _ in range(200)]
+if child == 0:
+    os._exit(0 if len(set(ids)) == 200 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print(queue.get_job_counts().waiting)
+queue.obliterate(force=True)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "401\n"), run.stderr
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -233,9 +382,9 @@ gc.collect()
 )
 def test_clusters_that_cannot_be_addressed_directly(reply: list[Any]) -> None:
     with pytest.raises(ValueError, match="the cluster"):
-        _ranges(reply, Address("10.0.0.9"))
+        ranges_of(reply, Address("10.0.0.9"))
 
 
 def test_ranges_of_a_cluster() -> None:
     reply = [[8_000, 16_383, [b"10.0.0.2", 6379, b"b"], [b"10.0.0.3", 6379, b"c"]], [0, 7_999, [b"", 7000, b"a"]]]
-    assert _ranges(reply, Address("10.0.0.9")) == ([0, 8_000], [Address("10.0.0.9", 7000), Address("10.0.0.2", 6379)])
+    assert ranges_of(reply, Address("10.0.0.9")) == ([0, 8_000], [Address("10.0.0.9", 7000), Address("10.0.0.2", 6379)])

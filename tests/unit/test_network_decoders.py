@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct.connection import DirectConnection
-from glidemq_py._client.direct.nodes import _ranges
+from glidemq_py._client.direct.slots import ranges_of
 from glidemq_py._web.checks import NotAllowedError, check_site, digest, is_authorized
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.event_stream import EventStream
@@ -267,6 +267,6 @@ SLOTS = st.lists(st.lists(st.integers(0, 16_384) | NODE | st.none() | st.binary(
 @given(SLOTS | st.just([[0, 16_383, [b"host", 1]]]))
 def test_reply_about_the_slots_of_a_cluster(reply: list[Any]) -> None:
     with contextlib.suppress(ValueError):  # then calls are sent by GLIDE, and the connection is tried again later
-        first, nodes = _ranges(reply, Address("asked", 1))
+        first, nodes = ranges_of(reply, Address("asked", 1))
         assert first[0] == 0
         assert len(first) == len(nodes)

@@ -2,9 +2,10 @@
 
 GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long as over a
 socket of the event loop, and a hundred calls in flight cost five times the processor time. So, if hiredis is installed,
-calls of our library go directly to the node that owns the queue's slot. GLIDE does everything else: it finds the nodes
-of a failover, loads the library, and runs all commands. After any surprise (a slot that moved, a server that loads its
-data, a lost connection) the calls go through GLIDE, until a new direct connection is open.
+calls of our library go directly to the node that owns the queue's slot. So do those of the blocking API, over a plain
+socket. GLIDE does everything else: it finds the nodes of a failover, loads the library, and runs all commands. After any
+surprise (a slot that moved, a server that loads its data, a lost connection) the calls go through GLIDE, until a new
+direct connection is open.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from glidemq_py._client.failures import FUNCTION_MISSING, CallOutcome
 from glidemq_py._core.forks import new_lock
 
 if TYPE_CHECKING:
+    from glidemq_py._client.direct.blocking import BlockingNodes
     from glidemq_py._client.direct.nodes import DirectNodes
 
-__all__ = ["direct_nodes", "first_direct_nodes", "must_leave"]
+__all__ = ["blocking_nodes", "direct_nodes", "first_direct_nodes", "may_be_direct", "must_leave"]
 
 _first: Final[weakref.WeakKeyDictionary[DirectNodes, ConnectionOptions]] = weakref.WeakKeyDictionary()
 _lock: Final = new_lock()
@@ -52,19 +54,32 @@ if hasattr(os, "register_at_fork"):
 
 
 def direct_nodes(options: ConnectionOptions | None) -> DirectNodes | None:
-    """Return direct connections of the running loop for these options, or None if they cannot have any.
-
-    They cannot if the user gave a GLIDE client instead of options, disabled them, limits the requests in flight, signs
-    in by IAM (GLIDE renews its tokens), or gives a client certificate as bytes (Python's ssl reads files only); and if
-    hiredis is not installed.
-    """
-    if options is None or not options.direct or options.iam is not None or options.inflight_requests_limit is not None:
-        return None
-    if isinstance(options.tls_cert, bytes) or find_spec("hiredis") is None:
+    """Return direct connections of the running loop for these options, or None if `may_be_direct` is False."""
+    if options is None or not may_be_direct(options):
         return None
     from glidemq_py._client.direct.nodes import DirectNodes
 
     return DirectNodes(options)
+
+
+def blocking_nodes(options: ConnectionOptions | None) -> BlockingNodes | None:
+    """Return direct connections for threads, or None if `may_be_direct` is False."""
+    if options is None or not may_be_direct(options):
+        return None
+    from glidemq_py._client.direct.blocking import BlockingNodes
+
+    return BlockingNodes(options)
+
+
+def may_be_direct(options: ConnectionOptions) -> bool:
+    """Return whether direct connections are possible with these options.
+
+    They are not if the user disabled them, limits the requests in flight, signs in by IAM (GLIDE renews its tokens), or
+    gives a client certificate as bytes (Python's ssl reads files only); and if hiredis is not installed.
+    """
+    if not options.direct or options.iam is not None or options.inflight_requests_limit is not None:
+        return False
+    return not isinstance(options.tls_cert, bytes) and find_spec("hiredis") is not None
 
 
 def must_leave(error: GlideError) -> bool:

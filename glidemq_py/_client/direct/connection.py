@@ -20,7 +20,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.replies import LONGEST, PollChoice
 
-__all__ = ["DirectConnection", "Handshake", "open_connection", "tls_context"]
+__all__ = ["DirectConnection", "Handshake", "handshake_of", "open_connection", "sign_in", "tls_context"]
 
 _INCOMPLETE: Final = object()
 """What the parser returns while a reply is incomplete."""
@@ -267,26 +267,30 @@ async def open_connection(
             server_hostname=address.host if context is not None else None,
         )  # fmt: skip
         try:
-            hello: list[str] = ["HELLO", "3"]
-            if options.password is not None:
-                hello += ["AUTH", options.username or "default", options.password]
-            if options.client_name is not None:
-                hello += ["SETNAME", options.client_name]
-            reply = await _checked(connection, hello, timeout)
-            if options.database_id:
-                await _checked(connection, ["SELECT", str(options.database_id)], timeout)
+            replies = [await connection.send(tuple(words), timeout) for words in sign_in(options)]
+            return connection, handshake_of(replies)
         except BaseException:
             connection.close()
             raise
-    found = cast("dict[bytes, Any]", reply) if isinstance(reply, dict) else {}
-    return connection, Handshake(found.get(b"role") == b"master", found.get(b"mode") == b"cluster")
 
 
-async def _checked(connection: DirectConnection, words: Sequence[str], timeout: float) -> Any:
-    reply = await connection.send(tuple(words), timeout)
-    if isinstance(reply, GlideError):
-        raise reply
-    return reply
+def sign_in(options: ConnectionOptions) -> list[list[str]]:
+    """Return the first commands of a connection; `handshake_of` takes their replies."""
+    hello = ["HELLO", "3"]
+    if options.password is not None:
+        hello += ["AUTH", options.username or "default", options.password]
+    if options.client_name is not None:
+        hello += ["SETNAME", options.client_name]
+    return [hello, ["SELECT", str(options.database_id)]] if options.database_id else [hello]
+
+
+def handshake_of(replies: Sequence[Any]) -> Handshake:
+    """Return the role of the server; raise the first error reply."""
+    for reply in replies:
+        if isinstance(reply, GlideError):
+            raise reply
+    found = cast("dict[bytes, Any]", replies[0]) if isinstance(replies[0], dict) else {}
+    return Handshake(found.get(b"role") == b"master", found.get(b"mode") == b"cluster")
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
-import bisect
 import contextlib
 import random
 import ssl
@@ -16,8 +14,8 @@ from glide_shared.exceptions import GlideError
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.connection_url import Address
 from glidemq_py._client.direct.connection import DirectConnection, open_connection, tls_context
+from glidemq_py._client.direct.slots import Slots
 from glidemq_py._client.replies import PollChoice
-from glidemq_py._core.keys import hash_tag
 from glidemq_py._core.logs import get_logger
 
 __all__ = ["DirectNodes"]
@@ -46,9 +44,7 @@ class DirectNodes:
         self._open: dict[Address | None, DirectConnection] = {}
         """Connections by node; None is the only one of a standalone server."""
         self._opening: dict[Address | None, asyncio.Task[None]] = {}
-        self._starts: list[int] = []
-        self._owners: list[Address] = []
-        """The first slot of each range of the cluster, and the node that owns it; empty if unknown."""
+        self._slots = Slots()
         self._context: ssl.SSLContext | None = None
         self._choice = PollChoice(wanted=options.busy_poll)
         self._pause = _FIRST_PAUSE_S
@@ -66,7 +62,7 @@ class DirectNodes:
         return self.by_key.get(key) or self._look_up(key)
 
     def _look_up(self, key: str) -> DirectConnection | None:
-        node = self._node_of(key)
+        node = self._slots.node_of(key)
         found = self._open.get(node)
         if found is None:
             self._begin(node)
@@ -82,7 +78,7 @@ class DirectNodes:
         So the calls of a process keep their order from the first one on.
         """
         found = self.find(key)
-        if found is None and not self._closed and self._node_of(key) not in self._tried:
+        if found is None and not self._closed and self._slots.node_of(key) not in self._tried:
             return await self.ready(key)
         return found
 
@@ -90,22 +86,15 @@ class DirectNodes:
         """Return the connection as `find`, after waiting for it if it is being opened. Raises nothing."""
         for _ in range(2):  # the first turn may only have read the ranges of the cluster
             found = self.find(key)
-            opening = self._opening.get(self._node_of(key))
+            opening = self._opening.get(self._slots.node_of(key))
             if found is not None or opening is None:
                 return found
             await asyncio.wait((opening,), timeout=_LONGEST_WAIT_S)
         return self.find(key)
 
-    def _node_of(self, key: str) -> Address | None:
-        if not self._owners:
-            return None
-        tag = hash_tag(key) or key
-        slot = binascii.crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) & 16_383
-        return self._owners[bisect.bisect_right(self._starts, slot) - 1]
-
     def retire(self, connection: DirectConnection) -> None:
         """Do not use the connection any more, and forget where slots are: the server replied with a surprise."""
-        self._starts, self._owners = [], []
+        self._slots.forget()
         self.by_key.clear()
         connection.retire()
 
@@ -129,7 +118,7 @@ class DirectNodes:
         except (OSError, GlideError, ValueError) as error:  # TimeoutError is an OSError
             _log.debug("no direct connection to %s: %r", node or self._options, error)
             self._wait_longer()
-            self._starts, self._owners = [], []
+            self._slots.forget()
             self._context = None  # certificates may be replaced meanwhile
         finally:
             self._tried.add(node)
@@ -170,7 +159,7 @@ class DirectNodes:
                 connection.close()
             if isinstance(reply, GlideError):
                 raise reply
-            self._starts, self._owners = _ranges(cast("list[Any]", reply), address)
+            self._slots.learn(cast("list[Any]", reply), address)
             return
         raise failure or ConnectionError("no node of the cluster replies")
 
@@ -180,7 +169,7 @@ class DirectNodes:
             if each is connection:
                 del self._open[node]
                 self.by_key.clear()
-                self._starts, self._owners = [], []
+                self._slots.forget()
                 self._wait_longer()
 
     def close(self) -> None:
@@ -203,25 +192,3 @@ class DirectNodes:
 
 
 def _ignore(_: DirectConnection) -> None: ...
-
-
-def _ranges(reply: Sequence[Any], asked: Address) -> tuple[list[int], list[Address]]:
-    """Return the first slots of the ranges of CLUSTER SLOTS and their primaries, ascending.
-
-    Raises:
-        ValueError: if the reply is malformed, slots are not served, or a node does not know its own address.
-    """
-    found: list[tuple[int, Address]] = []
-    expected = 0
-    try:
-        for first, last, primary, *_ in sorted(reply, key=lambda each: each[0]):
-            host = (primary[0] or b"").decode()
-            if first != expected or host == "?":
-                raise ValueError("the cluster does not serve all slots, or hides its addresses")
-            found.append((first, Address(host or asked.host, primary[1])))
-            expected = last + 1
-    except (TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"malformed reply to CLUSTER SLOTS: {error}") from None
-    if expected != 16_384:
-        raise ValueError("the cluster does not serve all slots")
-    return [first for first, _ in found], [node for _, node in found]
