@@ -2,8 +2,8 @@
 
 GLIDE passes every call through threads of its own and a pipe: a lone call takes two to three times as long as over a
 socket of the event loop, and a hundred calls in flight cost five times the processor time. So, if hiredis is installed,
-calls of our library go directly to the node that owns the queue's slot. So do those of the blocking API, over a plain
-socket. GLIDE does everything else: it finds the nodes of a failover, loads the library, and runs all commands. After any
+calls of our library go directly to the node that owns the queue's slot; those of the blocking API over a plain socket.
+GLIDE does everything else: it finds the nodes of a failover, loads the library, and runs all commands. After any
 surprise (a slot that moved, a server that loads its data, a lost connection) the calls go through GLIDE, until a new
 direct connection is open.
 """
