@@ -110,7 +110,7 @@ ROWS = [
 LIMITS: dict[tuple[str, str], str] = {
     ("drain-100", "rate"): "server: about 13 us per job, nine tenths of it in 7 commands; then 6 us of Python",
     ("drain-10", "rate"): "round trips: two calls in flight, each for five jobs",
-    ("drain-1", "rate"): "one round trip per job: about 35 us of server, 70 us of event loop and GLIDE",
+    ("drain-1", "rate"): "one round trip per job: about 35 us of server, then the event loop and waking threads",
     ("drain-threads", "rate"): "GIL switches between the event loop and the threads",
     ("kind-ordered", "rate"): "server: the group's record, read and written once per call, and releasing its next job",
     ("kind-grouped", "rate"): "server: full groups park their jobs and release them later",
@@ -122,7 +122,7 @@ LIMITS: dict[tuple[str, str], str] = {
     ("kind-fair", "rate"): "server: the turn of each key, and the number of its active jobs",
     ("kind-flow", "rate"): "server: five more commands per child, on its parent's keys",
     ("kind-broadcast", "rate"): "server: the record of each result, and the lookup of each token",
-    ("add-single", "rate"): "one round trip: about 25 us of Python and GLIDE, 13 us of server",
+    ("add-single", "rate"): "one round trip: about 25 us of Python and 13 us of server",
     ("add-single-free", "rate"): "one round trip, most of it waking threads and processes",
     ("add-together", "rate"): "Python: about 10 us per job (task, future, options, job object)",
     ("add-bulk", "rate"): "server: about 5 us per job (hash, stream entry, event)",
@@ -247,7 +247,7 @@ def _preamble(server: str, rounds: int, missing: list[str]) -> str:
         machine=platform.machine(),
         python=platform.python_version(),
         server=server,
-        ours=_versions("valkey-glide", "orjson", "uvloop"),
+        ours=_versions("valkey-glide", "hiredis", "orjson", "uvloop"),
         rounds=rounds,
     )
     return text + "".join(f"- Not measured: {reason}\n" for reason in missing)
