@@ -189,6 +189,11 @@ class Hub:
         self._polled_at = self._loop.time()
         return self._polled_at < self._empty_until
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether commands of clients wait for it."""
+        return bool(self._sleeping or self._fetches or self._reports or self._in_flight)
+
     async def complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> list[LeaseOutcome]:
         """Complete leases with their results; return the outcome of each.
 

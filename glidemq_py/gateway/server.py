@@ -8,8 +8,10 @@ import itertools
 import os
 import random
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -46,6 +48,8 @@ __all__ = ["Gateway"]
 _log = get_logger(__name__)
 
 _QUEUES_KEPT: Final = 10_000
+_UNUSED_S: Final = 900.0
+"""Queues that do not exist any more are forgotten if no client has named them for so long."""
 _RELEASED_PER_CALL: Final = 100
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
@@ -102,6 +106,8 @@ class Gateway:
         self._backups = None if self.options.backup is None else Backups(self.options, self.queue)
         self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._used_at: dict[str, float] = {}
+        """When a client has last named each of these queues, by ``time.monotonic``."""
         self._hubs: dict[str, Hub] = {}
         self._channels = WakeChannels()
         self._owner = secrets.token_hex(8)
@@ -224,6 +230,7 @@ class Gateway:
 
     async def queue(self, name: str) -> Queue[Any, Any]:
         """Return the queue of this name (that of this package, not the one of the protocol)."""
+        self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
         if found is not None:
             self._queues.move_to_end(name)
@@ -241,6 +248,7 @@ class Gateway:
         found = self._hubs.get(name)
         if found is not None and name in self._queues:
             self._queues.move_to_end(name)
+            self._used_at[name] = time.monotonic()
         return found
 
     async def hub(self, name: str) -> Hub:
@@ -268,6 +276,7 @@ class Gateway:
             hub.look()
 
     async def _close_queue(self, queue: Queue[Any, Any]) -> None:
+        self._used_at.pop(queue.name, None)
         hub = self._hubs.pop(queue.name, None)
         if hub is not None:
             await hub.close()
@@ -351,9 +360,23 @@ class Gateway:
         """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
         while True:
             with contextlib.suppress(GlideMQError):
-                for name in await find_queues(self.transport, self.options.prefix):
+                listed = await find_queues(self.transport, self.options.prefix)
+                for name in listed:
                     self.maintain(await self.queue(name))
+                await self._forget_unused(frozenset(listed))
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
+
+    async def _forget_unused(self, listed: AbstractSet[str]) -> None:
+        """Close queues that no client has named for a long time, except the listed ones and those in use."""
+        before = time.monotonic() - _UNUSED_S
+        for name, used_at in list(self._used_at.items()):
+            hub = self._hubs.get(name)
+            in_use = name in listed or name in self._feeds or (hub is not None and hub.is_in_use)
+            if used_at >= before or in_use:
+                continue
+            queue = self._queues.pop(name, None)
+            if queue is not None:
+                await self._close_queue(queue)
 
     async def _sweep_ids(self) -> None:
         """Remove ids of jobs that do not exist any more from the index of chosen ids."""

@@ -7,7 +7,7 @@ import pytest
 
 from glidemq_py import LeaseOutcome, Queue
 from glidemq_py._features.leases import exchanging
-from glidemq_py.gateway import Gateway, held, hub
+from glidemq_py.gateway import Gateway, held, hub, server
 from tests.server.gateway.wire import Wire, good, packed
 
 
@@ -198,3 +198,24 @@ async def test_fresh_locks_are_renewed_in_memory(
     assert calls == [5]
     await good(wire, "JobHeartbeat", id=ids[0], token=tokens[0], duration=60_000)
     assert calls == [5, 1]
+
+
+async def test_unused_queues_are_forgotten(
+    gateway: Gateway, wire: Wire, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of queues come from clients, so their number is not limited."""
+    kept, waiting, gone = (f"{queue_name}-{kind}" for kind in ("kept", "waiting", "gone"))
+    await good(wire, "PUSH", queue=kept, data=1)
+    await good(wire, "PULL", queue=gone)
+    async with Wire(gateway) as patient:
+        patient.send(packed({"cmd": "PULL", "queue": waiting, "timeout": 60_000}))
+        await good(patient, "Ping")  # the PULL has begun
+        monkeypatch.setattr(server, "_UNUSED_S", -1.0)
+        await gateway._forget_unused({kept})
+        assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]
+        assert gone not in gateway._hubs
+        assert gone not in gateway._used_at
+        await good(wire, "PUSH", queue=waiting, data=2)
+        assert (await patient.receive())["job"]["data"] == 2
+    await good(wire, "PUSH", queue=gone, data=3)
+    assert (await good(wire, "PULL", queue=gone, timeout=60_000))["job"]["data"] == 3
