@@ -501,6 +501,8 @@ def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> N
     assert added.out.startswith(f"schedule 'nightly' of queue '{queue_name}': 0 3 * * *, next ")
     assert shell("cron", "add", queue_name, "often", "--every", "90m").code == 0
     assert shell("cron", "add", queue_name, "never").code == 2
+    listed = shell("cron", "ls").out
+    assert re.search(rf"(?m)^QUEUE +NAME .*\n(.*\n)*{queue_name} +nightly +0 3 \* \* \*", listed), listed
     found = shell("cron", "ls", queue_name, "--json").json()
     assert [(each["name"], each["when"], each["job_name"]) for each in found] == [
         ("nightly", "0 3 * * *", "report"), ("often", "every 90m", "often"),
@@ -662,6 +664,9 @@ def test_a_queue_is_backed_up_and_restored(shell: Shell, url: str, queue_name: s
     filled(url, queue_name, _four)
     folder = str(tmp_path / "backups")
     assert "4 jobs" in shell("backup", folder, queue_name).out
+    swapped = shell("backup", queue_name, folder)
+    assert swapped.code == 2
+    assert swapped.err.endswith(f"the destination comes first: glidemq backup {folder} {queue_name}\n")
     restored = shell("restore", folder, f"{queue_name}-2", "--source", queue_name)
     assert (restored.code, "restored 4 jobs" in restored.out) == (0, True)
     again = shell("restore", folder, queue_name)

@@ -435,6 +435,9 @@ async def backup(
     options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
     found: list[Any] = []
     for name in dict.fromkeys(names):
+        if ("/" in name or ":" in name) and not await shell.operator.queue_exists(name):
+            hint = f"the destination comes first: glidemq backup {name} {destination}"
+            shell.fail(f"queue {name!r} does not exist (prefix {shell.settings.prefix!r}); {hint}", ExitCode.USAGE)
         await check_exists(shell, name)
         queue = await shell.operator.queue(name)
         with shell.working(f"backing up queue {name!r}"):

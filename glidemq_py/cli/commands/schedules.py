@@ -8,8 +8,8 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
-from glidemq_py.cli.commands.arguments import Queue
-from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.commands.queues import queue_names
 from glidemq_py.cli.completion import complete_schedule
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock, json_line
@@ -26,17 +26,21 @@ _Name = Annotated[
 
 
 @command(app, "ls")
-async def ls(shell: Shell, queue: Queue) -> None:
-    """List the schedules of a queue."""
-    await check_exists(shell, queue)
-    found = await shell.operator.get_schedules(queue)
+async def ls(shell: Shell, queues: Queues = None) -> None:
+    """List the schedules of queues."""
+    names = await queue_names(shell, queues)
+    found = await shell.operator.get_schedules_of(names)
     shell.print_json(found)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (each.name, each.when, each.timezone or "", each.job_name, _next(each), age(each.last_run), each.runs)
         for each in found
     ]
-    columns = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
-    shell.table(columns, rows, f"queue {queue!r} has no schedules")
+    columns: tuple[str, ...] = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
+    if len(names) == 1:
+        shell.table(columns, rows, f"queue {names[0]!r} has no schedules")
+        return
+    rows = [(each.queue, *row) for each, row in zip(found, rows, strict=True)]
+    shell.table(("QUEUE", *columns), rows, f"no schedules in {len(names):,} queues (prefix {shell.settings.prefix!r})")
 
 
 def _next(schedule: operate.snapshots.ScheduleSnapshot) -> str | tuple[str, str]:
