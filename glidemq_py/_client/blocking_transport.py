@@ -228,12 +228,12 @@ class ThreadTransport:
             replies = connection.call(
                 *[(b"FCALL", words[call.function], len(call.keys), *call.keys, *call.args) for call in calls]
             )
+            if any(isinstance(reply, GlideError) and must_leave(reply) for reply in replies):
+                connection.close()
         finally:
             connection.turn.release()
             if not connection.usable:
                 direct.leave(connection)
-        if any(isinstance(reply, GlideError) and must_leave(reply) for reply in replies):
-            direct.leave(connection)
         return replies
 
     def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:

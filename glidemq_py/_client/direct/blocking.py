@@ -153,21 +153,24 @@ class BlockingNodes:
             if node in self._tried:
                 self._begin(node)
                 return None
-            self._connect(node, _LONGEST_WAIT_S)
+            self._connect(node, first=True)
         return self._open.get(self._slots.node_of(key))
 
     def _begin(self, node: Address | None) -> None:
         if self._changing.acquire(blocking=False):
             try:
                 self._not_before = time.monotonic() + self._pause  # no other call begins one meanwhile
-                threading.Thread(target=self._connect, args=(node,), name="glidemq-direct", daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                    threading.Thread(target=self._connect, args=(node,), name="glidemq-direct", daemon=True).start()
             finally:
                 self._changing.release()
 
-    def _connect(self, node: Address | None, patience: float = math.inf) -> None:
+    def _connect(self, node: Address | None, *, first: bool = False) -> None:
+        """Connect to a node; ``first``: a call waits for it, unless another thread has tried meanwhile."""
         # A failure is no error: GLIDE serves the calls, and reports the cause.
+        patience = _LONGEST_WAIT_S if first else math.inf
         with self._changing:
-            if self._closed or node in self._open:
+            if self._closed or node in self._open or (first and node in self._tried):
                 return
             self._tried.add(node)
             try:
@@ -243,11 +246,10 @@ class BlockingNodes:
     def leave(self, connection: BlockingSocket) -> None:
         """Do not use the connection any more, and forget where slots are: it was lost, or replied with a surprise."""
         connection.close()
-        with self._changing:
-            for node, each in list(self._open.items()):
-                if each is connection:
-                    del self._open[node]
-            self._wait_longer()
+        for node, each in list(self._open.items()):
+            if each is connection:
+                self._open.pop(node, None)
+        self._wait_longer()
 
     def close(self) -> None:
         """Close all connections. No call may be under way. Idempotent."""
