@@ -144,7 +144,7 @@ async def test_settings(url: str, queue_name: str) -> None:
         await queue.set_failure_policy(retry_interval=timedelta(minutes=1), max_age=timedelta(days=7))
         assert await queue.get_failure_policy() == FailurePolicy(60_000, 3, 7 * 86_400_000, None)
         await queue.set_failure_policy(max_entries=5)
-        assert await queue.get_failure_policy() == FailurePolicy(None, 3, None, 5)
+        assert await queue.get_failure_policy() == FailurePolicy(None, None, None, 5)
         await queue.remove_failure_policy()
         assert await queue.get_failure_policy() is None
         assert await queue.get_attempt_history() == AttemptHistory(20, 4_096, 65_536)
@@ -156,7 +156,9 @@ async def test_settings(url: str, queue_name: str) -> None:
     ("method", "options"),
     [
         ("set_failure_policy", {"retry_interval": 999}), ("set_failure_policy", {"max_age": True}),
-        ("set_failure_policy", {"max_entries": 0}), ("set_attempt_history", {"max_attempts": 1_001}),
+        ("set_failure_policy", {"max_entries": 0}),
+        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 60_000}),
+        ("set_attempt_history", {"max_attempts": 1_001}),
         ("set_attempt_history", {"max_bytes": 4_096}), ("get_failures", {"reason": "failed"}),
         ("get_failures", {"limit": 0}), ("get_failures", {"name": ""}), ("purge_failures", {"since": "now"}),
         ("retry_failures", {"until": -1}), ("purge_failures", {"reason": []}),
@@ -203,7 +205,7 @@ async def test_backup_contains_the_attempts(url: str, queue_name: str, tmp_path:
         await queue.backup(tmp_path)
         await copy.restore(tmp_path, source=queue_name)
         assert await copy.get_job_attempts(job.id) == await job.get_failed_attempts()
-        assert await copy.get_failure_policy() == FailurePolicy(60_000)
+        assert await copy.get_failure_policy() == FailurePolicy(60_000, 3)
         assert await copy.get_failures() == await queue.get_failures()
         assert (await copy.get_failure_stats()).counts == {(R.MAX_ATTEMPTS_EXCEEDED, "a"): 1}
         await copy.obliterate()

@@ -26,6 +26,7 @@ __all__ = [
 
 _POLICY: Final = "failurePolicy"
 _HISTORY: Final = "attemptHistory"
+_AUTO_RETRIES: Final = 3
 _MOST_RETRIES: Final = 1_000_000
 _MOST_ENTRIES: Final = 100_000_000
 _MOST_ATTEMPTS: Final = 1_000
@@ -41,13 +42,13 @@ class FailurePolicy(NamedTuple):
 
     Attributes:
         retry_interval: Time from a failure to the automatic requeue, ms; None = failed jobs are not requeued.
-        max_auto_retries: Maximum number of automatic requeues of a job.
+        max_auto_retries: Maximum number of automatic requeues of a job; None without ``retry_interval``.
         max_age: Time after which a failed job is deleted, ms; None = never.
         max_entries: Number of newest failed jobs to keep; None = all.
     """
 
     retry_interval: int | None = None
-    max_auto_retries: int = 3
+    max_auto_retries: int | None = None
     max_age: int | None = None
     max_entries: int | None = None
 
@@ -73,7 +74,7 @@ async def set_failure_policy(
     self: ConnectedQueue,
     *,
     retry_interval: Milliseconds | None = None,
-    max_auto_retries: int = 3,
+    max_auto_retries: int | None = None,
     max_age: Milliseconds | None = None,
     max_entries: int | None = None,
 ) -> None:
@@ -85,20 +86,25 @@ async def set_failure_policy(
         retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
             None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
             expired jobs are not requeued.
-        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000. Each has all attempts of
-            the job. A manual requeue starts at 0 again.
+        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None means 3. Each has all
+            attempts of the job. A manual requeue starts at 0 again. Only with ``retry_interval``.
         max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
             never.
         max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
 
     Raises:
-        GlideMQValidationError: an argument is invalid, or none of the first, third and fourth was given.
+        GlideMQValidationError: an argument is invalid, none of the first, third and fourth was given, or the second
+            was given without the first.
     """
     if retry_interval is None and max_age is None and max_entries is None:
         problem = "give at least one of 'retry_interval', 'max_age' and 'max_entries'"
         raise GlideMQValidationError("retry_interval", None, problem)
+    retries = _AUTO_RETRIES
+    if max_auto_retries is not None:
+        retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
+        if retry_interval is None:
+            raise GlideMQValidationError("max_auto_retries", max_auto_retries, "requires 'retry_interval'")
     interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
-    retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
     age = 0 if max_age is None else _duration("max_age", max_age)
     entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
     link = await self._connected()
@@ -123,7 +129,7 @@ def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
     if found is None:
         return None
     interval, retries, age, entries = (int(number) for number in found.groups())
-    return FailurePolicy(interval or None, retries, age or None, entries or None)
+    return FailurePolicy(interval or None, retries if interval else None, age or None, entries or None)
 
 
 # -- the attempt history ------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     return {
         "autoRetry": retries,
         "autoRetryInterval": policy.retry_interval if policy is not None and retries else _AUTO_RETRY_MS,
-        "maxAutoRetries": _AUTO_RETRIES if policy is None else policy.max_auto_retries,
+        "maxAutoRetries": _AUTO_RETRIES if policy is None else policy.max_auto_retries or _AUTO_RETRIES,
         "maxAge": None if policy is None else policy.max_age,
         "maxEntries": None if policy is None else policy.max_entries,
     }
@@ -237,16 +237,16 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
     for name in ("autoRetry", "autoRetryInterval", "maxAutoRetries"):
         if settings[name] is None:
             raise CommandError(f"config.{name} must not be null")
-    is_custom = settings["autoRetryInterval"] != _AUTO_RETRY_MS
-    if "autoRetryInterval" in changes and is_custom and not settings["autoRetry"]:
-        raise CommandError("config.autoRetryInterval requires config.autoRetry")
+    for name, default in (("autoRetryInterval", _AUTO_RETRY_MS), ("maxAutoRetries", _AUTO_RETRIES)):
+        if name in changes and settings[name] != default and not settings["autoRetry"]:
+            raise CommandError(f"config.{name} requires config.autoRetry")
     interval = settings["autoRetryInterval"] if settings["autoRetry"] else None
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
         await queue.remove_failure_policy()
         return {"id": UNDEFINED}
     await queue.set_failure_policy(
-        retry_interval=interval, max_auto_retries=settings["maxAutoRetries"], max_age=settings["maxAge"],
-        max_entries=settings["maxEntries"],
+        retry_interval=interval, max_auto_retries=None if interval is None else settings["maxAutoRetries"],
+        max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
     return {"id": UNDEFINED}
 
