@@ -256,7 +256,7 @@ class JobOptions(CheckedOptions):
             values.pop("rank", None)
         values.update(given)
         values.pop("_wire_json", None)
-        _check_together(merged)
+        _check_together(merged, given)
         return merged
 
     @staticmethod
@@ -344,20 +344,24 @@ WIRE_NAMES: Final[Mapping[str, str]] = {key: name for name, key, _ in _STORED}
 _NAMES: Final = frozenset(JobOptionsDict.__annotations__)
 
 
-def _check_together(options: JobOptions) -> None:
+def _check_together(options: JobOptions, own: Mapping[str, Any] | None = None) -> None:
+    """Reject options that exclude each other; ``own``: those that are no defaults of the queue, None = all."""
     if options.lifo:
-        if options.ordering is not None:
-            raise GlideMQValidationError("lifo", True, "options 'lifo' and 'ordering' are mutually exclusive")
-        if options.priority:
-            raise GlideMQValidationError("lifo", True, "options 'lifo' and 'priority' are mutually exclusive")
+        for other in ("ordering", "priority"):
+            if getattr(options, other):
+                raise _exclusive("lifo", True, other, own)
     if options.fair_key is not None:
         for other in ("ordering", "lifo", "rank"):
             if getattr(options, other) not in (None, False):
-                problem = f"options 'fair_key' and '{other}' are mutually exclusive"
-                raise GlideMQValidationError("fair_key", options.fair_key, problem)
+                raise _exclusive("fair_key", options.fair_key, other, own)
     if options.parent is not None and options.deduplication is not None:
-        problem = "options 'parent' and 'deduplication' are mutually exclusive"
-        raise GlideMQValidationError("parent", options.parent, problem)
+        raise _exclusive("parent", options.parent, "deduplication", own)
+
+
+def _exclusive(name: str, value: object, other: str, own: Mapping[str, Any] | None) -> GlideMQValidationError:
+    defaults = [] if own is None else [each for each in (name, other) if each not in own]
+    source = "".join(f"; {each!r} is a default option of the queue" for each in defaults)
+    return GlideMQValidationError(name, value, f"options '{name}' and '{other}' are mutually exclusive{source}")
 
 
 def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:

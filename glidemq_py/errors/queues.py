@@ -15,6 +15,7 @@ __all__ = [
     "EventsLostError",
     "FairKeyFullError",
     "JobCostError",
+    "MiddlewareError",
     "PartitionedQueueError",
     "QueueNotEmptyError",
     "ResultsLostError",
@@ -138,6 +139,29 @@ class DuplicateJobError(GlideMQError):
 
     def __str__(self) -> str:
         return f"queue {self.queue!r}: job {self.job_id!r} already exists; nothing was added"
+
+
+class MiddlewareError(GlideMQError):
+    """A middleware suppressed the error of an add, which must not pass for an added job.
+
+    Attributes:
+        middleware: names of the classes of the middleware around the add.
+        cause: the suppressed error; the job was not added, unless this error says something else.
+    """
+
+    middleware: Sequence[str]
+    cause: BaseException
+
+    def __init__(self, middleware: Sequence[str], cause: BaseException) -> None:
+        super().__init__(middleware, cause)
+        self.middleware = middleware
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"middleware {' or '.join(self.middleware)} suppressed an error of an add; raise it again: "
+            f"{type(self.cause).__name__}: {self.cause}"
+        )
 
 
 class SchedulerBusyError(GlideMQError):

@@ -17,9 +17,11 @@ from glidemq_py import (
     Job,
     JobFailedError,
     Middleware,
+    MiddlewareError,
     NewJob,
     Producer,
     Queue,
+    SerializationError,
     ServerlessPool,
     UnsupportedOptionError,
     Worker,
@@ -313,8 +315,10 @@ async def test_a_suppressed_error_of_an_add_is_not_silent(url: str, queue_name: 
                 yield
 
     async with Queue(queue_name, url, middleware=[Hush()]) as queue:
-        with pytest.raises(GlideMQError, match="a middleware suppressed the error of an add"):
+        with pytest.raises(MiddlewareError, match="middleware Hush suppressed an error of an add") as caught:
             await queue.add("a", object())
+        assert isinstance(caught.value.cause, SerializationError)
+        assert caught.value.middleware == ["Hush"]
 
 
 # -- running ------------------------------------------------------------------------------------------------

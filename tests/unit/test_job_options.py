@@ -296,8 +296,14 @@ def test_merging_is_merging_of_mappings(defaults, overrides):
 
 
 def test_conflicting_default_and_option():
-    with pytest.raises(GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive"):
+    with pytest.raises(
+        GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive; 'lifo' is a default"
+    ):
         JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1))
+    with pytest.raises(GlideMQValidationError, match=r"exclusive; 'fair_key' is a default option of the queue$"):
+        JobOptions.merge(JobOptions(fair_key="a"), JobOptions(rank=5))
+    with pytest.raises(GlideMQValidationError, match=r"exclusive$"):
+        JobOptions(fair_key="a", rank=5)
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1, lifo=False)).priority == 1
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=0)).lifo is True
 

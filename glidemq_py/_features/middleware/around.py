@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQValidationError, MiddlewareError, UnsupportedOptionError
 
 __all__ = ["add_within", "batch_within", "handler_within"]
 
@@ -32,14 +32,19 @@ async def add_within(
 
     Raises:
         UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
-        GlideMQError: If a middleware suppresses an error.
+        MiddlewareError: If a middleware suppresses an error.
     """
+    failure: BaseException
     async with AsyncExitStack() as stack:
-        for each in middleware:
-            found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
-            await _enter(stack, each, found, "the blocking API" if blocking else "")
-        return await add()
-    raise GlideMQError("a middleware suppressed the error of an add; the job may not have been added")
+        try:
+            for each in middleware:
+                found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
+                await _enter(stack, each, found, "the blocking API" if blocking else "")
+            return await add()
+        except BaseException as error:
+            failure = error
+            raise
+    raise MiddlewareError([type(each).__name__ for each in middleware], failure) from failure
 
 
 def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
