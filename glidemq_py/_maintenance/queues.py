@@ -101,6 +101,9 @@ class Maintenance(BackgroundService):
         self._queues = [_checked(queue) for queue in check_iterable("queues", queues, "queues")]
         if not self._queues:
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
+        if len(set(map(id, self._queues))) < len(self._queues):
+            repeated = next(each for at, each in enumerate(self._queues) if each in self._queues[:at])
+            raise GlideMQValidationError("queues", repeated.name, "is contained twice")
         self._options = WorkerOptions(
             lock_duration=lock_duration, stalled_interval=stalled_interval, max_stalled_count=max_stalled_count
         )

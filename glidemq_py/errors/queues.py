@@ -122,8 +122,10 @@ class FairKeyFullError(GlideMQError):
     def __str__(self) -> str:
         if self.key is None:
             return _message_of(FairKeyFullError)
-        most = "" if self.max_backlog is None else f"{self.max_backlog:,} "
-        return f"job was not added: fair key {self.key!r} has its maximum backlog of {most}ready jobs"
+        most = "ready jobs" if self.max_backlog is None else f"{self.max_backlog:,} ready jobs"
+        if self.max_backlog == 1:
+            most = "1 ready job"
+        return f"job was not added: fair key {self.key!r} has its maximum backlog of {most}"
 
 
 class DuplicateJobError(GlideMQError):

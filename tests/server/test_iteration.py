@@ -41,6 +41,15 @@ async def test_every_item_once_and_no_cursor_is_left(core_url: str, queue_name: 
     assert seen == SQUARES
 
 
+async def test_plain_loop_in_a_coroutine_is_rejected(core_url: str, queue_name: str) -> None:
+    async def handle(job: Job) -> None:
+        list(job.iterate(numbers))
+
+    async with Queue(queue_name, core_url) as queue, Worker(queue_name, handle, core_url, log_failures=False):
+        with pytest.raises(JobFailedError, match="use `async for`"):
+            await queue.add_and_wait("job")
+
+
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_another_worker_continues_when_one_closes(core_url: str, queue_name: str, kind: str) -> None:
     seen: list[int] = []

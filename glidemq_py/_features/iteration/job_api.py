@@ -17,7 +17,13 @@ from glidemq_py._core.checks import check_callable
 from glidemq_py._core.payload import encode_json
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._job.blocking_runtime import wait_for
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobInterruptedError, SerializationError
+from glidemq_py.errors import (
+    EventLoopError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobInterruptedError,
+    SerializationError,
+)
 
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
@@ -149,6 +155,11 @@ class JobIteration(Generic[ItemT]):
     # -- threads --------------------------------------------------------------------------------------------
 
     def __iter__(self) -> JobIteration[ItemT]:
+        if asyncio._get_running_loop() is not None:
+            subject = f"job {self._job.id!r}.iterate"
+            raise EventLoopError(
+                subject, "a plain `for` loop in a coroutine would block the event loop", "use `async for`"
+            )
         return self
 
     def __next__(self) -> ItemT:
