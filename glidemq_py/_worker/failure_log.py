@@ -132,14 +132,15 @@ class FailureLog:
                         job_id=job.id, job_name=job.name)  # fmt: skip
 
     def stalled(self, job_id: str) -> None:
-        """Log a stalled job that returned to waiting."""
-        self._write_id(
-            "stalled", "%s: job %s stalled (its worker stopped renewing the lock); returned to waiting", job_id
-        )
+        """Log a stalled job, or expired lease, that runs again: at once, or after its backoff."""
+        self._write_id("stalled", "%s: job %s stalled (its lock was not renewed); it will run again", job_id)
 
     def stalled_out(self, job_id: str) -> None:
-        """Log a job that failed because it stalled more often than `max_stalled_count`."""
-        self._write_id("stalled-out", "%s: job %s failed (stalled more often than max_stalled_count allows)", job_id)
+        """Log a job that stalled, or whose lease expired, and that may not run again."""
+        self._write_id(
+            "stalled-out",
+            "%s: job %s failed (its lock was not renewed; no stalls or attempts are left)", job_id,
+        )  # fmt: skip
 
     def signal_timed_out(self, job_id: str) -> None:
         """Log a suspended job that failed because no signal arrived within its timeout."""

@@ -38,7 +38,7 @@ _JOBS_A_CALL = 200
 
 def registration(
     started_at: int, active: int, silence: int, lock_duration: int, stalled_policy: str, channel: str = "",
-    about: Mapping[str, object] | None = None,
+    about: Mapping[str, object] | None = None, interval: int = 0,
 ) -> str:  # fmt: skip
     """Return the registration of a worker: the fields that Node peers write too, and those of our own.
 
@@ -50,6 +50,7 @@ def registration(
         stalled_policy: `WorkerOptions.stalled_policy`; "" is left out.
         channel: Channel on which the worker is called to read commands; "" = it reads them with its next heartbeat.
         about: State of the worker (`CommandRunner.about`).
+        interval: Time until the next registration of a worker without heartbeats, ms; 0 = it sends heartbeats.
     """
     fields: dict[str, object] = {
         "addr": socket.gethostname(), "pid": os.getpid(), "startedAt": started_at, "activeJobs": active,
@@ -59,6 +60,8 @@ def registration(
         fields["stalledPolicy"] = stalled_policy
     if channel:
         fields["channel"] = channel
+    if interval:
+        fields["interval"] = interval
     memory = resident_memory()
     if memory is not None:
         fields["memory"] = memory

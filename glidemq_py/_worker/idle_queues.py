@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from glidemq_py._client.runtime import stop_task
+from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.wake_channel import WakeChannels
 
 __all__ = ["IdleQueues", "idle_queues_of", "registration_interval"]
@@ -29,6 +30,9 @@ LAYOUTS_S: Final = 8.0
 queues."""
 _LAYOUTS_PER_S: Final = 5
 """Layouts that a process reads per second at most."""
+_PATIENCE_S: Final = 3.0
+
+_log = get_logger(__name__)
 
 
 class IdleQueue(Protocol):
@@ -78,6 +82,7 @@ class IdleQueues:
         """Stop the calls for these queues."""
         for queue in queues:
             self._queues.pop(queue, None)
+        self._new = deque(queue for queue in self._new if queue in self._queues)
         if not self._queues:
             tasks, self._tasks = self._tasks, []
             await asyncio.gather(*map(stop_task, tasks))
@@ -91,8 +96,19 @@ class IdleQueues:
                 queue = next(turn, None)
             interval = registration_interval(len(self._queues))
             if queue in self._queues:
-                await queue.register(interval)
+                await self._guarded(queue.register(interval))
             await self._pause(interval / max(1, len(self._queues)))
+
+    async def _guarded(self, call: Coroutine[Any, Any, None]) -> None:
+        """Wait for a call, but not so long that a node that is down delays the queues of others."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await call
+        except TimeoutError:
+            _log.debug("a call for an idle queue got no reply within %.0f s", _PATIENCE_S)
+        except Exception as error:
+            # A bug of ours must not end the calls for all queues.
+            _log.error("a call for an idle queue failed", exc_info=error)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not as long if there are queues whose worker is not registered yet."""
@@ -111,7 +127,7 @@ class IdleQueues:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
             for queue in queues:
                 if queue in self._queues:
-                    await queue.find_partitions()
+                    await self._guarded(queue.find_partitions())
                     await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
 

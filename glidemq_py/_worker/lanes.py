@@ -8,6 +8,7 @@ has jobs, schedulers or other work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
@@ -59,6 +60,8 @@ _OPENED_AT_ONCE: Final = 20
 _SHOWN: Final = 5
 _FORMER_POLL_S: Final = 0.02
 """Time between two counts of the jobs that were fetched before the queue was partitioned."""
+_REGISTERING_S: Final = 2.0
+"""How long a closing lane waits for a registration in flight."""
 _SHORT_S: Final = 0.25
 """Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
 
@@ -240,7 +243,8 @@ class Lane:
         control = opening.control
         info = registration(
             self._started_at, 0, 0, opening.options.lock_duration, opening.options.stalled_policy,
-            self._channels.control_channel(self._number), None if control is None else control.about(),
+            self._channels.control_channel(self._number) if self._channels.hears else "",
+            None if control is None else control.about(), int(self._registered_for_s * 1000),
         )  # fmt: skip
         call = self.source.heartbeat(info, int(3 * self._registered_for_s * 1000), [])
         try:
@@ -277,6 +281,10 @@ class Lane:
         self._closing = True
         if self._changing is not None:
             await asyncio.wait({self._changing})
+        # A registration that arrives after the end of the worker would list it for minutes.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REGISTERING_S), self._registering:
+                pass
         await close_parts(self, force)
         if self._timer is not None:
             self._timer.cancel()

@@ -149,6 +149,9 @@ class WakeChannels:
 
     async def _subscribe(self, transport: Transport) -> None:
         try:
+            if hasattr(transport, "config"):
+                # Without the permission GLIDE would log thousands of errors until it gives up.
+                await transport.command("PUBLISH", f"{self._prefix}0", "")
             self._subscription = await subscribe(transport, self._prefix, self._on_message)
         except GlideMQError as error:
             _log.warning("subscribing to wake-up channels failed; queues are polled instead: %s", error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,7 @@ from glidemq_py._client.async_transport import AsyncTransport
 from glidemq_py._client.library_source import assemble
 from glidemq_py._maintenance import libraries as library_sweep
 from glidemq_py._maintenance.libraries import UnusedLibrariesTask
+from glidemq_py._worker import wake_channel
 from glidemq_py._worker.command.arguments import WorkerArguments
 from glidemq_py._worker.command.health import check_health
 from glidemq_py.testing import RespClient, RespError, ServerProcess
@@ -282,6 +284,34 @@ async def test_probe_and_administrator_rules_are_sufficient(
         async with Worker("q", cast("Any", produce), place.url):
             assert await asyncio.to_thread(check_health, probe) == 0
         assert refused(client) == set()
+
+
+async def test_check_of_an_idle_worker_succeeds_without_permission_to_ping(place: ServerProcess) -> None:
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        allow(client, "probe", RULES["probe"])
+        probe = WorkerArguments(check=True, queue="idle", url=as_user(place.url, "probe"))
+        async with Worker(["idle", "other"], cast("Any", produce), place.url):
+            async with asyncio.timeout(30):
+                while not (names := client.execute("ZRANGE", "glide:{idle}:workers", 0, -1)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            for seconds, code in ((80, 0), (100, 1)):
+                client.execute("ZADD", "glide:{idle}:workers", int((time.time() - seconds) * 1000), names[0])
+                assert await asyncio.to_thread(check_health, probe) == code
+
+
+async def test_no_client_subscribes_without_permission_for_messages(
+    place: ServerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise AssertionError("GLIDE would log thousands of errors")
+
+    monkeypatch.setattr(wake_channel, "subscribe", fail)
+    with place.client() as client:
+        client.execute("FUNCTION", "LOAD", assemble().code)
+        allow(client, "app", RULES["app"])
+        async with Worker(["a", "b"], cast("Any", produce), as_user(place.url, "app")):
+            assert "queues are polled instead: permission denied" in caplog.text
 
 
 async def test_missing_permission_is_named(place: ServerProcess) -> None:

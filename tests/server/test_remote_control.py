@@ -21,6 +21,7 @@ from glidemq_py import (
     WorkerNotFoundError,
     WorkerTimeoutError,
 )
+from glidemq_py._features.remote_control.queue_api import _command
 from glidemq_py.sync import Queue as BlockingQueue
 from tests.server.worker_support import PATIENCE, Gate, Raw, until, with_timeout
 
@@ -231,6 +232,14 @@ async def test_commands_at_the_same_time_and_malformed_ones(url: str, queue: Que
         assert answers == [[worker.consumer]] * 5
         assert "no command 'later'" in raw.resp.hash(raw.key("control:r"))[worker.consumer]
         assert 0 < raw.run("PTTL", "control:r") <= 60_000
+
+
+async def test_an_invalid_argument_of_a_command_does_not_stop_an_idle_worker(url: str, queue: Queue) -> None:
+    async with Worker([queue.name, f"{queue.name}-2"], Slots().in_loop, url) as worker:
+        await registered(queue, worker)
+        with pytest.raises(WorkerCommandError, match="invalid argument of command 'cancel'"):
+            await _command(queue, worker.consumer, WAIT["timeout"], "cancel", None)
+        assert await queue.ping_workers(**WAIT) == [worker.consumer]
 
 
 async def test_invalid_arguments_are_rejected(queue: Queue) -> None:

@@ -72,6 +72,8 @@ class CommandRunner:
                 answer: dict[str, Any] = {"result": self._act(action, argument)}
             except GlideMQError as error:
                 answer = {"error": str(error)}
+            except (TypeError, ValueError) as error:  # an argument that another version or client has sent
+                answer = {"error": f"invalid argument of command {action!r}: {error}"}
             if action != "ping" and action != "inspect":
                 _log.info("queue %r: worker %s: remote command %s", link.keys.name, self._worker.consumer, action)
             task = asyncio.create_task(self._answer(link, request, json.dumps(answer)), name="glidemq-command")

@@ -1,0 +1,47 @@
+"""The shared calls for idle queues of `glidemq_py._worker.idle_queues`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from glidemq_py._worker.idle_queues import IdleQueues
+
+
+class FakeQueue:
+    """Count the registrations of a queue."""
+
+    may_get_partitions = True
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.registered = asyncio.Event()
+
+    async def register(self, interval_s: float) -> None:
+        self.registered.set()
+        if self.error is not None:
+            raise self.error
+
+    async def find_partitions(self) -> None:
+        """Nothing to find."""
+
+
+async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next() -> None:
+    idle = IdleQueues()
+    closed = [FakeQueue() for _ in range(1_000)]
+    idle.add(closed)
+    await idle.remove(closed)
+    later = FakeQueue()
+    idle.add([later])
+    async with asyncio.timeout(5):  # a thousand turns take twenty seconds
+        await later.registered.wait()
+    await idle.remove([later])
+
+
+async def test_an_error_of_one_queue_does_not_end_the_calls_for_others() -> None:
+    idle = IdleQueues()
+    queues = [FakeQueue(RuntimeError("planted")), FakeQueue()]
+    idle.add(queues)
+    async with asyncio.timeout(5):
+        for queue in queues:
+            await queue.registered.wait()
+    await idle.remove(queues)
