@@ -235,6 +235,14 @@ def schema() -> Any:
     return StructType([StructField("data", StringType()), StructField("queue", StringType())])
 
 
+class Messages(list[Any]):
+    """The messages of the tasks of one driver, and the errors of those that failed."""
+
+    def __init__(self, messages: list[Any], errors: list[BaseException]) -> None:
+        super().__init__(messages)
+        self.errors = errors
+
+
 class Spark:
     """What Spark does with a writer: tasks with retries and speculation, then commit or abort."""
 
@@ -258,7 +266,7 @@ class Spark:
             part = rows[i : i + 3]
             yield pa.RecordBatch.from_pydict({"data": [r[0] for r in part], "queue": [r[1] for r in part]})
 
-    def tasks(self, driver: str, writer: Any, rows: list[tuple[str, str]], query: str, batch: int) -> list[Any]:
+    def tasks(self, driver: str, writer: Any, rows: list[tuple[str, str]], query: str, batch: int) -> Messages:
         """Run the tasks of a write; return the messages, None for a failed partition."""
         world, faultless = self.world, driver in self.world.faultless
         partitions = self._partitions(rows)
@@ -295,14 +303,14 @@ class Spark:
             messages = [message(at) for at in range(len(partitions))]
             broken = [at for at, m in enumerate(messages) if m is None and failed(at) >= ATTEMPTS]
             if broken or all(m is not None for m in messages):
-                self.errors = [a.error for at in broken for a in attempts[at] if a.error is not None]
-                return messages  # copies of tasks that still run are zombies
+                errors = [a.error for at in broken for a in attempts[at] if a.error is not None]
+                return Messages(messages, errors)  # copies of tasks that still run are zombies
 
-    def finish(self, writer: Any, messages: list[Any], *batch: int) -> None:
+    def finish(self, writer: Any, messages: Messages, *batch: int) -> None:
         """Commit or abort."""
         if None in messages:
             writer.abort(messages, *batch)
-            raise self.errors[-1] if self.errors else RuntimeError("task failed")
+            raise messages.errors[-1] if messages.errors else RuntimeError("task failed")
         try:
             writer.commit(messages, *batch)
         except GlideMQError:
