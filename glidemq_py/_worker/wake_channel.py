@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 
 POLL_S: Final = 1.0
 STREAMS_PER_READ: Final = 500
-VISITS_PER_POLL: Final = 15
+VISITS_PER_POLL: Final = 10
 """Number of queues polled per second in a cluster."""
 PLACES_PER_CALL: Final = 25
 """Number of queues whose keys one EXISTS checks."""

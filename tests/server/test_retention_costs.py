@@ -78,7 +78,9 @@ async def test_removing_costs_less_than_keeping(private_server: Any, monkeypatch
         rules: dict[str, Rule] = {}
         for name, options in RULES.items():
             queue = await stack.enter_async_context(AnyQueue(name, server.url))
-            worker = await stack.enter_async_context(Worker(name, handle, server.url, concurrency=100))
+            # With a client of its own, a worker has its maintenance tasks from the start.
+            url = f"{server.url}?share_clients=false"
+            worker = await stack.enter_async_context(Worker(name, handle, url, concurrency=100))
             rules[name] = Rule(queue, worker, client, options)
         await with_timeout(until(lambda: len(detections) == len(rules)))
         for detection in detections:

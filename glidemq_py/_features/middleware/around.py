@@ -34,17 +34,20 @@ async def add_within(
         UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
         MiddlewareError: If a middleware suppresses an error.
     """
-    failure: BaseException
-    async with AsyncExitStack() as stack:
-        try:
-            for each in middleware:
-                found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
-                await _enter(stack, each, found, "the blocking API" if blocking else "")
-            return await add()
-        except BaseException as error:
-            failure = error
-            raise
-    raise MiddlewareError([type(each).__name__ for each in middleware], failure) from failure
+    suppressed: list[BaseException] = []
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                for each in middleware:
+                    found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
+                    await _enter(stack, each, found, "the blocking API" if blocking else "")
+                return await add()
+            except BaseException as error:
+                suppressed.append(error)
+                raise
+        raise MiddlewareError([type(each).__name__ for each in middleware], suppressed[0]) from suppressed[0]
+    finally:
+        suppressed.clear()  # the error refers to this frame
 
 
 def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
