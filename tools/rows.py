@@ -269,7 +269,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("failures_page", "reasons name low high cursor count", reply="rows cursor"),
     _call("failure_stats", reply="kept oldest newest retries counts"),
     _call("metrics_by_name", "last minutes name cursor", reply="last rows cursor"),
-    _call("gauges", reply="counts oldest workers outbox"),
+    _call("gauges", reply="counts oldest workers outbox subscriptions unread"),
     # -- managing
     _call("pause"),
     _call("resume"),

@@ -426,7 +426,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "failures_page_reply": ("rows", "cursor"),
     "failure_stats_reply": ("kept", "oldest", "newest", "retries", "counts"),
     "metrics_by_name_reply": ("last", "rows", "cursor"),
-    "gauges_reply": ("counts", "oldest", "workers", "outbox"),
+    "gauges_reply": ("counts", "oldest", "workers", "outbox", "subscriptions", "unread"),
     "count_ranks_reply": ("cursor", "counts"),
     "promote_jobs_reply": ("promoted", "cursor"),
     "requeue_jobs_reply": ("retried", "left"),

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._operate.broadcasts import BroadcastActionError
 from glidemq_py._operate.operating import Operator
 
-__all__ = ["MAX_LISTED", "Action", "ActionResult", "ManyAction", "Problem", "Progress", "Step", "count", "perform"]
+__all__ = [
+    "MAX_LISTED", "Action", "ActionResult", "ManyAction", "Problem", "Progress", "Step", "check_kind", "count",
+    "perform",
+]  # fmt: skip
 
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
@@ -62,8 +66,15 @@ class Action(ABC):
     """Name of the change, as in `Access.actions`."""
     destroys: ClassVar[bool] = False
     """True if it deletes or cancels what cannot be brought back."""
+    instead: ClassVar[str] = ""
+    """What to do instead if the queue is a broadcast, with ``{queue}`` for its name; "" = it applies to both."""
 
     queue: str
+
+    @property
+    def for_broadcasts(self) -> str:
+        """What to do instead if the queue is a broadcast; "" = the action applies to it."""
+        return self.instead.format(queue=self.queue)
 
     async def count(self, operator: Operator) -> int | None:
         """Return how many jobs it would change now; None if it does not change jobs."""
@@ -123,16 +134,25 @@ async def perform(operator: Operator, action: Action, progress: Progress | None 
 
     Raises:
         AccessDeniedError: The operator's access does not allow it.
+        BroadcastActionError: The queue is a broadcast, which does not support it.
         GlideMQError: The queue rejects it, or the server cannot be reached.
     """
     operator.access.check_action(action.kind, action.queue)
+    await check_kind(operator, action)
     return await action.run(operator, await operator.queue(action.queue), progress or (lambda done: None))
 
 
 async def count(operator: Operator, action: Action) -> int | None:
     """Return how many jobs a change would affect now; None if it does not affect jobs."""
     operator.access.check_read(action.queue)
+    await check_kind(operator, action)
     return await action.count(operator)
+
+
+async def check_kind(operator: Operator, action: Action) -> None:
+    """Raise BroadcastActionError if the queue is a broadcast, which does not support the action."""
+    if action.for_broadcasts and await operator.is_broadcast(action.queue):
+        raise BroadcastActionError(action.queue, action.for_broadcasts)
 
 
 async def missing(operator: Operator, action: Action) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from glidemq_py._operate.action import (
     perform,
 )
 from glidemq_py._operate.job_actions import (
+    KEEP_FEWER,
     AddJob,
     CancelJobs,
     JobsAction,
@@ -44,13 +45,17 @@ from glidemq_py._operate.partitions import in_turn
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
 __all__ = [
-    "MANY_ACTIONS", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue", "DrainQueue",
-    "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule", "Problem",
-    "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs", "RemoveSchedule",
-    "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue", "ResumeSchedule",
-    "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits", "SetGroupLimits",
-    "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "missing", "perform",
+    "MANY_ACTIONS", "NO_NAMES", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue",
+    "DrainQueue", "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule",
+    "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs",
+    "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
+    "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits",
+    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "check_queue", "count", "missing", "perform",
 ]  # fmt: skip
+
+
+_NO_GROUPS: Final = "it has neither ordering groups nor fair keys; to limit it: glidemq queue limits {queue}"
+NO_NAMES: Final = "its workers record no figures by job name; for its counts: glidemq queue show {queue}"
 
 
 async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -> CheckReport:
@@ -93,6 +98,7 @@ class DrainQueue(ManyAction):
 
     kind: ClassVar[str] = "drain_queue"
     destroys: ClassVar[bool] = True
+    instead: ClassVar[str] = KEEP_FEWER
 
     delayed: bool = False
 
@@ -115,6 +121,7 @@ class CleanQueue(ManyAction):
 
     kind: ClassVar[str] = "clean_queue"
     destroys: ClassVar[bool] = True
+    instead: ClassVar[str] = KEEP_FEWER
 
     state: str
     grace: int = 0
@@ -151,7 +158,7 @@ class ObliterateQueue(Action):
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
         found = await operator.get_queue(self.queue)
-        return found.unfinished + found.completed + found.failed
+        return found.stored
 
     async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
         """See `Action`."""
@@ -184,6 +191,7 @@ class SetGroupLimits(Action):
     """Set the limits of an ordering group. None = unchanged, False = no limit."""
 
     kind: ClassVar[str] = "limit_group"
+    instead: ClassVar[str] = _NO_GROUPS
 
     group: str
     concurrency: int | Literal[False] | None = None
@@ -203,6 +211,7 @@ class SetFairKeyLimits(Action):
     """
 
     kind: ClassVar[str] = "limit_fair_key"
+    instead: ClassVar[str] = _NO_GROUPS
 
     key: str | None
     weight: int | None = None
@@ -232,6 +241,7 @@ class PauseFairKey(Action):
     """Start no more jobs with a fair key. Active jobs keep running."""
 
     kind: ClassVar[str] = "pause_fair_key"
+    instead: ClassVar[str] = _NO_GROUPS
 
     key: str
 
@@ -246,6 +256,7 @@ class ResumeFairKey(Action):
     """Start jobs with a fair key again."""
 
     kind: ClassVar[str] = "resume_fair_key"
+    instead: ClassVar[str] = _NO_GROUPS
 
     key: str
 
@@ -307,6 +318,7 @@ class SetMetricsByName(Action):
     """Record metrics by job name, and keep them for so many minutes; 0 = off."""
 
     kind: ClassVar[str] = "set_metrics"
+    instead: ClassVar[str] = NO_NAMES
 
     minutes: int
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
-from glidemq_py._operate.action import ManyAction
+from glidemq_py._operate.action import ManyAction, check_kind
 from glidemq_py._operate.actions import MANY_ACTIONS
 from glidemq_py._operate.audit import write_audit
 from glidemq_py._operate.operating import JobFilter, Operator
@@ -100,8 +100,10 @@ async def create_bulk(
 
     Raises:
         AccessDeniedError: The operator's access does not allow it; nothing is stored.
+        BroadcastActionError: The queue is a broadcast, which does not support it.
     """
     operator.access.check_action(action.kind, action.queue)
+    await check_kind(operator, action)
     transport, bulk_id = await operator.transport(), secrets.token_hex(8)
     names = [each.name for each in fields(action) if each.name != "queue"]
     given = {name: as_json(getattr(action, name)) for name in names if getattr(action, name) not in (None, (), "")}

@@ -60,12 +60,14 @@ def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
     """Return an entry of the dead letter queue of a queue."""
     envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
     attempts, encoding = envelope.get("attemptsMade"), envelope.get("encoding")
+    subscription = envelope.get("subscription")
     return DeadLetter(
         id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
         error=readable_reason(str(envelope.get("failedReason") or "")),
         attempts_made=attempts if isinstance(attempts, int) else 0,
         added_at=entry.timestamp, data=envelope.get("data"),
         encoding=None if encoding is None else str(encoding), tags=entry.tags,
+        subscription=None if subscription is None else str(subscription),
     )  # fmt: skip
 
 

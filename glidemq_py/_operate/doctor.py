@@ -296,11 +296,13 @@ def queue_findings(
     found: list[Diagnosis] = []
     name = queue.name
     if queue.paused and queue.ready:
-        problem = f"paused, with {_jobs(queue.ready)} ready to run"
+        problem = f"paused, with {_ready(queue)}{'' if queue.is_broadcast else ' to run'}"
         remedy = f"if it is not intended: glidemq queue resume {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
     elif queue.unfinished and not queue.workers:
-        problem = f"{_jobs(queue.unfinished, 'unfinished ')} and no live worker"
+        delayed = f", {queue.delayed:,} delayed" if queue.delayed else ""
+        unfinished = f"{_ready(queue)}{delayed}" if queue.is_broadcast else _jobs(queue.unfinished, "unfinished ")
+        problem = f"{unfinished} and no live worker"
         found.append(_warning("queue", name, problem, "start one: glidemq worker MODULE:WORKER"))
     elif subscriptions and queue.oldest_waiting > max_wait:
         found.append(_slow_subscription(queue, subscriptions))
@@ -320,7 +322,15 @@ def queue_findings(
         problem, remedy = f"{_jobs(queue.failed, 'failed ')} kept", f"look at the failures: glidemq failures ls {name}"
         found.append(Diagnosis(check="queue", severity=Severity.NOTE, subject=name, problem=problem, remedy=remedy))
     workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
-    return found or [_ok("queue", name, f"{workers}, {_jobs(queue.ready)} ready")]
+    return found or [_ok("queue", name, f"{workers}, {_ready(queue)}")]
+
+
+def _ready(queue: QueueSnapshot) -> str:
+    """Return the number of ready jobs or unread messages."""
+    if not queue.is_broadcast:
+        return f"{_jobs(queue.ready)} ready"
+    number = "more than 1,000" if queue.unread is None else f"{queue.unread:,}"
+    return f"{number} unread message{'' if queue.unread == 1 else 's'}"
 
 
 def _slow_subscription(queue: QueueSnapshot, subscriptions: Collection[Subscription]) -> Diagnosis:

@@ -11,7 +11,6 @@ from glidemq_py._api.administration import promote_in_pieces
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
 from glidemq_py._core.job_states import JobOutcome, JobState
-from glidemq_py._features.broadcast.dead_letters import replay_dead_letter_job as replay_message
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.dead_letters.queue_api import replay_entry
 from glidemq_py._features.failures.queue_api import Failure, change_failures_in_pieces
@@ -19,6 +18,7 @@ from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
 from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Progress, Step
+from glidemq_py._operate.broadcasts import Letters
 from glidemq_py._operate.conversion import encoding_of
 from glidemq_py._operate.operating import JobFilter, Operator
 from glidemq_py._operate.partitions import by_partition, in_turn
@@ -26,10 +26,18 @@ from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
 
 __all__ = [
-    "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "RemoveJobs",
-    "ReplayDeadLetters", "ReplayEdited", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
+    "KEEP_FEWER", "AddJob", "CancelJobs", "JobsAction", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures",
+    "RemoveJobs", "ReplayDeadLetters", "ReplayEdited", "RetryEdited", "RetryFailures", "RetryJobs", "in_state",
 ]  # fmt: skip
 
+KEEP_FEWER: Final = (
+    "to delete one of them: glidemq job rm {queue} ID; "
+    "to keep fewer: Broadcast({queue!r}, max_messages=..., max_age=...)"
+)
+REDELIVER: Final = (
+    "to deliver one again: glidemq dlq replay {queue} ENTRY, "
+    "or await Broadcast({queue!r}).redeliver(message_id, subscription)"
+)
 _PIECE: Final = 100
 """Jobs changed at the same time: by one call, or by calls that are in flight together."""
 
@@ -39,6 +47,7 @@ class AddJob(Action):
     """Add a job; ``options`` are those of `Queue.add`."""
 
     kind: ClassVar[str] = "add_job"
+    instead: ClassVar[str] = "to publish one: await Broadcast({queue!r}).publish(subject, data)"
 
     name: str
     data: Any = None
@@ -192,6 +201,7 @@ class RetryJobs(JobsAction):
     """Requeue failed jobs (with ``completed``, completed ones too) with all their attempts."""
 
     kind: ClassVar[str] = "retry_jobs"
+    instead: ClassVar[str] = REDELIVER
 
     completed: bool = False
 
@@ -221,6 +231,7 @@ class RetryEdited(Action):
     """Replace the data of a failed job, and requeue it with all its attempts."""
 
     kind: ClassVar[str] = "retry_jobs"
+    instead: ClassVar[str] = REDELIVER
 
     id: str
     data: Any = None
@@ -271,6 +282,7 @@ class CancelJobs(JobsAction):
 
     kind: ClassVar[str] = "cancel_jobs"
     destroys: ClassVar[bool] = True
+    instead: ClassVar[str] = "to delete one of them: glidemq job rm {queue} ID"
 
     async def change(self, queue: Queue[Any, Any], job: Job[Any, Any] | str) -> None:
         """See `JobsAction`."""
@@ -309,10 +321,15 @@ def _not_cancelled(job_id: str, outcome: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveJobs(JobsAction):
-    """Delete jobs in any state."""
+    """Delete jobs in any state. Of a broadcast, only messages that are given by their ids."""
 
     kind: ClassVar[str] = "remove_jobs"
     destroys: ClassVar[bool] = True
+
+    @property
+    def for_broadcasts(self) -> str:
+        """See `Action`."""
+        return "" if self.ids else KEEP_FEWER.format(queue=self.queue)
 
     async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
         """See `JobsAction`. Of a filter, a hundred jobs are deleted per call, with one event for all of the step."""
@@ -384,6 +401,7 @@ class RetryFailures(_FailuresAction):
     """Requeue failed jobs with all their attempts."""
 
     kind: ClassVar[str] = "retry_failures"
+    instead: ClassVar[str] = REDELIVER
     how: ClassVar[Literal["retry", "purge"]] = "retry"
 
 
@@ -392,36 +410,53 @@ class PurgeFailures(_FailuresAction):
     """Delete failed jobs."""
 
     kind: ClassVar[str] = "purge_failures"
+    instead: ClassVar[str] = REDELIVER
     how: ClassVar[Literal["retry", "purge"]] = "purge"
     destroys: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DeadLettersAction(ManyAction):
-    """A change of dead-letter entries; ``ids`` empty = all."""
+    """A change of dead-letter entries; ``ids`` empty = all.
+
+    ``subscription``: only entries of this subscription of a broadcast; None = of all.
+    """
 
     ids: tuple[str, ...] = ()
+    subscription: str | None = None
 
-    async def targets(self, operator: Operator) -> list[str]:
-        """Return the ids of the entries."""
-        return list(self.ids) or [entry.id async for entry in operator.iter_dead_letters(self.queue)]
+    async def targets(self, letters: Letters | None, operator: Operator) -> list[tuple[str, str]]:
+        """Return the entries: each the name of its dead letter queue ("" = not known), and its id."""
+        if self.ids:
+            return [("", entry_id) for entry_id in self.ids]
+        if letters is not None:
+            return [(place, entry.id) async for place, entry in letters.iter()]
+        return [("", entry.id) async for entry in operator.iter_dead_letters(self.queue)]
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
-        return len(await self.targets(operator))
+        return len(await self.targets(await Letters.open(operator, self.queue, self.subscription), operator))
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """Change one entry; return the id of the changed job or entry, None if the entry does not exist."""
         raise NotImplementedError
 
+    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+        """Change an entry of a broadcast, as `change` does."""
+        raise NotImplementedError
+
     async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`. An interrupted change begins again: the entries that it has changed are gone."""
-        targets = await self.targets(operator)
+        letters = await Letters.open(operator, self.queue, self.subscription)
+        targets = await self.targets(letters, operator)
         for first in range(0, max(len(targets), 1), _PIECE):
             changed, problems = list[str](), list[Problem]()
-            for entry_id in targets[first : first + _PIECE]:
+            for place, entry_id in targets[first : first + _PIECE]:
                 try:
-                    found = await self.change(queue, entry_id)
+                    if letters is None:
+                        found = await self.change(queue, entry_id)
+                    else:
+                        found = await self._change_one(letters, place, entry_id)
                 except (JobNotFoundError, JobStateError, ValueError) as error:  # of a message, or of the options
                     problems.append(Problem(id=entry_id, error=str(error)))
                     continue
@@ -431,6 +466,14 @@ class _DeadLettersAction(ManyAction):
                     changed.append(found)
             more = "again" if first + _PIECE < len(targets) else ""
             yield Step(done=len(changed), position=more, ids=tuple(changed), problems=tuple(problems))
+
+    async def _change_one(self, letters: Letters, place: str, entry_id: str) -> str | None:
+        found = [each for each in await letters.find(entry_id) if place in ("", each[0])]
+        if len(found) > 1:
+            of = sorted(str(letters.shown(entry).subscription) for _, entry in found)
+            problem = f"must be one of {', '.join(of)}: each has an entry {entry_id}"
+            raise GlideMQValidationError("subscription", self.subscription, problem)
+        return await self.change_message(letters, *found[0]) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,20 +487,13 @@ class ReplayDeadLetters(_DeadLettersAction):
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
-        try:
-            job = await queue.replay_dead_letter_job(entry_id)
-        except GlideMQValidationError:
-            if not await replay_message(_Messages(queue), entry_id):
-                raise
-            return entry_id
+        job = await queue.replay_dead_letter_job(entry_id)
         return None if job is None else job.id
 
-
-@dataclass(slots=True)
-class _Messages:
-    """The queue of a broadcast, for methods of `Broadcast`."""
-
-    _queue: Queue[Any, Any]
+    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+        """See `_DeadLettersAction`."""
+        await letters.replay(place, entry)
+        return entry.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,6 +501,7 @@ class ReplayEdited(Action):
     """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
 
     kind: ClassVar[str] = "replay_dead_letters"
+    instead: ClassVar[str] = "a message is delivered again with its own data: glidemq dlq replay {queue} ENTRY"
 
     id: str
     data: Any = None
@@ -492,3 +529,7 @@ class PurgeDeadLetters(_DeadLettersAction):
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
         return entry_id if await queue.remove_dead_letter_job(entry_id) else None
+
+    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+        """See `_DeadLettersAction`."""
+        return entry.id if await letters.remove(place, entry) else None

@@ -41,6 +41,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access
+from glidemq_py._operate.broadcasts import Letters
 from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, schedule_of, shown_reason, summary_of
 from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.partitions import Layouts, by_partition, sum_of
@@ -332,6 +333,10 @@ class Operator:
         """Return the ids of the workers of a queue that answer."""
         return await (await self.queue(queue)).ping_workers(worker, timeout=timeout)
 
+    async def is_broadcast(self, name: str) -> bool:
+        """Return True if the queue has subscriptions, so it holds messages instead of jobs."""
+        return (await self.get_queue(name)).is_broadcast
+
     async def get_subscriptions(self, name: str) -> list[Subscription]:
         """Return the subscriptions of a broadcast; none if it is a queue."""
         return await get_subscriptions(await self.link(name))
@@ -358,28 +363,34 @@ class Operator:
         Raises:
             GlideMQValidationError: An argument is invalid.
         """
+        jobs, following = await self.read_jobs(queue, wanted or JobFilter(), cursor, count, most_examined)
+        return JobPage(jobs=tuple(map(summary_of, jobs)), cursor=following)
+
+    async def read_jobs(
+        self, queue: str, wanted: JobFilter, cursor: str, count: int, most_examined: int, *, with_data: bool = False
+    ) -> tuple[list[Job[Any, Any]], str]:
+        """Return the jobs of a page, as `get_jobs` does, and the cursor; ``with_data``: also their data."""
         check_int("count", count, 1, 1_000)
-        chosen = JobFilter() if wanted is None else wanted
         links = await self.links(queue)
-        states = listed_states() if chosen.state is None else (listable(chosen.state),)
+        states = listed_states() if wanted.state is None else (listable(wanted.state),)
         lists = [(link, state) for state in states for link in links]
         at, position = _position_of(cursor, len(lists))
-        size = min(count if chosen.is_plain else max(count, 50), ROWS_A_CALL)
-        found: dict[str, JobSummary] = {}
-        examined = 0
+        size = min(count if wanted.is_plain else max(count, 50), ROWS_A_CALL)
+        found: dict[str, Job[Any, Any]] = {}
+        examined, is_bare = 0, not (wanted.data or with_data)
         while at < len(lists) and len(found) < count and examined < most_examined:
             # The server examines `asked` jobs, regardless of the number of matches.
-            asked = min(size, count - len(found)) if chosen.is_plain else size
+            asked = min(size, count - len(found)) if wanted.is_plain else size
             jobs, position = await read_page(
-                *lists[at], position, asked, bare=not chosen.data, name=chosen.name or "", where=chosen.conditions()
+                *lists[at], position, asked, bare=is_bare, name=wanted.name or "", where=wanted.conditions()
             )
             examined += asked
             for job in jobs:
-                if chosen.matches(job):
-                    found.setdefault(job.id, summary_of(job))
+                if wanted.matches(job):
+                    found.setdefault(job.id, job)
             if not position:
                 at += 1
-        return JobPage(jobs=tuple(found.values()), cursor="" if at == len(lists) else f"{at}:{position}")
+        return list(found.values()), "" if at == len(lists) else f"{at}:{position}"
 
     async def iter_jobs(self, queue: str, wanted: JobFilter | None = None) -> AsyncIterator[JobSummary]:
         """Iterate over the jobs of a queue that match a filter, page by page."""
@@ -462,16 +473,36 @@ class Operator:
         found = [each async for each in self.iter_failures(queue, since=since + 1 if since else None, **criteria)]
         return found, bool(since)
 
-    async def iter_dead_letters(self, queue: str) -> AsyncIterator[DeadLetter]:
-        """Iterate over the dead-letter entries of a queue, oldest first."""
+    async def iter_dead_letters(self, queue: str, subscription: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Iterate over the dead-letter entries of a queue, oldest first.
+
+        Those of a broadcast are in several dead letter queues, which are read one after the other.
+
+        Args:
+            queue: Name of the queue or broadcast.
+            subscription: Only entries of this subscription; None = all.
+
+        Raises:
+            NoSubscriptionError: The subscription does not exist.
+        """
+        letters = await Letters.open(self, queue, subscription)
+        if letters is not None:
+            async for _, entry in letters.iter():
+                yield letters.shown(entry)
+            return
         async for entry in (await self.queue(queue)).iter_dead_letter_jobs():
             yield dead_letter_of(entry, queue)
 
-    async def get_newest_dead_letters(self, queue: str, count: int) -> tuple[list[DeadLetter], bool]:
+    async def get_newest_dead_letters(
+        self, queue: str, count: int, subscription: str | None = None
+    ) -> tuple[list[DeadLetter], bool]:
         """Return the entries of a queue among the ``count`` newest of its dead letter queue, and whether it has more.
 
-        They are ordered from the newest on.
+        They are ordered from the newest on. ``subscription``: see `iter_dead_letters`.
         """
+        letters = await Letters.open(self, queue, subscription)
+        if letters is not None:
+            return await letters.newest(count)
         opened = await self.queue(queue)
         await opened._plain_link()
         if opened._partitions is not None:
@@ -597,6 +628,7 @@ async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:
         name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
         prioritized=prioritized, group_waiting=parked, active=active, delayed=delayed, suspended=suspended,
         waiting_children=waiting_children, completed=completed, failed=failed, outbox=found.outbox,
+        subscriptions=found.subscriptions, unread=None if found.unread < 0 else found.unread,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from glidemq_py._core.job_states import JobState
 from glidemq_py._features.broadcast.broadcast import Subscription
@@ -27,12 +27,17 @@ __all__ = [
     "JobPage",
     "JobReference",
     "JobSummary",
+    "MessageDelivery",
+    "MessagePage",
+    "MessageSummary",
     "QueueDetails",
     "QueueSnapshot",
     "ScheduleRun",
     "ScheduleSnapshot",
     "as_json",
 ]
+
+_MANY_UNREAD: Final = 1_001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,9 @@ class QueueSnapshot:
         failed: Number of failed jobs that are kept.
         outbox: Number of results not yet delivered to other queues.
         partitions: Number of its partitions; 1 without.
+        subscriptions: Number of subscriptions of a broadcast, whose kept messages are ``waiting``; 0 = a queue.
+        unread: Number of messages that the slowest subscription has not read, as `Subscription.waiting`; None = more
+            than 1,000.
     """
 
     name: str
@@ -72,16 +80,34 @@ class QueueSnapshot:
     failed: int
     outbox: int
     partitions: int = 1
+    subscriptions: int = 0
+    unread: int | None = 0
+
+    @property
+    def is_broadcast(self) -> bool:
+        """True if it has subscriptions, so it holds messages instead of jobs."""
+        return self.subscriptions > 0
 
     @property
     def ready(self) -> int:
-        """Number of jobs that could run now: waiting, prioritized and group-waiting."""
+        """Number of jobs that could run now: waiting, prioritized and group-waiting.
+
+        Of a broadcast, the messages that its slowest subscription has not read; 1,001 if they are more than 1,000.
+        """
+        if self.is_broadcast:
+            return _MANY_UNREAD if self.unread is None else self.unread
         return self.waiting + self.prioritized + self.group_waiting
 
     @property
     def unfinished(self) -> int:
         """Number of jobs that have neither completed nor failed."""
         return self.ready + self.active + self.delayed + self.suspended + self.waiting_children
+
+    @property
+    def stored(self) -> int:
+        """Number of all jobs that are kept, or of all messages."""
+        ready = self.waiting + self.prioritized + self.group_waiting
+        return self.unfinished - self.ready + ready + self.completed + self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,12 +234,13 @@ class JobDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead-letter entry of a queue.
+    """A dead-letter entry of a queue, or of a subscription of a broadcast.
 
     Attributes:
         id: Id of the entry, which is not that of the original job.
         name: Name of the job.
         queue: Queue of the original job.
+        subscription: Subscription in which the message failed; None = the entry is of a queue.
         job_id: Id of the original job.
         error: Why it failed.
         attempts_made: Number of failed attempts.
@@ -234,6 +261,55 @@ class DeadLetter:
     data: Any
     encoding: str | None
     tags: tuple[str, ...]
+    subscription: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSummary:
+    """A message of a broadcast in a list.
+
+    Attributes:
+        id: Id of the message.
+        name: Its subject.
+        published_at: When it was published, epoch ms.
+        due_at: When a delayed message is delivered; None for others.
+        data: Its data; the stored text if that cannot be decoded.
+        encoding: "stored" if ``data`` is the stored text; None if it is the value.
+    """
+
+    id: str
+    name: str
+    published_at: int
+    due_at: int | None
+    data: Any
+    encoding: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePage:
+    """Some messages of a broadcast; ``cursor`` is where the next page starts, '' = there are no more."""
+
+    messages: tuple[MessageSummary, ...]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDelivery:
+    """The state of a message in one subscription.
+
+    Attributes:
+        subscription: Name of the subscription.
+        state: As `Delivery.state`; None if it is no longer known.
+        attempts_made: Number of failed attempts.
+        error: Message of its last failure; None without one.
+        error_type: Exception type of its last failure; None without one.
+    """
+
+    subscription: str
+    state: str | None
+    attempts_made: int
+    error: str | None
+    error_type: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,8 +308,8 @@ class Shell:
     # -- changes ------------------------------------------------------------------------------------------
 
     async def change(
-        self, action: operate.actions.Action, what: str, done: str, *, of: str = "", yes: bool = True,
-        dry_run: bool = False,
+        self, action: operate.actions.Action, what: str, done: str, *, of: str = "", noun: str = "job",
+        yes: bool = True, dry_run: bool = False,
     ) -> None:  # fmt: skip
         """Perform an action, after a confirmation if it destroys anything, and report its result.
 
@@ -318,6 +318,7 @@ class Shell:
             what: text of the question, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
             done: the same after it was done, such as "deleted {} from queue 'emails'".
             of: kind of the jobs, such as "failed"; '' = any.
+            noun: what the jobs are called.
             yes: do not ask.
             dry_run: only report the number of changes.
         """
@@ -326,7 +327,7 @@ class Shell:
             number = await operate.actions.count(self.operator, action)
         if dry_run or (action.destroys and not yes):
             number = await self._without_missing(action, number)
-            filled = what.replace("{}", jobs_text(number, of))
+            filled = what.replace("{}", jobs_text(number, of, noun))
             if dry_run:
                 self.print_json({"dry_run": True, "count": number})
                 self.say(f"would {filled}")
@@ -344,14 +345,15 @@ class Shell:
                 result = await operate.actions.perform(self.operator, action, progress)
             except asyncio.CancelledError:
                 if is_many:
-                    self.note(f"stopped: {done.replace('{}', jobs_text(changed, of))}; the same command continues")
+                    text = done.replace("{}", jobs_text(changed, of, noun))
+                    self.note(f"stopped: {text}; the same command continues")
                 raise
         self.print_json(result)
         for problem in result.problems:
             shown = repr(problem.id)
             self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
         if result.done or not result.problems:
-            self.say(done.replace("{}", jobs_text(result.done, of)))
+            self.say(done.replace("{}", jobs_text(result.done, of, noun)))
         if result.problems:
             missing = all(problem.missing for problem in result.problems)
             self.stop(ExitCode.MISSING if missing else ExitCode.FAILED)
@@ -398,11 +400,11 @@ def _doing(what: str, of: str) -> str:
     return what.replace(_UP_TO, "{}").replace(" with {}", "").replace("{}", f"{of} jobs".lstrip())
 
 
-def jobs_text(number: int | None, of: str = "") -> str:
+def jobs_text(number: int | None, of: str = "", noun: str = "job") -> str:
     """Return "1 job", "12 failed jobs", or "" for None."""
     if number is None:
         return ""
-    return f"{number:,} {of} job{'' if number == 1 else 's'}" if of else f"{number:,} job{'' if number == 1 else 's'}"
+    return f"{number:,} {of}".rstrip() + f" {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(value: Any) -> tuple[Any, str]:

@@ -36,9 +36,10 @@ from glidemq_py._operate.operating import Operator
 from glidemq_py._web.checks import NotAllowedError, UnauthorizedError, check_site
 from glidemq_py.dashboard.changes import CHANGES, LABELS, Change, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
-from glidemq_py.dashboard.pages import PAGES, MissingError, Page, Visit, link
+from glidemq_py.dashboard.pages import PAGES, Page, template_of
 from glidemq_py.dashboard.reading import Reader
 from glidemq_py.dashboard.texts import FILTERS, day_chart, duration_chart, redacted, sparkline
+from glidemq_py.dashboard.visit import MissingError, Visit, link
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
 
 __all__ = ["Dashboard"]
@@ -190,7 +191,7 @@ class Dashboard:
             shown = await page.read(visit)
             live = link("live", **{**visit.arguments, "of": path or "all"}) if page.is_live else ""
             note = self._notes.pop(visit.arguments.get("note", ""), "")
-            text = self._render(request, page.template, visit.access, {**shown, "live": live, "note": note})
+            text = self._render(request, template_of(page, shown), visit.access, {**shown, "live": live, "note": note})
         except Exception as error:
             return self._refuse(request, error)
         return HTMLResponse(text)
@@ -233,7 +234,8 @@ class Dashboard:
             while not self._closing.is_set():
                 try:
                     shown = await page.read(visit)
-                    text = self._render(request, page.template, visit.access, {**shown, "layout": "live.html"})
+                    shown["layout"] = "live.html"
+                    text = self._render(request, template_of(page, shown), visit.access, shown)
                     event = b"page"
                 except GlideMQError as error:
                     text = self._templates.get_template("problem.html").render(problem=str(error))

@@ -164,7 +164,9 @@ def _failures(kind: type[RetryFailures | PurgeFailures]) -> Callable[[Form], Act
 
 
 def _dead(kind: type[ReplayDeadLetters | PurgeDeadLetters]) -> Callable[[Form], Action]:
-    return lambda form: kind(queue=form.text("q"), ids=form.all("id"))
+    return lambda form: kind(
+        queue=form.text("q"), ids=form.all("id"), subscription=form.text("subscription") or None
+    )  # fmt: skip
 
 
 def _of_queue(kind: type[PauseQueue | ResumeQueue | DrainQueue]) -> Callable[[Form], Action]:
@@ -257,6 +259,10 @@ CHANGES: Final[dict[str, Change]] = {
     ),
     "replay": Change(
         "replay_dead_letters", "Add these jobs to their queue again?", "{n} job{s} added again",
+        _dead(ReplayDeadLetters),
+    ),
+    "redeliver": Change(
+        "replay_dead_letters", "Deliver these messages again?", "{n} message{s} to be delivered again",
         _dead(ReplayDeadLetters),
     ),
     "replay-edited": Change(

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import urlencode
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.broadcast.broadcast import Subscription
 from glidemq_py._features.failures.attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline.timeline import TimelineEntry
-from glidemq_py._operate.access import Access
 from glidemq_py._operate.audit import read_audit
 from glidemq_py._operate.bulk import list_bulks, read_bulk
 from glidemq_py._operate.failure_groups import FailureGroup, group_failures, shape_of
-from glidemq_py._operate.operating import JobFilter, Operator
-from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot
+from glidemq_py._operate.operating import JobFilter
+from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
+from glidemq_py.dashboard import broadcast_pages
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.filters import STATES, parse_filter, suggestions, without_state
-from glidemq_py.dashboard.options import DashboardOptions
-from glidemq_py.dashboard.reading import Rates, Reader, quarters_of
+from glidemq_py.dashboard.reading import Rates, quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
+from glidemq_py.dashboard.visit import MissingError, Visit, of_queue
 from glidemq_py.errors import (
-    GlideMQError,
     GlideMQValidationError,
     JobNotFoundError,
     PermissionDeniedError,
-    ScriptError,
     WorkerCommandError,
     WorkerNotFoundError,
     WorkerTimeoutError,
 )
 
-__all__ = ["PAGES", "STATES", "MissingError", "Page", "Visit", "link"]
+__all__ = ["PAGES", "STATES", "Page", "template_of"]
 
 _T = TypeVar("_T")
 
@@ -47,9 +42,6 @@ _EXAMINED: Final = 1_500
 _DEAD_LETTERS: Final = 500
 """Newest dead-letter entries that are grouped: four calls."""
 _DEAD_LETTERS_SHOWN: Final = 100
-_SUBSCRIPTIONS_WITH_DEAD_LETTERS: Final = 50
-"""Subscriptions whose dead letter queues are shown: a call each."""
-_TARGETS_MS: Final = 10_000
 """Entries whose data the page contains."""
 _DEAD_LETTERS_OF_GROUP: Final = 20
 _FAILURES: Final = 1_000
@@ -63,7 +55,6 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
 """Time for the answer of a worker, which reads commands every ten seconds at most."""
-_MANY: Final = 1 << 53
 _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "name": lambda each: each.name,
     "ready": lambda each: (-each.ready, each.name),
@@ -71,72 +62,6 @@ _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
     "active": lambda each: (-each.active, each.name),
     "failed": lambda each: (-each.failed, each.name),
 }
-
-
-class MissingError(GlideMQError):
-    """The subject of a page does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A request for a page.
-
-    Attributes:
-        arguments: Parameters of the URL.
-        operator: Reads with the access of the visitor.
-        reader: Reads values that pages share.
-        options: Of the dashboard.
-        is_stream: True if the page is open, and is read to be kept current.
-    """
-
-    arguments: dict[str, str]
-    operator: Operator
-    reader: Reader
-    options: DashboardOptions
-    is_stream: bool = False
-
-    @property
-    def access(self) -> Access:
-        """Access of the visitor."""
-        return self.operator.access
-
-    @property
-    def queue(self) -> str:
-        """Name of the queue of the page, which the visitor may see.
-
-        Raises:
-            AccessDeniedError: The visitor may not see it.
-        """
-        name = self.arguments.get("q", "")
-        self.access.check_read(name)
-        return name
-
-    async def shared(self, kind: str, *key: Any, read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
-        """Return a value of the page's queue, read once for all open pages.
-
-        The key must contain everything else that ``read`` depends on. ``lifetime``: see `Reader.shared`.
-        """
-        return await self.reader.shared(kind, self.queue, *key, read=read, lifetime=lifetime)
-
-    async def flow(self, job_id: str, max_jobs: int) -> FlowNode | None:
-        """Return the flow of a job; jobs of queues that the visitor may not see have no names."""
-        read = functools.partial(self.operator.get_flow, self.queue, job_id, max_jobs=max_jobs)
-        return await self.shared("flow", job_id, max_jobs, self.seen, read=read)
-
-    @property
-    def seen(self) -> tuple[str, ...] | None:
-        """Patterns of the queues that the visitor may see, as a part of keys; None = all."""
-        return None if self.access.queues is None else tuple(sorted(self.access.queues))
-
-    def may(self, kind: str) -> bool:
-        """Return True if the visitor may make a change of this kind on the page's queue."""
-        return self.access.may_perform(kind, self.arguments.get("q", ""))
-
-
-def link(page: str, /, **arguments: Any) -> str:
-    """Return the relative address of a page; arguments that are None or empty are omitted."""
-    given = {name: value for name, value in arguments.items() if value not in (None, "")}
-    return f"{page}?{urlencode(given)}" if given else page
 
 
 async def overview(visit: Visit) -> dict[str, Any]:
@@ -204,23 +129,14 @@ async def _slots(visit: Visit, queues: list[QueueSnapshot]) -> list[tuple[int, i
 
 
 async def _of_queue(visit: Visit, tab: str) -> dict[str, Any]:
-    name = visit.queue
-    if not await visit.operator.queue_exists(name):
-        raise MissingError(f"queue {name!r} does not exist")
-    found = await _subscriptions(visit)
-    return {"queue": await visit.reader.queue(name), "tab": tab, "states": STATES, "is_broadcast": bool(found)}
-
-
-async def _subscriptions(visit: Visit) -> list[Subscription]:
-    try:
-        return await visit.shared("subscriptions", read=lambda: visit.operator.get_subscriptions(visit.queue))
-    except ScriptError:  # the stream has more consumer groups than a call may read
-        return []
+    return {**await of_queue(visit, tab), "states": STATES}
 
 
 async def queue(visit: Visit) -> dict[str, Any]:
     """One queue: figures, limits, groups."""
     common = await _of_queue(visit, "queue")
+    if common["queue"].is_broadcast:
+        return await broadcast_pages.broadcast(visit, common)
     name = visit.queue
     groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
     fair = await visit.shared("fair keys", read=lambda: _first(visit.operator.iter_fair_keys(name), 20))
@@ -238,6 +154,8 @@ async def queue(visit: Visit) -> dict[str, Any]:
 async def jobs(visit: Visit) -> dict[str, Any]:
     """Jobs of a queue, fifty at a time."""
     common = await _of_queue(visit, "jobs")
+    if common["queue"].is_broadcast:
+        return await broadcast_pages.messages(visit, common)
     name, text = visit.queue, visit.arguments.get("filter", "")
     state = visit.arguments.get("state") or None
     found: dict[str, Any] = {"page": None, "problem": "", "only": None}
@@ -274,6 +192,8 @@ async def job(visit: Visit) -> dict[str, Any]:
     data, result, options = (
         redacted(value, visit.options.redact) for value in (details.data, details.result, details.options)
     )
+    if common["queue"].is_broadcast:
+        return {**common, **await broadcast_pages.message(visit, details), "data": data, "options": options}
     flow = await visit.flow(details.job.id, _CHILDREN)
     history = _history(details)
     return {
@@ -340,15 +260,21 @@ async def failures(visit: Visit) -> dict[str, Any]:
 
 
 async def dead_letters(visit: Visit) -> dict[str, Any]:
-    """Dead-letter entries of a queue, grouped by error."""
+    """Dead-letter entries of a queue, or of the subscriptions of a broadcast, grouped by error."""
     common = await _of_queue(visit, "dead-letters")
-    target = await visit.reader.dead_letter_queue(visit.queue)
+    of: str | None = None
+    if common["queue"].is_broadcast:
+        of, targets = visit.arguments.get("subscription") or None, await broadcast_pages.subscription_targets(visit)
+        used = {place for name, place in targets.items() if place and of in (None, name)}
+        target = ", ".join(sorted(used)) or None
+    else:
+        target = await visit.reader.dead_letter_queue(visit.queue)
     found, is_cut = list[DeadLetter](), False
-    if target:
-        found, is_cut = await visit.operator.get_newest_dead_letters(visit.queue, _DEAD_LETTERS)
-    by_error: dict[tuple[str, str], list[DeadLetter]] = {}
+    if target or of:
+        found, is_cut = await visit.operator.get_newest_dead_letters(visit.queue, _DEAD_LETTERS, of)
+    by_error: dict[tuple[str | None, str, str], list[DeadLetter]] = {}
     for each in found:
-        by_error.setdefault((each.name, shape_of(each.error)), []).append(each)
+        by_error.setdefault((each.subscription, each.name, shape_of(each.error)), []).append(each)
     groups: list[tuple[list[DeadLetter], list[tuple[DeadLetter, Any, bool]]]] = []
     left = _DEAD_LETTERS_SHOWN
     for members in sorted(by_error.values(), key=len, reverse=True):
@@ -358,7 +284,9 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
             shown.append((each, data, _is_editable(each, data)))
         left -= len(shown)
         groups.append((members, shown))
-    return {**common, "groups": groups, "target": target, "examined": _DEAD_LETTERS, "is_cut": is_cut}
+    return {
+        **common, "groups": groups, "target": target, "examined": _DEAD_LETTERS, "is_cut": is_cut, "subscription": of,
+    }  # fmt: skip
 
 
 def _is_editable(found: JobDetails | DeadLetter, shown: Any) -> bool:
@@ -411,17 +339,11 @@ async def metrics(visit: Visit) -> dict[str, Any]:
 
 
 async def subscriptions(visit: Visit) -> dict[str, Any]:
-    """Subscriptions of a broadcast, and how far each has read."""
-    common, found = await _of_queue(visit, "subscriptions"), await _subscriptions(visit)
-    ordered = sorted(found, key=lambda each: (-(_MANY if each.waiting is None else each.waiting), each.name))
-    wanted = [each.name for each in ordered[:_SUBSCRIPTIONS_WITH_DEAD_LETTERS]]
-
-    async def read() -> dict[str, str | None]:
-        targets = (visit.operator.get_dead_letter_queue(visit.queue, each) for each in wanted)
-        return dict(zip(wanted, await asyncio.gather(*targets), strict=True))
-
-    targets = await visit.shared("subscriptions' dead letters", tuple(wanted), read=read, lifetime=_TARGETS_MS)
-    return {**common, "subscriptions": ordered, "targets": targets}
+    """Subscriptions of a broadcast: the overview of it."""
+    common = await _of_queue(visit, "queue")
+    if not common["queue"].is_broadcast:
+        raise MissingError(f"queue {visit.queue!r} is not a broadcast: it has no subscriptions")
+    return await broadcast_pages.broadcast(visit, common)
 
 
 async def flow(visit: Visit) -> dict[str, Any]:
@@ -468,6 +390,11 @@ class Page:
     is_live: bool = True
 
 
+def template_of(page: Page, shown: dict[str, Any]) -> str:
+    """Return the template of a page, which may depend on the kind of the queue."""
+    return str(shown.get("template", page.template))
+
+
 PAGES: Final[dict[str, Page]] = {
     "": Page(overview, "overview.html"),
     "queue": Page(queue, "queue.html"),
@@ -479,7 +406,7 @@ PAGES: Final[dict[str, Page]] = {
     "workers": Page(workers, "workers.html"),
     "worker": Page(worker, "worker.html", is_live=False),
     "metrics": Page(metrics, "metrics.html"),
-    "subscriptions": Page(subscriptions, "subscriptions.html"),
+    "subscriptions": Page(subscriptions, "broadcast.html"),
     "flow": Page(flow, "flow.html"),
     "bulk": Page(bulk, "bulk.html"),
     "audit": Page(audit, "audit.html", is_live=False),

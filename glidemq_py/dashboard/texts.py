@@ -199,7 +199,8 @@ _MEANINGS: Final = {
     FailureReason.STALLED: "Its lock was not renewed in time although the worker seemed to be alive.",
     FailureReason.TTL_EXPIRED: "It did not start within its ttl.",
     FailureReason.WORKER_LOST: "The worker or the sandbox process died.",
-    FailureReason.UNKNOWN: "Another reason, such as a failed child of a parent; the error describes it.",
+    FailureReason.CHILD_FAILED: "A child of the job failed, so the job did not run, or did not continue.",
+    FailureReason.UNKNOWN: "Another reason; the error describes it.",
 }
 
 

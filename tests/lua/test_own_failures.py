@@ -102,7 +102,7 @@ def test_each_failed_attempt_is_recorded(q: OwnQueue) -> None:
     [
         ("ValueError", False, R.MAX_ATTEMPTS_EXCEEDED), ("ValueError", True, R.EXPLICIT_FAIL),
         ("JobTimeoutError", False, R.TIMEOUT), ("SandboxCrashError", False, R.WORKER_LOST),
-        ("JobRevokedError", True, R.EXPLICIT_FAIL),
+        ("JobRevokedError", True, R.EXPLICIT_FAIL), ("ChildFailedError", True, R.CHILD_FAILED),
     ],
 )  # fmt: skip
 def test_reason_of_a_failed_job(q: OwnQueue, kind: str, permanent: bool, reason: FailureReason) -> None:
@@ -271,6 +271,8 @@ def test_reason_of_a_failure_of_a_peer(q: OwnQueue) -> None:
     assert [row.reason for row in page(q)[0]] == [R.UNKNOWN]
     q.redis("HSET", f"job:{job_id}", "failedReason", "job stalled more than maxStalledCount")
     assert [row.reason for row in page(q)[0]] == [R.STALLED]
+    q.redis("HSET", f"job:{job_id}", "failedReason", "child glide:{q}:7 failed: boom")
+    assert [row.reason for row in page(q)[0]] == [R.CHILD_FAILED]
 
 
 # -- the policy ----------------------------------------------------------------------------------------

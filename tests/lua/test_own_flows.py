@@ -57,6 +57,7 @@ def test_on_failure_policies(q: OwnQueue, policy: str) -> None:
     if policy == "fail_parent":
         assert q.job(parent)["failedType"] == "ChildFailedError"
         assert "no" in q.job(parent)["failedReason"]
+        assert q.job(parent)["failureReason"].startswith("child_failed|")
 
 
 def test_parent_waits_for_a_failed_child_until_it_is_retried_or_released(q: OwnQueue) -> None:

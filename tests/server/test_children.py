@@ -13,6 +13,7 @@ import pytest
 from glidemq_py import (
     BulkAddError,
     ChildFailedError,
+    FailureReason,
     GlideMQValidationError,
     Job,
     JobFailedError,
@@ -116,6 +117,9 @@ async def test_failed_child_fails_its_parent(url: str, parents: Queue, children:
     (error,) = await run(url, Family(children), parents, job)
     assert isinstance(error, JobFailedError)
     assert (error.failed_type, "bad child" in error.failed_reason) == ("ChildFailedError", True)
+    reason = FailureReason.CHILD_FAILED
+    assert [each.reason async for each in parents.iter_failures(reason=reason)] == [reason]
+    assert (await parents.get_failure_stats()).by_reason[reason] == 1
 
 
 @pytest.mark.parametrize("policy", ["ignore", "remove"])

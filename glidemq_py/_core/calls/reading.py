@@ -155,6 +155,10 @@ class Gauges(NamedTuple):
     workers: int
     outbox: int
     """Number of outbox entries."""
+    subscriptions: int
+    """Number of subscriptions of a broadcast; 0 = a queue."""
+    unread: int
+    """Stream entries that the slowest subscription has not read; -1 = more than 1,000."""
 
 
 def gauges(meta: str) -> Call[Gauges]:

@@ -16,7 +16,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
-__all__ = ["get_dead_letter_jobs", "redeliver", "remove_dead_letter_job", "replay_dead_letter_job"]
+__all__ = ["get_dead_letter_jobs", "redeliver", "remove_dead_letter_job", "replay_dead_letter_job", "replay_entry"]
 
 _PAGE: Final = 500
 
@@ -88,11 +88,15 @@ async def replay_dead_letter_job(self: BroadcastWithDeadLetters, job_id: str, su
     found = await _find(self, entry_id, subscription)
     if found is None:
         return False
-    dead_queue, entry = found
-    envelope = cast("dict[str, Any]", entry.data)
-    await _redeliver(self, str(envelope["originalJobId"]), str(envelope["subscription"]), entry_id)
-    await remove_dead_letter(dead_queue, entry)
+    await replay_entry(self, *found)
     return True
+
+
+async def replay_entry(self: BroadcastWithDeadLetters, dead_queue: QueueLink, entry: Job[Any, Any]) -> None:
+    """Replay an entry that was found, as `replay_dead_letter_job` does."""
+    envelope = cast("dict[str, Any]", entry.data)
+    await _redeliver(self, str(envelope["originalJobId"]), str(envelope["subscription"]), entry.id)
+    await remove_dead_letter(dead_queue, entry)
 
 
 async def remove_dead_letter_job(self: BroadcastWithDeadLetters, job_id: str, subscription: str | None = None) -> bool:

@@ -138,7 +138,7 @@ async def iter_dead_letter_jobs(self: QueueWithDeadLetters, page: int = 500) -> 
 
 
 async def get_newest_dead_letter_jobs(
-    self: QueueWithDeadLetters, count: int, names: Collection[str] = ()
+    self: QueueWithDeadLetters, count: int, names: Collection[str] = (), subscription: str = ""
 ) -> tuple[list[Job[Any, Any]], bool]:
     """Return the entries of this queue among the ``count`` newest of its dead letter queue, newest first.
 
@@ -146,13 +146,14 @@ async def get_newest_dead_letter_jobs(
         self: the queue.
         count: number of entries that are examined, 1..1000: also those of other queues.
         names: queues whose entries are returned, such as the partitions of one; () = this queue.
+        subscription: the subscription of a broadcast whose dead letter queue is read; '' = that of the queue.
 
     Returns:
         The entries, and True if there are older ones.
     """
     check_int("count", count, 1, 1_000)
     link = await self._connected()
-    dead_queue = await self._dead_letter_queue.open(link)
+    dead_queue = await self._dead_letter_queue.open(link, subscription)
     if dead_queue is None:
         return [], False
     wanted = names or (link.keys.name,)

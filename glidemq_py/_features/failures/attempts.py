@@ -41,8 +41,10 @@ class FailureReason(StrEnum):
     """The job's ``ttl`` ended before it started."""
     WORKER_LOST = "worker_lost"
     """The worker died, or the process of a sandboxed handler did."""
+    CHILD_FAILED = "child_failed"
+    """A child of the job failed, and its policy fails its parents."""
     UNKNOWN = "unknown"
-    """Another reason, such as a failed child; the error describes it."""
+    """Another reason; the error describes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

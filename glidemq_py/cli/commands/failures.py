@@ -9,7 +9,7 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import time_of
 from glidemq_py.cli.commands.arguments import JobName, Limit, Queue, Reason, Since, Until
-from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.commands.queues import check_exists, reject_broadcast
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock
 from glidemq_py.errors import GlideMQValidationError
@@ -25,6 +25,11 @@ dead_letters_app = group("dlq", "Dead-letter entries: list, replay and delete th
 _LONG = 100
 
 
+async def _reject_broadcast(shell: Shell, queue: str) -> None:
+    instead = f"for the failed ones of its subscriptions: glidemq dlq ls {queue}, or glidemq job show {queue} ID"
+    await reject_broadcast(shell, queue, instead)
+
+
 @command(app, "ls")
 async def ls(
     shell: Shell,
@@ -36,7 +41,7 @@ async def ls(
     limit: Limit = 50,
 ) -> None:
     """List failed jobs, oldest failure first."""
-    await check_exists(shell, queue)
+    await _reject_broadcast(shell, queue)
     found: list[Failure] = []
     more = False
     criteria = {"reason": reason or None, "name": name, "since": time_of("--since", since)}
@@ -61,7 +66,7 @@ async def ls(
 @command(app, "stats")
 async def stats(shell: Shell, queue: Queue) -> None:
     """Count failures by reason and job name."""
-    await check_exists(shell, queue)
+    await _reject_broadcast(shell, queue)
     found = await shell.operator.get_failure_stats(queue)
     shell.print_json(found)
     shell.facts([
@@ -121,47 +126,95 @@ async def purge(
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="ENTRIES", help="Ids of entries.", show_default=False)]
 _All = Annotated[bool, typer.Option("--all", help="All entries of the queue.")]
+_Subscription = Annotated[
+    str | None,
+    typer.Option(
+        "--subscription", metavar="NAME", help="Only entries of this subscription of a broadcast; default: of all."
+    ),
+]
 
 
 @command(dead_letters_app, "ls")
-async def dlq_ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
-    """List the dead-letter entries of a queue, oldest first."""
-    await check_exists(shell, queue)
+async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None, limit: Limit = 50) -> None:
+    """List the dead-letter entries of a queue, or of all subscriptions of a broadcast, oldest first."""
+    await _check(shell, queue, subscription)
     found: list[DeadLetter] = []
     more = False
-    async for each in shell.operator.iter_dead_letters(queue):
+    async for each in shell.operator.iter_dead_letters(queue, subscription):
         if len(found) == limit:
             more = True
             break
         found.append(each)
     shell.print_json({"entries": found, "more": more})
-    rows = [(each.id, each.name, each.job_id, age(each.added_at), each.error[:_LONG]) for each in found]
-    shell.table(("ENTRY", "NAME", "JOB", "ADDED", "ERROR"), rows, f"queue {queue!r} has no dead letters")
+    if any(each.subscription is not None for each in found):
+        of_messages = [
+            (each.id, each.subscription or "", each.name, each.job_id, age(each.added_at), each.error[:_LONG])
+            for each in found
+        ]
+        shell.table(("ENTRY", "SUBSCRIPTION", "SUBJECT", "MESSAGE", "ADDED", "ERROR"), of_messages, "")
+    else:
+        rows = [(each.id, each.name, each.job_id, age(each.added_at), each.error[:_LONG]) for each in found]
+        of = f"queue {queue!r}" if subscription is None else f"subscription {subscription!r} of broadcast {queue!r}"
+        shell.table(("ENTRY", "NAME", "JOB", "ADDED", "ERROR"), rows, f"{of} has no dead letters")
     if more:
         shell.note(f"more than {limit:,} entries; list more with --limit")
 
 
 @command(dead_letters_app, "replay")
 async def dlq_replay(
-    shell: Shell, queue: Queue, entries: _Ids = None, every: _All = False, dry_run: DryRun = False
+    shell: Shell,
+    queue: Queue,
+    entries: _Ids = None,
+    every: _All = False,
+    subscription: _Subscription = None,
+    dry_run: DryRun = False,
 ) -> None:
-    """Add the jobs of entries to their queue again, and delete the entries."""
-    action = operate.actions.ReplayDeadLetters(queue=queue, ids=_entries(entries, every))
+    """Add the jobs of entries to their queue again, and delete the entries.
+
+    A message of a broadcast is delivered again to the subscription in which it failed.
+    """
+    chosen = _entries(entries, every)
+    await _check(shell, queue, subscription)
+    action = operate.actions.ReplayDeadLetters(queue=queue, ids=chosen, subscription=subscription)
+    if await shell.operator.is_broadcast(queue):
+        what, done = f"deliver {{}} of broadcast {queue!r} again", f"delivered {{}} of broadcast {queue!r} again"
+        await shell.change(action, what, done, noun="message", dry_run=dry_run)
+        return
     done = f"added {{}} to queue {queue!r} again"
     await shell.change(action, f"add {{}} to queue {queue!r} again", done, dry_run=dry_run)
 
 
 @command(dead_letters_app, "purge")
 async def dlq_purge(
-    shell: Shell, queue: Queue, entries: _Ids = None, every: _All = False, yes: Yes = False, dry_run: DryRun = False
+    shell: Shell,
+    queue: Queue,
+    entries: _Ids = None,
+    every: _All = False,
+    subscription: _Subscription = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete entries."""
-    action = operate.actions.PurgeDeadLetters(queue=queue, ids=_entries(entries, every))
-    done = f"deleted the entries of {{}} of queue {queue!r}"
-    await shell.change(action, f"delete the entries of {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
+    chosen = _entries(entries, every)
+    await _check(shell, queue, subscription)
+    is_broadcast = await shell.operator.is_broadcast(queue)
+    of, noun = (f"broadcast {queue!r}", "message") if is_broadcast else (f"queue {queue!r}", "job")
+    action = operate.actions.PurgeDeadLetters(queue=queue, ids=chosen, subscription=subscription)
+    what, done = f"delete the entries of {{}} of {of}", f"deleted the entries of {{}} of {of}"
+    await shell.change(action, what, done, noun=noun, yes=yes, dry_run=dry_run)
 
 
 def _entries(ids: list[str] | None, every: bool) -> tuple[str, ...]:
     if bool(ids) == every:
         raise GlideMQValidationError("--all", None, "give ids of entries, or --all")
     return tuple(ids or ())
+
+
+async def _check(shell: Shell, queue: str, subscription: str | None) -> None:
+    """End the command if the queue or the subscription does not exist."""
+    await check_exists(shell, queue)
+    try:
+        if subscription is not None:
+            await operate.broadcasts.Letters.open(shell.operator, queue, subscription)
+    except operate.broadcasts.NoSubscriptionError as error:
+        shell.missing(str(error))

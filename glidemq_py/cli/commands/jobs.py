@@ -77,9 +77,10 @@ async def ls(
     tag: Tag = None,
     limit: Limit = 50,
 ) -> None:
-    """List the jobs of a queue that match all given criteria."""
+    """List the jobs of a queue, or the messages of a broadcast, that match all given criteria."""
     wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
     await check_exists(shell, queue)
+    is_broadcast = await shell.operator.is_broadcast(queue)
     found: list[JobSummary] = []
     more = False
     async for job in shell.operator.iter_jobs(queue, wanted):
@@ -88,19 +89,27 @@ async def ls(
             break
         found.append(job)
     shell.print_json({"jobs": found, "more": more})
-    jobs_table(
-        shell,
-        found,
-        f"no such jobs in queue {queue!r}" if wanted != operate.operating.JobFilter() else f"queue {queue!r} is empty",
-    )
+    is_all = wanted == operate.operating.JobFilter()
+    if is_broadcast:
+        rows = [(job.id, job.name, age(job.added_at), f"due {age(job.due_at)}" if job.due_at else "") for job in found]
+        empty = f"broadcast {queue!r} keeps no {'' if is_all else 'such '}messages"
+        shell.table(("ID", "SUBJECT", "PUBLISHED", ""), rows, empty)
+    else:
+        jobs_table(shell, found, f"queue {queue!r} is empty" if is_all else f"no such jobs in queue {queue!r}")
     if more:
-        shell.note(f"more than {limit:,} jobs match; list more with --limit")
+        shell.note(f"more than {limit:,} {'messages' if is_broadcast else 'jobs'} match; list more with --limit")
 
 
 @command(app, "show")
 async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
-    """Show everything about a job: data, result, failed attempts, log, parents."""
+    """Show everything about a job: data, result, failed attempts, log, parents.
+
+    Of a message of a broadcast: its data, and its state in each subscription.
+    """
     found = await _details(shell, queue, job_id)
+    if await shell.operator.is_broadcast(queue):
+        await _show_message(shell, queue, found)
+        return
     shell.print_json(found)
     job = found.job
     requeued = requeues(job.state, job.attempts_made, found.attempts)
@@ -150,6 +159,30 @@ async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
             "only failed attempts are recorded; a queue records the timeline of all transitions after "
             "`await queue.set_timeline(1.0)` (docs/learn/timelines.md)"
         )
+
+
+async def _show_message(shell: Shell, queue: str, found: JobDetails) -> None:
+    subscriptions = [each.name for each in await shell.operator.get_subscriptions(queue)]
+    states = await operate.broadcasts.get_deliveries(shell.operator, queue, found.job.id, subscriptions)
+    message = operate.broadcasts.get_message(found)
+    shell.print_json({**operate.snapshots.as_json(found), "deliveries": states})
+    shell.facts([
+        ("message", f"{message.id} {message.name}"),
+        ("broadcast", queue),
+        ("published", _moment(message.published_at)),
+        ("due", _moment(message.due_at)),
+        ("options", json_line(found.options) if found.options else None),
+        ("data", json_line(message.data)),
+    ])  # fmt: skip
+    shell.say()
+    rows = [
+        (
+            each.subscription, (each.state or "not known", STYLES.get(each.state or "", "")), each.attempts_made or "",
+            (f"{each.error_type}: {each.error}" if each.error_type else each.error or "")[:_LONG],
+        )
+        for each in states
+    ]  # fmt: skip
+    shell.table(("SUBSCRIPTION", "STATE", ">FAILED", "ERROR"), rows, "")
 
 
 def _attempts(found: JobDetails, requeued: frozenset[int]) -> str:
@@ -300,7 +333,7 @@ async def rm(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete jobs with their logs and results."""
+    """Delete jobs with their logs and results, or messages of a broadcast given by their ids."""
     chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag))
     action = operate.actions.RemoveJobs(queue=queue, ids=chosen, wanted=wanted)
     done = f"deleted {{}} from queue {queue!r}"
@@ -334,6 +367,10 @@ async def watch(
 
     With --json, prints one line per change.
     """
+    if await shell.operator.is_broadcast(queue):
+        raise operate.broadcasts.BroadcastActionError(
+            queue, f"for the state of one in each subscription: glidemq job show {queue} {job_id}"
+        )
     ends = None if timeout is None else asyncio.get_running_loop().time() + span_of("--timeout", timeout) / 1_000
     shown: tuple[Any, ...] = ()
     lines = 0

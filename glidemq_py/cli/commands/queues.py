@@ -34,6 +34,13 @@ async def check_exists(shell: Shell, queue: str) -> None:
         shell.missing(f"queue {queue!r} does not exist (prefix {shell.settings.prefix!r})")
 
 
+async def reject_broadcast(shell: Shell, queue: str, instead: str) -> None:
+    """End the command if the queue does not exist, or is a broadcast; ``instead``: what to do then."""
+    await check_exists(shell, queue)
+    if await shell.operator.is_broadcast(queue):
+        raise operate.broadcasts.BroadcastActionError(queue, instead)
+
+
 def _red(number: int) -> tuple[int, str]:
     return number, "red" if number else ""
 
@@ -50,7 +57,10 @@ async def ls(
     ] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Only queues with unfinished or failed jobs.")] = False,
 ) -> None:
-    """List queues with their jobs by state, workers, and the age of the oldest waiting job."""
+    """List queues with their jobs by state, workers, and the age of the oldest waiting job.
+
+    READY of a broadcast are the messages that its slowest subscription has not read.
+    """
     names = await queue_names(shell, queues, match, scan=scan)
     found = await shell.operator.get_queues(names)
     if busy:
@@ -73,42 +83,65 @@ async def queue_names(
 
 def _row(queue: QueueSnapshot) -> tuple[Any, ...]:
     idle = queue.ready and not queue.workers
+    kind = "broadcast" if queue.is_broadcast else ""
     return (
-        queue.name, queue.ready, queue.active, queue.delayed, queue.completed, _red(queue.failed),
+        queue.name, _ready(queue), queue.active, queue.delayed, queue.completed, _red(queue.failed),
         (queue.workers, "yellow" if idle else ""), span(queue.oldest_waiting) if queue.ready else "",
-        ("paused", "yellow") if queue.paused else "",
+        (f"{kind}, paused".lstrip(", "), "yellow") if queue.paused else kind,
     )  # fmt: skip
+
+
+def _ready(queue: QueueSnapshot) -> int | str:
+    return ">1,000" if queue.unread is None else queue.ready
 
 
 @command(app, "show")
 async def show(shell: Shell, queue: Queue) -> None:
-    """Show a queue: jobs by state, limits, failures by reason, and what ended in the last minutes."""
+    """Show a queue: jobs by state, limits, failures by reason, and what ended in the last minutes.
+
+    Of a broadcast: its messages and subscriptions.
+    """
     await check_exists(shell, queue)
     found = await shell.operator.get_queue_details(queue)
     shell.print_json(found)
     now, stats = found.queue, found.failures
     reasons = joined(f"{reason} {count:,}" for reason, count in stats.by_reason.items())
-    shell.facts([
-        ("queue", queue),
-        ("state", ("paused", "yellow") if now.paused else "running"),
-        ("partitions", now.partitions if now.partitions > 1 else None),
-        ("workers", now.workers),
-        ("waiting", now.waiting),
-        ("prioritized", now.prioritized),
-        ("group-waiting", now.group_waiting or None),
-        ("oldest waiting", span(now.oldest_waiting) if now.ready else ""),
-        ("active", now.active),
-        ("delayed", now.delayed),
-        ("suspended", now.suspended or None),
-        ("waiting-children", now.waiting_children or None),
-        ("completed", now.completed),
-        ("failed", _red(now.failed)),
-        ("failures", f"{reasons} (since {clock(stats.since)})" if stats.total else ""),
+    state = ("paused", "yellow") if now.paused else "running"
+    common = [
         *_limits_facts(found.limits),
         ("dead letters", found.dead_letter_queue),
         ("undelivered", (now.outbox, "yellow") if now.outbox else None),
         ("features", joined(found.features)),
-    ])  # fmt: skip
+    ]
+    if now.is_broadcast:
+        shell.facts([
+            ("broadcast", queue),
+            ("state", state),
+            ("workers", now.workers),
+            ("messages kept", now.waiting),
+            ("delayed", now.delayed),
+            ("oldest unread", span(now.oldest_waiting) if now.ready else ""),
+            *common,
+        ])  # fmt: skip
+    else:
+        shell.facts([
+            ("queue", queue),
+            ("state", state),
+            ("partitions", now.partitions if now.partitions > 1 else None),
+            ("workers", now.workers),
+            ("waiting", now.waiting),
+            ("prioritized", now.prioritized),
+            ("group-waiting", now.group_waiting or None),
+            ("oldest waiting", span(now.oldest_waiting) if now.ready else ""),
+            ("active", now.active),
+            ("delayed", now.delayed),
+            ("suspended", now.suspended or None),
+            ("waiting-children", now.waiting_children or None),
+            ("completed", now.completed),
+            ("failed", _red(now.failed)),
+            ("failures", f"{reasons} (since {clock(stats.since)})" if stats.total else ""),
+            *common,
+        ])  # fmt: skip
     points = {each.timestamp: [each.count, 0, each.avg_duration] for each in found.completed_per_minute}
     for each in found.failed_per_minute:
         points.setdefault(each.timestamp, [0, 0, each.avg_duration])[1] = each.count
@@ -275,7 +308,7 @@ async def metrics(
     ] = None,
 ) -> None:
     """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
-    await check_exists(shell, queue)
+    await reject_broadcast(shell, queue, operate.actions.NO_NAMES.format(queue=queue))
     if keep is not None:
         minutes = 0 if keep == "off" else max(1, span_of("--keep", keep) // 60_000)
         await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=minutes))

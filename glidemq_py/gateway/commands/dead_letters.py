@@ -36,7 +36,8 @@ _AUTO_RETRY_MS: Final = 3_600_000
 _AUTO_RETRIES: Final = 3
 _STALLED_MS: Final = 30_000
 _STALLED_COUNT: Final = 1
-_REASONS: Final = tuple(map(str, FailureReason))
+_REASONS: Final = tuple(str(each) for each in FailureReason if each is not FailureReason.CHILD_FAILED)
+"""Reasons that clients know."""
 
 _QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=1, maximum=_MOST)
@@ -71,11 +72,17 @@ def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _known(reason: FailureReason) -> str:
+    """Return the reason that clients know; theirs of a parent whose child failed is unknown."""
+    return str(FailureReason.UNKNOWN if reason is FailureReason.CHILD_FAILED else reason)
+
+
 async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
     """Iterate over the failed jobs that match a filter, without its `offset` and `limit`."""
     now = time.time() * 1_000
     since, until = (None if wanted[name] is None else int(wanted[name]) for name in ("newerThan", "olderThan"))
-    async for failure in queue.iter_failures(reason=wanted["reason"], since=since, until=until):
+    reasons = None if wanted["reason"] is None else [each for each in FailureReason if _known(each) == wanted["reason"]]
+    async for failure in queue.iter_failures(reason=reasons, since=since, until=until):
         if wanted["retriable"] is not None and wanted["retriable"] is (failure.next_retry_at is None):
             continue
         is_expired = failure.expires_at is not None and failure.expires_at <= now
@@ -113,11 +120,11 @@ async def _entry(session: Session, queue: Queue[Any, Any], failure: Failure) -> 
     except JobDataError:
         return None
     return {
-        "job": described, "enteredAt": failure.failed_at, "reason": str(failure.reason), "error": failure.error,
+        "job": described, "enteredAt": failure.failed_at, "reason": _known(failure.reason), "error": failure.error,
         "attempts": [
             {
                 "attempt": each.number, "startedAt": each.started_at, "failedAt": each.failed_at,
-                "reason": str(each.reason), "error": each.error, "duration": each.duration,
+                "reason": _known(each.reason), "error": each.error, "duration": each.duration,
             }
             for each in attempts
         ],
@@ -195,10 +202,13 @@ async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
     expired, now = 0, time.time() * 1_000
     if stats.kept <= _COUNTED:
         found = [each async for each in queue.iter_failures()]
-        reasons = Counter(str(each.reason) for each in found)
+        reasons = Counter(_known(each.reason) for each in found)
         expired = sum(each.expires_at is not None and each.expires_at <= now for each in found)
     else:
-        reasons = {str(reason): number for reason, number in stats.by_reason.items()}
+        counted = Counter[str]()
+        for reason, number in stats.by_reason.items():
+            counted[_known(reason)] += number
+        reasons = counted
     return {
         "data": {
             "stats": {

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Broadcast, Job, Queue, Worker
+from glidemq_py import Broadcast, BroadcastWorker, Job, Message, Queue, Worker
 from glidemq_py._operate.actions import RemoveJobs
 from glidemq_py._operate.bulk import create_bulk
 from glidemq_py._operate.operating import JobFilter, Operator
@@ -76,6 +76,9 @@ async def _fill(url: str, name: str) -> str:
             raise ConnectionError("mail server refused")
         return {"sent": True}
 
+    async def refuse(_: Message) -> None:
+        raise ConnectionError("mail server refused")
+
     async with Queue(name, url, dead_letter_queue=f"{name}-dead") as queue:
         await queue.set_timeline()
         await queue.set_metrics_by_name()
@@ -93,6 +96,14 @@ async def _fill(url: str, name: str) -> str:
     async with Broadcast(f"{name}-news", url) as news:
         await news.publish("orders.created", {"order": 7})
         await news.subscribe("search", start_from="0-0")
+        ended = asyncio.Semaphore(0)
+        reader = BroadcastWorker(
+            f"{name}-news", refuse, url, subscription="mailer", start_from="0-0", dead_letter_queue=f"{name}-lost",
+            log_failures=False,
+        )  # fmt: skip
+        reader.on("failed", lambda *_: ended.release())
+        async with reader, asyncio.timeout(PATIENCE_S):
+            await ended.acquire()
     async with Operator(url) as operator:
         change = RemoveJobs(queue=name, wanted=JobFilter(name="now"))
         return await create_bulk(operator, change, "alice", "remove", 1)
@@ -111,11 +122,14 @@ def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
         "nothing": {},
     }
     paths["queue"] = {"key": "tenant", "group": "customer"}
-    for name in ("jobs", "failures", "dead-letters", "schedules", "workers", "metrics", "subscriptions"):
+    for name in ("jobs", "failures", "dead-letters", "schedules", "workers", "metrics"):
         paths[name] = {}
-    paths["subscriptions"] = {"q": f"{queue_name}-news"}
+    of_broadcast = {"subscriptions": {}, "jobs": {}, "job": {"id": "1"}, "dead-letters": {}, "workers": {}}
     with served(url, "--allow-changes", "--refresh-interval", "250ms") as address:
         found = {name: f"{address}/{name}?{urlencode({'q': queue_name, **given})}" for name, given in paths.items()}
+        for name, given in of_broadcast.items():
+            arguments = urlencode({"q": f"{queue_name}-news", **given})
+            found[f"{name} of a broadcast"] = f"{address}/{name}?{arguments}"
         yield address, found
 
 
@@ -165,7 +179,7 @@ def test_phone_shows_the_current_tab_and_every_column(
     with phone(browser):
         for name, address in pages[1].items():
             browser.get(address)
-            if name == "dead-letters":
+            if name.startswith("dead-letters"):
                 browser.find_element(By.CSS_SELECTOR, "td summary").click()
             browser.save_screenshot(str(tmp_path / f"{name or 'overview'}.png"))
             found[name] = browser.execute_script(CUT)

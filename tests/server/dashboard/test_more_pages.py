@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
+from glidemq_py import FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._operate.failure_groups import shape_of
 from glidemq_py._operate.operating import Operator
@@ -234,37 +234,6 @@ def test_quarters_of_a_day() -> None:
     assert day_chart([]).count("<g>") == 0
 
 
-# -- broadcasts --------------------------------------------------------------------------------------------
-
-
-async def test_subscriptions_of_a_broadcast_are_shown_with_their_lag(url: str, queue_name: str) -> None:
-    received = asyncio.Event()
-
-    async def handler(_: Any) -> None:
-        received.set()
-
-    async with Broadcast(queue_name, url) as broadcast, browsing(url) as client:
-        async with BroadcastWorker(queue_name, handler, url, subscription="a <b>", dead_letter_queue="dead"):
-            await broadcast.publish("news", {"n": 1})
-            await received.wait()
-        await broadcast.publish("news", {"n": 2})
-        await broadcast.subscribe("idle", start_from="0-0")
-        shown = await page(client, "subscriptions", q=queue_name)
-        row = shown[shown.index("a &lt;b&gt;") :]
-        assert re.findall(r'<td class="num[^"]*">([^<]*)</td>', row)[0] == "1"
-        assert "published <time" in row
-        assert 'q=dead">dead</a>' in row.replace("&amp;", "&")
-        assert "none yet" in shown
-        overview = await page(client, "queue", q=queue_name)
-        assert "Subscriptions" in overview
-        assert "Messages kept" in overview
-        assert "By job name" not in overview + await page(client, "metrics", q=queue_name)
-    async with Queue(f"{queue_name}-plain", url) as queue, browsing(url) as client:
-        await queue.add("a")
-        assert "Subscriptions" not in await page(client, "queue", q=f"{queue_name}-plain")
-        assert "No subscriptions" in await page(client, "subscriptions", q=f"{queue_name}-plain")
-
-
 # -- failures ----------------------------------------------------------------------------------------------
 
 
@@ -333,11 +302,11 @@ async def test_open_pages_share_what_they_read(url: str, queue_name: str, monkey
         await run_all(url, queue_name, 1)
         flow = await flows.add(FlowJob("root", queue_name, children=[FlowJob("child", queue_name)]))
     read: list[str] = []
-    kinds = ["get_flow", "get_groups", "get_job", "get_jobs", "get_schedules", "get_subscriptions", "iter_failures"]
+    kinds = ["get_flow", "get_groups", "get_job", "get_jobs", "get_schedules", "iter_failures"]
     for name in kinds:
         monkeypatch.setattr(Operator, name, counting(name, getattr(Operator, name), read))
     async with browsing(url, refresh_interval=3_600_000) as client:
-        for path in ("queue", "job", "flow", "failures", "schedules", "workers", "subscriptions"):
+        for path in ("queue", "job", "flow", "failures", "schedules", "workers"):
             await asyncio.gather(*(page(client, path, q=queue_name, id=flow.job.id) for _ in range(20)))
     # The page of a job reads two jobs of its flow, that of a flow reads all.
     assert sorted(read) == sorted([*kinds, "get_flow"])

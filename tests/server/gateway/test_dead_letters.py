@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_py import FailurePolicy, Queue
+import pytest
+
+from glidemq_py import FailurePolicy, FlowJob, FlowProducer, Queue
 from glidemq_py.gateway.commands import dead_letters
 from tests.server.gateway.wire import Wire, failure, good, state_of
 
@@ -39,6 +41,24 @@ async def test_entries(wire: Wire, other: Wire, queue_name: str) -> None:
     assert await entries(wire, queue_name, filter={"olderThan": 1}) == []
     assert "filter.reason must be one of" in await failure(wire, "Dlq", queue=queue_name, filter={"reason": "x"})
     assert await failure(wire, "Dlq", queue=queue_name, filter={"x": 1}) == "filter.x is not supported"
+
+
+async def test_reason_of_a_parent_whose_child_failed_is_one_that_clients_know(
+    wire: Wire, url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FlowProducer(url) as flows:
+        child = FlowJob("child", queue_name, "no", options={"attempts": 1})
+        await flows.add(FlowJob("parent", queue_name, "parent", children=[child]))
+    pulled = await good(wire, "PULL", queue=queue_name, owner="w")
+    await good(wire, "FAIL", id=pulled["job"]["id"], token=pulled["token"], error="no")
+    found = (await good(wire, "Dlq", queue=queue_name))["entries"]
+    assert sorted(entry["reason"] for entry in found) == ["max_attempts_exceeded", "unknown"]
+    assert len(await entries(wire, queue_name, filter={"reason": "unknown"})) == 1
+    assert "child_failed" not in await failure(wire, "Dlq", queue=queue_name, filter={"reason": "child_failed"})
+    for counted in (dead_letters._COUNTED, 0):
+        monkeypatch.setattr(dead_letters, "_COUNTED", counted)
+        reasons = (await good(wire, "GetDlqStats", queue=queue_name))["data"]["stats"]["byReason"]
+        assert (reasons["unknown"], "child_failed" in reasons) == (1, False)
 
 
 async def test_retry_one_some_and_all(wire: Wire, queue_name: str) -> None:

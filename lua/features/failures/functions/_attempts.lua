@@ -10,12 +10,12 @@ local F = G.failures
 local ROW = G.rows.failed
 
 F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED = 'explicit_fail', 'max_attempts_exceeded', 'timeout', 'stalled'
-F.EXPIRED, F.WORKER_LOST, F.UNKNOWN = 'ttl_expired', 'worker_lost', 'unknown'
-F.REASONS = { F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED, F.EXPIRED, F.WORKER_LOST, F.UNKNOWN }
+F.EXPIRED, F.WORKER_LOST, F.CHILD, F.UNKNOWN = 'ttl_expired', 'worker_lost', 'child_failed', 'unknown'
+F.REASONS = { F.EXPLICIT, F.EXHAUSTED, F.TIMEOUT, F.STALLED, F.EXPIRED, F.WORKER_LOST, F.CHILD, F.UNKNOWN }
 local KNOWN = G.positions(F.REASONS)
 
 local BY_TYPE = { JobTimeoutError = F.TIMEOUT, LeaseExpiredError = F.STALLED, SandboxCrashError = F.WORKER_LOST,
-  JobRevokedError = F.EXPLICIT, ChildFailedError = F.UNKNOWN, GroupRateLimitError = F.UNKNOWN }
+  JobRevokedError = F.EXPLICIT, ChildFailedError = F.CHILD, GroupRateLimitError = F.UNKNOWN }
 local BY_TEXT = { ['job stalled more than maxStalledCount'] = F.STALLED, expired = F.EXPIRED, revoked = F.EXPLICIT,
   ['Suspend timeout exceeded'] = F.TIMEOUT }
 local DEFAULTS = { attempts = 20, traceback = 4096, bytes = 65536 }
@@ -111,7 +111,11 @@ F.reason_of_report = function(row, is_final, discarded)
 end
 
 F.reason_of_type = function(failed_type) return BY_TYPE[failed_type] or F.UNKNOWN end
-F.reason_of_text = function(text) return BY_TEXT[text] or F.UNKNOWN end
+
+-- The text of a parent whose child failed names the child (features/flows/parents.lua).
+F.reason_of_text = function(text)
+  return BY_TEXT[text] or string.find(text, '^child .+ failed: ') and F.CHILD or F.UNKNOWN
+end
 
 -- Return whether the worker has ended without closing, or only stopped renewing locks.
 F.reason_of_stall = function(q, consumer)

@@ -1,11 +1,13 @@
 -- gauges: return the metrics of a queue in one call.
--- KEYS 1 meta   -> packed {counts, oldest, workers, outbox}
+-- KEYS 1 meta   -> packed {counts, oldest, workers, outbox, subscriptions, unread}
 --   counts: as returned by `counts`     oldest: ms for which the oldest ready job has been ready, or the oldest message
 --   that a subscription has not read
 --   workers: consumers with a registration in the last minute, and those whose registration is older but still valid
---   outbox: number of outbox entries
--- Bound: constant, the consumer groups of the stream (at most G.GROUPS_MAX), and SELDOM_MAX workers; every other number
--- is a length, or the first member of an ordered place.
+--   outbox: number of outbox entries      subscriptions: number of subscriptions of a broadcast; 0 = a queue
+--   unread: stream entries that the slowest of them has not read; -1 = more than 1,000, and the server does not count
+--   them
+-- Bound: the consumer groups of the stream (at most G.GROUPS_MAX), SELDOM_MAX workers, and 1,001 entries of a
+-- broadcast; every other number is a length, or the first member of an ordered place.
 
 local STREAM_GROUP = G.rows.stream_group
 local STREAM_ENTRY = G.rows.stream_entry
@@ -19,26 +21,48 @@ local function older(age, now, since)
 end
 
 local INTERNAL = { [G.GROUP] = true, [G.WAKE_GROUP] = true }
+local COUNTED = 1000
 
--- Return the id after which the unread entries begin, nil = all are unread. A broadcast keeps its messages: use its
--- slowest subscription.
-local function last_read(q)
-  local read, read_at
-  for _, group in ipairs((G.stream_groups(q))) do
-    local last = group[STREAM_GROUP.last_delivered]
-    if group[STREAM_GROUP.name] == G.GROUP then return last end
-    local at = not INTERNAL[group[STREAM_GROUP.name]] and tonumber(string.match(last, '^(%d+)-'))
-    if at and (not read or at < read_at) then read, read_at = last, at end
-  end
-  return read
+local function is_before(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  a_ms, a_seq, b_ms, b_seq = tonumber(a_ms), tonumber(a_seq), tonumber(b_ms), tonumber(b_seq)
+  return a_ms < b_ms or (a_ms == b_ms and a_seq < b_seq)
 end
 
--- Use the first entry that no worker has read yet; entry ids contain the time of the push.
-local function stream_age(q, now, age)
-  local last = last_read(q)
-  local found = G.pcall('XRANGE', q.stream, last and '(' .. last or '-', '+', 'COUNT', 1)
+-- Return the consumer group of the jobs, if there is one; and the slowest subscription of a broadcast and the number of
+-- its subscriptions.
+local function readers(q)
+  local jobs, slowest, count = nil, nil, 0
+  for _, group in ipairs((G.stream_groups(q))) do
+    local name = group[STREAM_GROUP.name]
+    if name == G.GROUP then
+      jobs = group
+    elseif not INTERNAL[name] then
+      count = count + 1
+      if not slowest or is_before(group[STREAM_GROUP.last_delivered], slowest[STREAM_GROUP.last_delivered]) then
+        slowest = group
+      end
+    end
+  end
+  return jobs, slowest, count
+end
+
+-- Use the first entry that no worker has read yet; entry ids contain the time of the push. reader: the group whose
+-- entries are read, nil = all are unread. A broadcast keeps its messages: use its slowest subscription.
+local function stream_age(q, now, age, reader)
+  local first_id = reader and '(' .. reader[STREAM_GROUP.last_delivered] or '-'
+  local found = G.pcall('XRANGE', q.stream, first_id, '+', 'COUNT', 1)
   local first = not found.err and G.first(found)
   return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
+end
+
+-- Return the entries that a subscription has not read. The server reports no lag after entries were deleted.
+local function unread_by(q, group)
+  local lag = group[STREAM_GROUP.lag]
+  if lag then return lag end
+  local left = #redis.call('XRANGE', q.stream, '(' .. group[STREAM_GROUP.last_delivered], '+', 'COUNT', COUNTED + 1)
+  return left <= COUNTED and left or -1
 end
 
 -- LIFO jobs are pushed and fetched on the right; priority jobs are pushed on the left and fetched on the right.
@@ -76,11 +100,13 @@ end
 
 G.export('gauges', { 'no-writes' }, function(q)
   local now = G.now(q)
-  local age = stream_age(q, now, 0)
+  local jobs, slowest, subscriptions = readers(q)
+  local age = stream_age(q, now, 0, jobs or slowest)
   age = list_age(q, now, age, q.lifo, 0)
   age = list_age(q, now, age, q.priority, -1)
   age = scheduled_age(q, now, age)
   return G.replies.gauges({
     counts = G.counts(q), oldest = age, workers = live_workers(q, now), outbox = redis.call('XLEN', q.outbox),
+    subscriptions = subscriptions, unread = slowest and unread_by(q, slowest) or 0,
   })
 end)

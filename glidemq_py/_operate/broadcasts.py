@@ -1,0 +1,243 @@
+"""Broadcasts as an `Operator` reads them: their messages, and the dead-letter entries of their subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.job_states import JobState
+from glidemq_py._features.broadcast.broadcast import Subscription, get_delivery, get_subscriptions
+from glidemq_py._features.broadcast.dead_letters import replay_entry
+from glidemq_py._features.dead_letters.queue_api import (
+    envelope_of,
+    get_newest_dead_letter_jobs,
+    remove_dead_letter,
+    with_readable_data,
+)
+from glidemq_py._job import reading
+from glidemq_py._job.job import Job
+from glidemq_py._job.link import QueueLink
+from glidemq_py._operate.conversion import data_of, dead_letter_of, encoding_of, summary_of
+from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageDelivery, MessagePage, MessageSummary
+from glidemq_py.errors import GlideMQError, JobNotFoundError
+
+if TYPE_CHECKING:
+    from glidemq_py._operate.operating import JobFilter, Operator
+
+__all__ = [
+    "BroadcastActionError", "Letters", "NoSubscriptionError", "dead_letter_queues", "get_deliveries", "get_message",
+    "get_messages", "slowest_first",
+]  # fmt: skip
+
+_AT_ONCE: Final = 50
+_PAGE: Final = 200
+_QUEUES_READ: Final = 20
+"""Dead letter queues whose newest entries are read: two calls each."""
+
+
+class BroadcastActionError(GlideMQError):
+    """The operation is one for jobs, and the queue is a broadcast; nothing was read or changed."""
+
+    def __init__(self, queue: str, instead: str) -> None:
+        super().__init__(queue, instead)
+        self.queue, self.instead = queue, instead
+
+    def __str__(self) -> str:
+        return f"{self.queue!r} is a broadcast, which has messages instead of jobs; {self.instead}"
+
+
+class NoSubscriptionError(GlideMQError):
+    """The subscription does not exist."""
+
+    def __init__(self, queue: str, name: str, names: Iterable[str]) -> None:
+        super().__init__(queue, name, names)
+        self.queue, self.name, self.names = queue, name, sorted(names)
+
+    def __str__(self) -> str:
+        if not self.names:
+            return f"queue {self.queue!r} is not a broadcast: it has no subscriptions"
+        more = "" if len(self.names) <= 10 else f" and {len(self.names) - 10:,} more"
+        known = f"{', '.join(self.names[:10])}{more}"
+        return f"broadcast {self.queue!r} has no subscription {self.name!r}; it has {known}"
+
+
+# -- messages ---------------------------------------------------------------------------------------------
+
+
+async def get_messages(
+    operator: Operator, queue: str, wanted: JobFilter, *, cursor: str = "", count: int = 50, most_examined: int = 1_500
+) -> MessagePage:
+    """Return a page of the messages of a broadcast; the arguments are those of `Operator.get_jobs`."""
+    jobs, following = await operator.read_jobs(queue, wanted, cursor, count, most_examined, with_data=True)
+    return MessagePage(messages=tuple(map(_message_of, jobs)), cursor=following)
+
+
+def _message_of(job: Job[Any, Any]) -> MessageSummary:
+    due = summary_of(job).due_at if job.state is JobState.DELAYED else None
+    return MessageSummary(
+        id=job.id, name=job.name, published_at=job.timestamp, due_at=due, data=data_of(job), encoding=encoding_of(job)
+    )
+
+
+def get_message(details: JobDetails) -> MessageSummary:
+    """Return a message of a list, from everything about it."""
+    job = details.job
+    due = job.due_at if job.state is JobState.DELAYED else None
+    return MessageSummary(
+        id=job.id, name=job.name, published_at=job.added_at, due_at=due, data=details.data, encoding=details.encoding
+    )
+
+
+async def get_deliveries(
+    operator: Operator, queue: str, message_id: str, subscriptions: Iterable[str]
+) -> list[MessageDelivery]:
+    """Return the state of a message in each of these subscriptions; a call each."""
+    link, found = await operator.link(queue), list[MessageDelivery]()
+    names = list(subscriptions)
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        states = await asyncio.gather(*(get_delivery(link, message_id, name) for name in some))
+        found += (
+            MessageDelivery(
+                subscription=name, state=state.state, attempts_made=state.attempts_made, error=state.failed_reason,
+                error_type=state.failed_type,
+            )
+            for name, state in zip(some, states, strict=True)
+            if state is not None
+        )  # fmt: skip
+    return found
+
+
+# -- dead letters -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Messages:
+    """The queue of a broadcast, for methods of `Broadcast`."""
+
+    _queue: Queue[Any, Any]
+
+
+class Letters:
+    """The dead-letter entries of a broadcast, or of one of its subscriptions.
+
+    Args:
+        queue: The broadcast as a queue.
+        link: Its link.
+        subscription: Only entries of this subscription; None = all.
+        places: Names of the dead letter queues, each with a subscription that uses it ('' = the broadcast itself).
+    """
+
+    def __init__(
+        self, queue: Queue[Any, Any], link: QueueLink, subscription: str | None, places: Mapping[str, str]
+    ) -> None:
+        self._queue = queue
+        self._link = link
+        self._subscription = subscription
+        self.places = places
+
+    @classmethod
+    async def open(cls, operator: Operator, queue: str, subscription: str | None = None) -> Self | None:
+        """Find the dead letter queues. Return None if the queue is not a broadcast, and no subscription is given.
+
+        Raises:
+            NoSubscriptionError: The subscription does not exist.
+        """
+        if not await operator.is_broadcast(queue):
+            if subscription is not None:
+                raise NoSubscriptionError(queue, subscription, ())
+            return None
+        link = await operator.link(queue)
+        names = [each.name for each in await get_subscriptions(link)]
+        if subscription is not None and subscription not in names:
+            raise NoSubscriptionError(queue, subscription, names)
+        targets = await dead_letter_queues(operator, queue, names if subscription is None else [subscription])
+        places: dict[str, str] = {}
+        for name, place in targets.items():
+            if place:
+                places.setdefault(place, name)
+        return cls(await operator.queue(queue), link, subscription, places)
+
+    async def _dead_queue(self, place: str) -> QueueLink | None:
+        return await self._queue._dead_letter_queue.open(self._link, self.places[place])
+
+    def _is_wanted(self, job: Job[Any, Any]) -> bool:
+        of = _subscription_of(job, self._link.keys.name)
+        return of is not None and self._subscription in (None, of)
+
+    async def iter(self) -> AsyncIterator[tuple[str, Job[Any, Any]]]:
+        """Yield the entries, each with the name of its dead letter queue: one queue after the other, oldest first."""
+        for place in self.places:
+            dead_queue = await self._dead_queue(place)
+            if dead_queue is None:
+                continue
+            async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE):
+                if self._is_wanted(job):
+                    yield place, with_readable_data(job, self._link)
+
+    def shown(self, entry: Job[Any, Any]) -> DeadLetter:
+        """Return an entry as a snapshot."""
+        return dead_letter_of(entry, self._link.keys.name)
+
+    async def newest(self, count: int) -> tuple[list[DeadLetter], bool]:
+        """Return the entries among the ``count`` newest of each dead letter queue, and whether there are more."""
+        read = list(self.places.values())[:_QUEUES_READ]
+        found: list[Job[Any, Any]] = []
+        is_cut = len(read) < len(self.places)
+        for subscription in read:
+            entries, has_more = await get_newest_dead_letter_jobs(self._queue, count, subscription=subscription)
+            found += filter(self._is_wanted, entries)
+            is_cut = is_cut or has_more
+        found.sort(key=lambda each: each.timestamp, reverse=True)
+        return [self.shown(each) for each in found[:count]], is_cut or len(found) > count
+
+    async def find(self, entry_id: str) -> list[tuple[str, Job[Any, Any]]]:
+        """Return the entries with an id, which may be in several dead letter queues."""
+        found: list[tuple[str, Job[Any, Any]]] = []
+        for place in self.places:
+            dead_queue = await self._dead_queue(place)
+            job = None if dead_queue is None else await reading.get_job(dead_queue, entry_id)
+            if job is not None and self._is_wanted(job):
+                found.append((place, job))
+        return found
+
+    async def replay(self, place: str, entry: Job[Any, Any]) -> None:
+        """Deliver the message of an entry to its subscription again, and delete the entry.
+
+        Raises the errors of `Broadcast.replay_dead_letter_job`; the entry is then kept.
+        """
+        await replay_entry(_Messages(self._queue), await self._place(place, entry), entry)
+
+    async def remove(self, place: str, entry: Job[Any, Any]) -> bool:
+        """Delete an entry; return False if it does not exist."""
+        return await remove_dead_letter(await self._place(place, entry), entry)
+
+    async def _place(self, place: str, entry: Job[Any, Any]) -> QueueLink:
+        dead_queue = await self._dead_queue(place)
+        if dead_queue is None:  # the setting was changed meanwhile
+            raise JobNotFoundError(entry.id)
+        return dead_queue
+
+
+async def dead_letter_queues(operator: Operator, queue: str, subscriptions: Iterable[str]) -> dict[str, str | None]:
+    """Return the names of the dead letter queues of a broadcast ('') and of these subscriptions; a call each."""
+    names, found = ["", *subscriptions], dict[str, str | None]()
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        targets = await asyncio.gather(*(operator.get_dead_letter_queue(queue, name) for name in some))
+        found |= zip(some, targets, strict=True)
+    return found
+
+
+def slowest_first(subscriptions: Iterable[Subscription]) -> list[Subscription]:
+    """Return subscriptions with the most unread messages first, then by name."""
+    return sorted(subscriptions, key=lambda each: (each.waiting is not None, -(each.waiting or 0), each.name))
+
+
+def _subscription_of(job: Job[Any, Any], queue: str) -> str | None:
+    envelope = envelope_of(job, queue)
+    of = None if envelope is None else envelope.get("subscription")
+    return of if isinstance(of, str) else None
