@@ -8,8 +8,8 @@ import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
-from glidemq_py.cli.commands.arguments import Queue
-from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.commands.queues import queue_names
 from glidemq_py.cli.completion import complete_schedule
 from glidemq_py.cli.shell import DryRun, Shell, Yes, command, group
 from glidemq_py.cli.texts import age, clock, json_line
@@ -25,18 +25,45 @@ _Name = Annotated[
 ]
 
 
+_After = Annotated[
+    str | None,
+    typer.Option("--after", metavar="QUEUE", help="Only queues whose names follow this one, to continue a list."),
+]
+_SchedulesLimit = Annotated[
+    int,
+    typer.Option(
+        "--limit", "-n", metavar="N", min=1, max=100_000, help="Read no further queue after so many schedules."
+    ),
+]
+
+
 @command(app, "ls")
-async def ls(shell: Shell, queue: Queue) -> None:
-    """List the schedules of a queue."""
-    await check_exists(shell, queue)
-    found = await shell.operator.get_schedules(queue)
+async def ls(shell: Shell, queues: Queues = None, after: _After = None, limit: _SchedulesLimit = 1_000) -> None:
+    """List the schedules of queues."""
+    names = await queue_names(shell, queues)
+    if after is not None:
+        names = [name for name in names if name > after]
+    found: list[operate.snapshots.ScheduleSnapshot] = []
+    last, more = "", False
+    for name in names:
+        if len(found) >= limit:
+            more = True
+            break
+        found += await shell.operator.get_schedules(name)
+        last = name
     shell.print_json(found)
+    one = queues is not None and len(names) == 1
     rows = [
-        (each.name, each.when, each.timezone or "", each.job_name, _next(each), age(each.last_run), each.runs)
+        (
+            *(() if one else (each.queue,)), each.name, each.when, each.timezone or "", each.job_name, _next(each),
+            age(each.last_run), each.runs,
+        )
         for each in found
-    ]
-    columns = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
-    shell.table(columns, rows, f"queue {queue!r} has no schedules")
+    ]  # fmt: skip
+    columns = (*(() if one else ("QUEUE",)), "NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
+    shell.table(columns, rows, f"queue {names[0]!r} has no schedules" if one else "no schedules")
+    if more:
+        shell.note(f"more queues were not read; continue with --after {last}")
 
 
 def _next(schedule: operate.snapshots.ScheduleSnapshot) -> str | tuple[str, str]:
