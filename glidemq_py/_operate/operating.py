@@ -532,14 +532,6 @@ class Operator:
         states = await self._states(queue, [job_id for each in found for _, job_id in each.last_runs])
         return [schedule_of(each, queue, states) for each in found]
 
-    async def get_schedules_of(self, queues: Sequence[str]) -> list[ScheduleSnapshot]:
-        """Return the schedules of several queues, in the order of the queues, each sorted by name."""
-        found: list[ScheduleSnapshot] = []
-        for first in range(0, len(queues), _QUEUES_AT_ONCE):
-            for each in await asyncio.gather(*map(self.get_schedules, queues[first : first + _QUEUES_AT_ONCE])):
-                found += each
-        return found
-
     async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
         """Return the schedule with this name, or None."""
         found = await (await self.queue(queue)).get_job_scheduler(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -429,16 +430,15 @@ async def backup(
     storage_option: _Storage = None,
 ) -> None:
     """Write a backup of queues while they are in use. See also `python -m glidemq_py.backup`."""
-    names = queues or list(shell.settings.queues)
+    names = list(dict.fromkeys(queues or shell.settings.queues))
+    await _check_order(shell, "backup", destination, names)
     if not names:
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    for name in names:
+        await check_exists(shell, name)
     options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
     found: list[Any] = []
-    for name in dict.fromkeys(names):
-        if ("/" in name or ":" in name) and not await shell.operator.queue_exists(name):
-            hint = f"the destination comes first: glidemq backup {name} {destination}"
-            shell.fail(f"queue {name!r} does not exist (prefix {shell.settings.prefix!r}); {hint}", ExitCode.USAGE)
-        await check_exists(shell, name)
+    for name in names:
         queue = await shell.operator.queue(name)
         with shell.working(f"backing up queue {name!r}"):
             info = await queue.backup(destination, keep=keep, storage_options=options or None)
@@ -456,6 +456,7 @@ async def restore(
     storage_option: _Storage = None,
 ) -> None:
     """Restore a backup into an empty queue."""
+    await _check_order(shell, "restore", destination, [queue])
     options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
     target = await shell.operator.queue(queue)
     with shell.working(f"restoring queue {queue!r}"):
@@ -463,3 +464,35 @@ async def restore(
     shell.print_json(report)
     again = " (continued)" if report.resumed else ""
     shell.say(f"queue {queue!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+
+
+async def _check_order(shell: Shell, verb: str, destination: str, names: list[str]) -> None:
+    """End the command if its destination is a queue or missing: the destination comes first.
+
+    Args:
+        shell: The command.
+        verb: "backup" or "restore".
+        destination: The first argument.
+        names: Names of queues, the other arguments.
+    """
+    paths = [name for name in names if _is_place(name)]
+    if _is_place(destination) or not (paths or (not names and await _is_queue(shell, destination))):
+        return
+    place, queues = (paths[0], [destination, *(name for name in names if name != paths[0])]) if paths else ("", [])
+    right = f"glidemq {verb} {place or 'DESTINATION'} {' '.join(queues or [destination])}"
+    what = (
+        f"{destination!r} is taken for the destination" if paths else f"no destination given for queue {destination!r}"
+    )
+    shell.fail(f"{what}; a directory or URL comes first: {right}", ExitCode.USAGE)
+
+
+def _is_place(text: str) -> bool:
+    """Return True if an argument is a directory or a URL, not the name of a queue."""
+    return "://" in text or text.startswith(("/", "./", "../", "~")) or Path(text).is_dir()
+
+
+async def _is_queue(shell: Shell, name: str) -> bool:
+    try:
+        return await shell.operator.queue_exists(name)
+    except GlideMQValidationError:
+        return False

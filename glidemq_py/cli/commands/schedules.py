@@ -25,22 +25,45 @@ _Name = Annotated[
 ]
 
 
+_After = Annotated[
+    str | None,
+    typer.Option("--after", metavar="QUEUE", help="Only queues whose names follow this one, to continue a list."),
+]
+_SchedulesLimit = Annotated[
+    int,
+    typer.Option(
+        "--limit", "-n", metavar="N", min=1, max=100_000, help="Read no further queue after so many schedules."
+    ),
+]
+
+
 @command(app, "ls")
-async def ls(shell: Shell, queues: Queues = None) -> None:
+async def ls(shell: Shell, queues: Queues = None, after: _After = None, limit: _SchedulesLimit = 1_000) -> None:
     """List the schedules of queues."""
     names = await queue_names(shell, queues)
-    found = await shell.operator.get_schedules_of(names)
+    if after is not None:
+        names = [name for name in names if name > after]
+    found: list[operate.snapshots.ScheduleSnapshot] = []
+    last, more = "", False
+    for name in names:
+        if len(found) >= limit:
+            more = True
+            break
+        found += await shell.operator.get_schedules(name)
+        last = name
     shell.print_json(found)
-    rows: list[tuple[Any, ...]] = [
-        (each.name, each.when, each.timezone or "", each.job_name, _next(each), age(each.last_run), each.runs)
+    one = queues is not None and len(names) == 1
+    rows = [
+        (
+            *(() if one else (each.queue,)), each.name, each.when, each.timezone or "", each.job_name, _next(each),
+            age(each.last_run), each.runs,
+        )
         for each in found
-    ]
-    columns: tuple[str, ...] = ("NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
-    if len(names) == 1:
-        shell.table(columns, rows, f"queue {names[0]!r} has no schedules")
-        return
-    rows = [(each.queue, *row) for each, row in zip(found, rows, strict=True)]
-    shell.table(("QUEUE", *columns), rows, f"no schedules in {len(names):,} queues (prefix {shell.settings.prefix!r})")
+    ]  # fmt: skip
+    columns = (*(() if one else ("QUEUE",)), "NAME", "WHEN", "TIME ZONE", "JOB", "NEXT", "LAST", ">RUNS")
+    shell.table(columns, rows, f"queue {names[0]!r} has no schedules" if one else "no schedules")
+    if more:
+        shell.note(f"more queues were not read; continue with --after {last}")
 
 
 def _next(schedule: operate.snapshots.ScheduleSnapshot) -> str | tuple[str, str]:
