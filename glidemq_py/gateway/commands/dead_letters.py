@@ -240,13 +240,17 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
     is_custom = settings["autoRetryInterval"] != _AUTO_RETRY_MS
     if "autoRetryInterval" in changes and is_custom and not settings["autoRetry"]:
         raise CommandError("config.autoRetryInterval requires config.autoRetry")
+    if settings["maxAutoRetries"] != _AUTO_RETRIES and "maxAutoRetries" in changes and not settings["autoRetry"]:
+        raise CommandError("config.maxAutoRetries requires config.autoRetry")
     interval = settings["autoRetryInterval"] if settings["autoRetry"] else None
+    if interval is not None and settings["maxAge"] is not None and settings["maxAge"] <= interval:
+        raise CommandError(f"config.maxAge must be greater than config.autoRetryInterval ({interval} ms)")
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
         await queue.remove_failure_policy()
         return {"id": UNDEFINED}
     await queue.set_failure_policy(
-        retry_interval=interval, max_auto_retries=settings["maxAutoRetries"], max_age=settings["maxAge"],
-        max_entries=settings["maxEntries"],
+        retry_interval=interval, max_auto_retries=settings["maxAutoRetries"] if interval else None,
+        max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
     return {"id": UNDEFINED}
 
