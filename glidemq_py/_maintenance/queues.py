@@ -23,6 +23,7 @@ from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
+from glidemq_py._maintenance.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
@@ -183,12 +184,14 @@ class _QueueTask(BackgroundTask):
             source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures
         )
         outbox = OutboxTask(link=link, expected=True)
+        policy = FailurePolicyTask(link)
         source = QueueSource(link.keys, self._holder, self._options)
         tasks: list[BackgroundTask] = [
             outbox,
+            policy,
             StalledJobsTask(
                 link=link, source=source, options=self._options, listeners=Listeners(), failure_log=failure_log,
-                outbox_pending=outbox.wake,
+                policy=policy, outbox_pending=outbox.wake,
             ),
             SchedulerTask(link=link, quiet=not self._events, longest_s=_BUSY_S),
             SuspendTimeoutsTask(link, outbox.wake, failure_log.signal_timed_out),

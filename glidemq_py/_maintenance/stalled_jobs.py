@@ -7,12 +7,10 @@ and one does the work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from glidemq_py._client.runtime import PeriodicTask
-from glidemq_py._core.logs import get_logger
-from glidemq_py._features.failures.calls import run_failure_policy
 from glidemq_py._job.link import QueueLink
+from glidemq_py._maintenance.failure_policy import FailurePolicyTask
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
 from glidemq_py._worker.options import WorkerOptions
@@ -20,12 +18,6 @@ from glidemq_py._worker.source import QueueSource
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["StalledJobsTask"]
-
-_log = get_logger(__name__)
-
-_POLICY_CALLS: Final = 500
-"""Maximum number of calls per round, each of which requeues and deletes up to 200 jobs."""
-_SOONEST_S: Final = 0.2
 
 
 class StalledJobsTask(PeriodicTask):
@@ -39,6 +31,7 @@ class StalledJobsTask(PeriodicTask):
         options: WorkerOptions,
         listeners: Listeners,
         failure_log: FailureLog,
+        policy: FailurePolicyTask,
         outbox_pending: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
@@ -50,6 +43,7 @@ class StalledJobsTask(PeriodicTask):
         self._source = source
         self._listeners = listeners
         self._failure_log = failure_log
+        self._policy = policy
         self._outbox_pending = outbox_pending
 
     async def run_once(self) -> None:
@@ -84,19 +78,6 @@ class StalledJobsTask(PeriodicTask):
             cursor = reply.cursor
             if not cursor or not reply.held:
                 break
+        self._policy.checked()
         if reply.held and reply.policy:
-            await self._run_policy()
-
-    async def _run_policy(self) -> None:
-        """Execute the failure policy of the queue."""
-        meta, name = self._link.keys.meta, self._link.keys.name
-        retried = deleted = 0
-        for number in range(_POLICY_CALLS):
-            done = await self._link.transport.call(run_failure_policy(meta, number == 0))
-            retried, deleted = retried + done.retried, deleted + done.deleted
-            if not done.more:
-                if done.wait >= 0:
-                    self._pause = min(self._every, max(_SOONEST_S, done.wait / 1000))
-                break
-        if retried or deleted:
-            _log.info("queue %r: failure policy requeued %d jobs and deleted %d", name, retried, deleted)
+            await self._policy.run_round()

@@ -14,6 +14,7 @@ from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
+from glidemq_py._maintenance.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
@@ -66,9 +67,11 @@ class Background:
         fetching.short_lock = self.heartbeat.expect
         self.outbox = OutboxTask(link=link, expected=expects_outbox)
         fetching.outbox_pending = self.outbox.wake
+        self.policy = FailurePolicyTask(link)
+        listeners.on("failed", self.policy.job_failed)
         self.recovery = StalledJobsTask(
             link=link, source=source, options=options, listeners=listeners, failure_log=fetching.failure_log,
-            outbox_pending=self.outbox.wake,
+            policy=self.policy, outbox_pending=self.outbox.wake,
         )  # fmt: skip
         self.schedulers = SchedulerTask(
             link=link, quiet=not options.events, on_error=lambda error: listeners.emit("error", error)
@@ -100,17 +103,18 @@ class Background:
             for task in others:
                 self._others.push_async_callback(task.close)
                 task.start()
-        for task in (self.recovery, self.outbox, self.schedulers, self.sleepers):
+        for task in (self.recovery, self.policy, self.outbox, self.schedulers, self.sleepers):
             task.start()
 
     async def stop(self, limit: float = 5.0) -> None:
         """Stop recovery, schedulers, outbox and heartbeats; wait for at most ``limit`` seconds for a heartbeat."""
-        tasks = (self.recovery, self.schedulers, self.outbox)
+        tasks = (self.recovery, self.policy, self.schedulers, self.outbox)
         await asyncio.gather(*(task.close() for task in tasks), self.heartbeat.close(limit))
 
     async def close(self) -> None:
         """Stop the other tasks, and the heartbeats if they still run."""
         self._listeners.off("suspended", self.sleepers.suspended)
+        self._listeners.off("failed", self.policy.job_failed)
         await self._others.aclose()
         await self.sleepers.close()
         await self.heartbeat.close()

@@ -1420,21 +1420,21 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     ) -> None:
         """Set what happens to failed jobs of the queue; replaces the whole policy.
 
-        Workers and `Maintenance` execute it with their checks for stalled jobs, by default every 30 seconds.
+        A worker requeues the jobs that fail in it on time. Workers and `Maintenance` execute the rest with their checks
+        for stalled jobs, by default every 30 seconds.
 
         Args:
             retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
                 None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
                 expired jobs are not requeued.
-            max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None means 3. Each has all
-                attempts of the job. A manual requeue starts at 0 again. Only with ``retry_interval``.
+            max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None = 3. Each has all
+                attempts of the job. A manual requeue starts at 0 again. Requires ``retry_interval``.
             max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
-                never.
+                never. Must be longer than ``retry_interval``.
             max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
 
         Raises:
-            GlideMQValidationError: an argument is invalid, none of the first, third and fourth was given, or the second
-                was given without the first.
+            GlideMQValidationError: an argument is invalid or has no effect, or none was given.
         """
         run_immediately(
             self._core.set_failure_policy(

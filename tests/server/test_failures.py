@@ -155,6 +155,9 @@ async def test_settings(url: str, queue_name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
+        ("set_failure_policy", {"max_auto_retries": 7}),
+        ("set_failure_policy", {"max_auto_retries": 7, "max_age": 9_000}),
+        ("set_failure_policy", {"max_age": 5_000, "retry_interval": timedelta(seconds=5)}),
         ("set_failure_policy", {"retry_interval": 999}), ("set_failure_policy", {"max_age": True}),
         ("set_failure_policy", {"max_entries": 0}),
         ("set_failure_policy", {"max_auto_retries": 7, "max_age": 60_000}),
@@ -186,6 +189,24 @@ async def test_worker_executes_the_policy(url: str, queue_name: str) -> None:
         async with Worker(queue_name, finish, url, lock_duration=1_000, stalled_interval=1_000):
             assert await asyncio.wait_for(done.get(), 30) == job.id
         assert len(await job.get_failed_attempts()) == 1
+
+
+async def test_worker_requeues_its_failed_jobs_on_time(url: str, queue_name: str) -> None:
+    starts = 0
+    done = asyncio.Event()
+
+    async def fail_twice(_: Job) -> None:
+        nonlocal starts
+        starts += 1
+        if starts < 3:
+            raise ValueError
+        done.set()
+
+    async with Queue(queue_name, url) as queue:
+        await queue.set_failure_policy(retry_interval=1_000)
+        async with Worker(queue_name, fail_twice, url):  # its next check is 30 seconds later
+            await queue.add("a")
+            await asyncio.wait_for(done.wait(), 20)
 
 
 async def test_maintenance_executes_the_policy(url: str, queue_name: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls.working import RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys, hash_tag
+from glidemq_py._maintenance.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 
@@ -29,7 +30,9 @@ def recovery(transport: FakeTransport) -> StalledJobsTask:
     source = type("Source", (), {"recover_stalled": lambda self, cursor: cursor})()
     options = WorkerOptions(lock_duration=60_000, stalled_interval=30_000)
     fake = cast("Any", None)
-    return StalledJobsTask(link=link, source=source, options=options, listeners=fake, failure_log=fake)
+    return StalledJobsTask(
+        link=link, source=source, options=options, listeners=fake, failure_log=fake, policy=FailurePolicyTask(link)
+    )
 
 
 async def test_recovery_runs_without_an_interruption():

@@ -13,6 +13,7 @@ from glidemq_py._job.link import ConnectedQueue
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
+    "POLICY_FIELD",
     "AttemptHistory",
     "FailurePolicy",
     "get_attempt_history",
@@ -24,7 +25,7 @@ __all__ = [
     "set_failure_policy",
 ]
 
-_POLICY: Final = "failurePolicy"
+POLICY_FIELD: Final = "failurePolicy"
 _HISTORY: Final = "attemptHistory"
 _AUTO_RETRIES: Final = 3
 _MOST_RETRIES: Final = 1_000_000
@@ -80,47 +81,53 @@ async def set_failure_policy(
 ) -> None:
     """Set what happens to failed jobs of the queue; replaces the whole policy.
 
-    Workers and `Maintenance` execute it with their checks for stalled jobs, by default every 30 seconds.
+    A worker requeues the jobs that fail in it on time. Workers and `Maintenance` execute the rest with their checks
+    for stalled jobs, by default every 30 seconds.
 
     Args:
         retry_interval: requeue failed jobs this long after their failure, 1_000 ms to ten years or timedelta;
             None: do not. From the third automatic requeue of a job on the interval doubles each time. Revoked and
             expired jobs are not requeued.
-        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None means 3. Each has all
-            attempts of the job. A manual requeue starts at 0 again. Only with ``retry_interval``.
+        max_auto_retries: maximum number of automatic requeues of a job, 1..1_000_000; None = 3. Each has all
+            attempts of the job. A manual requeue starts at 0 again. Requires ``retry_interval``.
         max_age: delete jobs that failed longer ago than this, 1_000 ms to ten years or timedelta; None =
-            never.
+            never. Must be longer than ``retry_interval``.
         max_entries: number of newest failed jobs to keep, 1..100_000_000; None = all.
 
     Raises:
-        GlideMQValidationError: an argument is invalid, none of the first, third and fourth was given, or the second
-            was given without the first.
+        GlideMQValidationError: an argument is invalid or has no effect, or none was given.
     """
+    if max_auto_retries is not None and retry_interval is None:
+        problem = "requires 'retry_interval': without it, failed jobs are not requeued"
+        raise GlideMQValidationError("max_auto_retries", max_auto_retries, problem)
     if retry_interval is None and max_age is None and max_entries is None:
         problem = "give at least one of 'retry_interval', 'max_age' and 'max_entries'"
         raise GlideMQValidationError("retry_interval", None, problem)
+    interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
     retries = _AUTO_RETRIES
     if max_auto_retries is not None:
         retries = check_int("max_auto_retries", max_auto_retries, 1, _MOST_RETRIES)
-        if retry_interval is None:
-            raise GlideMQValidationError("max_auto_retries", max_auto_retries, "requires 'retry_interval'")
-    interval = 0 if retry_interval is None else _duration("retry_interval", retry_interval)
     age = 0 if max_age is None else _duration("max_age", max_age)
+    if interval and 0 < age <= interval:
+        problem = f"must be longer than 'retry_interval' ({interval} ms): jobs would be deleted before their requeue"
+        raise GlideMQValidationError("max_age", max_age, problem)
     entries = 0 if max_entries is None else check_int("max_entries", max_entries, 1, _MOST_ENTRIES)
     link = await self._connected()
-    await link.transport.call(set_failure_setting(link.keys.meta, _POLICY, f"{interval}|{retries}|{age}|{entries}"))
+    await link.transport.call(
+        set_failure_setting(link.keys.meta, POLICY_FIELD, f"{interval}|{retries}|{age}|{entries}")
+    )
 
 
 async def get_failure_policy(self: ConnectedQueue) -> FailurePolicy | None:
     """Return the failure policy of the queue; None if it has none."""
     link = await self._connected()
-    return read_failure_policy(await link.transport.command("HGET", link.keys.meta, _POLICY))
+    return read_failure_policy(await link.transport.command("HGET", link.keys.meta, POLICY_FIELD))
 
 
 async def remove_failure_policy(self: ConnectedQueue) -> None:
     """Remove the failure policy of the queue: failed jobs stay, unless an option of the job says otherwise."""
     link = await self._connected()
-    await link.transport.call(set_failure_setting(link.keys.meta, _POLICY, None))
+    await link.transport.call(set_failure_setting(link.keys.meta, POLICY_FIELD, None))
 
 
 def read_failure_policy(text: bytes | None) -> FailurePolicy | None:

@@ -251,11 +251,13 @@ async def _set_config(session: Session, given: Mapping[str, Any]) -> Answer:
         if name in changes and settings[name] != default and not settings["autoRetry"]:
             raise CommandError(f"config.{name} requires config.autoRetry")
     interval = settings["autoRetryInterval"] if settings["autoRetry"] else None
+    if interval is not None and settings["maxAge"] is not None and settings["maxAge"] <= interval:
+        raise CommandError(f"config.maxAge must be greater than config.autoRetryInterval ({interval} ms)")
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
         await queue.remove_failure_policy()
         return {"id": UNDEFINED}
     await queue.set_failure_policy(
-        retry_interval=interval, max_auto_retries=None if interval is None else settings["maxAutoRetries"],
+        retry_interval=interval, max_auto_retries=settings["maxAutoRetries"] if interval else None,
         max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
     return {"id": UNDEFINED}

@@ -122,6 +122,11 @@ async def test_policy(wire: Wire, queue: Queue) -> None:
         ({"other": 1}, "config.other is not supported"),
         ({"autoRetry": None}, "config.autoRetry must not be null"),
         ({"autoRetryInterval": 5_000}, "config.autoRetryInterval requires config.autoRetry"),
+        ({"maxAutoRetries": 7}, "config.maxAutoRetries requires config.autoRetry"),
+        (
+            {"autoRetry": True, "maxAge": 5_000},
+            "config.maxAge must be greater than config.autoRetryInterval (3600000 ms)",
+        ),
     ):
         assert await failure(wire, "SetDlqConfig", queue=queue.name, config=invalid) == error
     assert await queue.get_failure_policy() is None
