@@ -1,4 +1,4 @@
-"""The calls for queues whose worker sends no heartbeats: registrations, and looking for new partitions.
+"""The calls for queues whose worker sends no heartbeats: registrations, and looking for changes of the queue.
 
 All workers of an event loop that share a client share these calls, so their number per second does not depend on the
 number of queues or workers.
@@ -25,11 +25,10 @@ REGISTERED_S: Final = 60.0
 _REGISTRATIONS_PER_S: Final = 1.5
 """Registrations of a process per second at most, but for first ones."""
 _FIRST_PER_S: Final = 50
-LAYOUTS_S: Final = 8.0
-"""Time between two reads of the layout of a queue's partitions, which heartbeats would report; longer for many
-queues."""
-_LAYOUTS_PER_S: Final = 5
-"""Layouts that a process reads per second at most."""
+EXAMINED_S: Final = 8.0
+"""Time between two reads of what a queue has got meanwhile, partitions or a failure policy; longer for many queues."""
+_EXAMINED_PER_S: Final = 5
+"""Queues that a process examines per second at most."""
 _PATIENCE_S: Final = 3.0
 
 _log = get_logger(__name__)
@@ -38,17 +37,12 @@ _log = get_logger(__name__)
 class IdleQueue(Protocol):
     """One queue of a worker."""
 
-    @property
-    def may_get_partitions(self) -> bool:
-        """False for the second partition of a queue and those after it: their layout is that of the first."""
-        ...
-
     async def register(self, interval_s: float) -> None:
         """Renew the worker's registration if no heartbeats do it; the next time is in ``interval_s``."""
         ...
 
-    async def find_partitions(self) -> None:
-        """Report the layout of the queue if no heartbeats do it."""
+    async def examine(self) -> None:
+        """Report the layout of the queue, and start its tasks if it has a failure policy, unless they run already."""
         ...
 
 
@@ -75,7 +69,7 @@ class IdleQueues:
         if not self._tasks:
             self._tasks = [
                 asyncio.create_task(self._register(), name="glidemq-register-workers"),
-                asyncio.create_task(self._find_partitions(), name="glidemq-find-partitions"),
+                asyncio.create_task(self._examine(), name="glidemq-examine-queues"),
             ]
 
     async def remove(self, queues: Sequence[IdleQueue]) -> None:
@@ -120,14 +114,14 @@ class IdleQueues:
             async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
                 await self._added.wait()
 
-    async def _find_partitions(self) -> None:
+    async def _examine(self) -> None:
         while True:
-            queues = [queue for queue in self._queues if queue.may_get_partitions]
-            pause = max(LAYOUTS_S / max(1, len(queues)), 1 / _LAYOUTS_PER_S)
+            queues = tuple(self._queues)
+            pause = max(EXAMINED_S / max(1, len(queues)), 1 / _EXAMINED_PER_S)
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
             for queue in queues:
                 if queue in self._queues:
-                    await self._guarded(queue.find_partitions())
+                    await self._guarded(queue.examine())
                     await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
 

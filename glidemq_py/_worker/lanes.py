@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
@@ -22,8 +22,10 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
+from glidemq_py._features.failures.policy import POLICY_FIELD
 from glidemq_py._features.partitions.layout import Layout
-from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._features.partitions.stored import FIELD as LAYOUT_FIELD
+from glidemq_py._features.partitions.stored import parse_layout, read_layout
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
@@ -108,6 +110,8 @@ class Lane:
         self._is_first = position == 0
         self._always = False
         """True if the heartbeats never stop: for health checks, of the first queue if nothing can call the worker."""
+        self._has_policy = False
+        """True if the queue has a failure policy, which the tasks execute also while it has failed jobs only."""
         self._number = number
         self._registering = asyncio.Lock()
         self._registered_for_s = REGISTERED_S
@@ -166,7 +170,7 @@ class Lane:
         if active or self.fetching.engine.running:
             self._quiet_since = None
             self._start_background()
-        elif self.background is None or self._always:
+        elif self.background is None or self._always or self._has_policy:
             return
         elif self._quiet_since is None:
             self._quiet_since = self._loop.time()
@@ -217,11 +221,6 @@ class Lane:
         if self._changing is asyncio.current_task():
             self._changing = None
 
-    @property
-    def may_get_partitions(self) -> bool:
-        """See `IdleQueue.may_get_partitions`."""
-        return self.link.partition is None or self.link.partition.number == 0
-
     def _called(self) -> None:
         """Read commands now, which a registration returns."""
         self._reading = asyncio.create_task(self.register(), name=f"glidemq-commands-{self.link.keys.name}")
@@ -261,18 +260,25 @@ class Lane:
             _log.debug("queue %r: registering the worker failed: %s", self.link.keys.name, error)
         await queue_list.register(self.link)
 
-    async def find_partitions(self) -> None:
-        """Report the layout of the queue, where no heartbeats do it."""
-        seen = self._opening.layout_of(self.link.keys)
-        if seen is None or self.background is not None or self._closing:
+    async def examine(self) -> None:
+        """See `IdleQueue.examine`."""
+        if self._closing or (self.background is not None and not self._has_policy):
             return
+        keys, seen = self.link.keys, self._opening.layout_of(self.link.keys)
+        read = ("HMGET", keys.meta, LAYOUT_FIELD, POLICY_FIELD)
         try:
-            layout = await read_layout(self.link.transport, self.link.keys)
+            (reply,) = await self.link.transport.send_reads(keys.meta, [read])
+            if isinstance(reply, GlideMQError):
+                raise reply
+            layout, policy = cast("list[bytes | None]", reply)
+            if layout and seen is not None:
+                seen(parse_layout(keys.name, layout.decode("utf-8", "replace")).number)
         except GlideMQError as error:
-            _log.debug("queue %r: reading the layout of its partitions failed: %s", self.link.keys.name, error)
+            _log.debug("queue %r: looking for partitions and a failure policy failed: %s", keys.name, error)
             return
-        if layout is not None:
-            seen(layout.number)
+        self._has_policy = bool(policy)
+        if self._has_policy:
+            self._start_background()
 
     # -- closing --------------------------------------------------------------------------------------------
 

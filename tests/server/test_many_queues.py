@@ -418,6 +418,34 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
         assert await queue.add_and_wait("n", 2) == 2
 
 
+async def test_failure_policy_of_an_idle_queue_is_executed(
+    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Its jobs have failed before the worker started, so the queue has nothing else to maintain."""
+    monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
+    monkeypatch.setattr(lanes, "QUIET_S", 0.0)
+    monkeypatch.setattr(idle_queues, "EXAMINED_S", 0.02)
+    runs: list[Any] = []
+
+    async def handle(job: Job) -> None:
+        runs.append(job.data)
+        if len(runs) == 1:
+            raise ValueError("failed")
+
+    async with Queue(names[1], url) as queue:
+        await queue.add("n", 1)
+        async with Worker(names[1], handle, url), asyncio.timeout(60):
+            await until(lambda: runs)
+        async with Worker(names, handle, url, stalled_interval=1_000) as worker:
+            opened: Any = worker._life.parts
+            assert opened.lanes[1].background is None
+            await queue.set_failure_policy(retry_interval=1_000)
+            await with_timeout(until(lambda: len(runs) == 2))
+            await queue.remove_failure_policy()
+            await with_timeout(until(lambda: opened.lanes[1].background is None))
+    assert runs == [1, 1]
+
+
 async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
     url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -482,7 +482,7 @@ async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
         """Do nothing: it is done at the start and every minute."""
 
     monkeypatch.setattr(lanes.Lane, "register", register)
-    monkeypatch.setattr(idle_queues, "LAYOUTS_S", 0.02)
+    monkeypatch.setattr(idle_queues, "EXAMINED_S", 0.02)
     quiet = f"{queue_name}-quiet"
     async with Queue(quiet, url) as queue, Worker({queue_name: 1, quiet: 2}, lambda job: job.data, url):
         await queue.set_partitions(3)

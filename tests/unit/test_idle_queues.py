@@ -10,8 +10,6 @@ from glidemq_py._worker.idle_queues import IdleQueues
 class FakeQueue:
     """Count the registrations of a queue."""
 
-    may_get_partitions = True
-
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.registered = asyncio.Event()
@@ -21,7 +19,7 @@ class FakeQueue:
         if self.error is not None:
             raise self.error
 
-    async def find_partitions(self) -> None:
+    async def examine(self) -> None:
         """Nothing to find."""
 
 
