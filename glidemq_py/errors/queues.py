@@ -15,6 +15,7 @@ __all__ = [
     "EventsLostError",
     "FairKeyFullError",
     "JobCostError",
+    "MiddlewareError",
     "PartitionedQueueError",
     "QueueNotEmptyError",
     "ResultsLostError",
@@ -174,6 +175,31 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "changed": "other writes to its queues were committed during every attempt; save again",
     "gap": "the record of its previously added jobs has expired",
 }
+
+
+class MiddlewareError(GlideMQError):
+    """A middleware suppressed the error of an add, so that it is unknown to the caller whether anything was added.
+
+    The suppressed error is the ``__cause__``.
+
+    Attributes:
+        middleware: name of its class.
+        error: name of the class of the suppressed error.
+    """
+
+    middleware: str
+    error: str
+
+    def __init__(self, middleware: str, error: str) -> None:
+        super().__init__(middleware, error)
+        self.middleware = middleware
+        self.error = error
+
+    def __str__(self) -> str:
+        return (
+            f"middleware {self.middleware} suppressed {self.error}: the jobs may not have been added; its context "
+            "manager around an add must raise errors again"
+        )
 
 
 class PartitionedQueueError(GlideMQError):

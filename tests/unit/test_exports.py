@@ -35,6 +35,7 @@ EXPORTED = {
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
     "JobNotLoadedError",
+    "MiddlewareError",
     "JobRevokedError", "MissingAwaitError",
     "JobStateError", "JobTimeoutError", "Lease", "LeaseLostError",
     "LeaseOutcome", "LeaseReport", "LibraryError", "NoHandlerError", "PartitionedQueueError", "PayloadTooLargeError",

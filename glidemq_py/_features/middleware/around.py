@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedOptionError
+from glidemq_py.errors import GlideMQValidationError, MiddlewareError, UnsupportedOptionError
 
 __all__ = ["add_within", "batch_within", "handler_within"]
 
@@ -32,14 +32,32 @@ async def add_within(
 
     Raises:
         UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
-        GlideMQError: If a middleware suppresses an error.
+        MiddlewareError: If a middleware suppresses an error.
     """
-    async with AsyncExitStack() as stack:
-        for each in middleware:
-            found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
-            await _enter(stack, each, found, "the blocking API" if blocking else "")
-        return await add()
-    raise GlideMQError("a middleware suppressed the error of an add; the job may not have been added")
+    left: list[tuple[Middleware, bool]] = []
+    """The middleware in the order in which it was left, each with True if an error remained."""
+    cause: BaseException | None = None
+    stack: AsyncExitStack[bool] = AsyncExitStack()
+    async with stack:
+        try:
+            for each in middleware:
+                found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
+                stack.push(_recorder(left, each))
+                await _enter(stack, each, found, "the blocking API" if blocking else "")
+            return await add()
+        except BaseException as error:
+            cause = error
+            raise
+    owner = next(each for each, has_error in left if not has_error)
+    raise MiddlewareError(type(owner).__qualname__, type(cause).__qualname__) from cause
+
+
+def _recorder(left: list[tuple[Middleware, bool]], owner: Middleware) -> Callable[..., bool]:
+    def record(_: object, error: BaseException | None, __: object) -> bool:
+        left.append((owner, error is not None))
+        return False
+
+    return record
 
 
 def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
