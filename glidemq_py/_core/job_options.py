@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 from glidemq_py._core.checked_options import CheckedOptions, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
+from glidemq_py._core.job_option_rules import check_effect, check_together
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.times import DAY_MS, SECOND_MS, Milliseconds, epoch_ms, to_instant, to_ms
@@ -31,7 +32,7 @@ from glidemq_py._features.dependencies.options import (
     dependencies_to_wire,
     parse_dependencies,
 )
-from glidemq_py._features.fair_keys.options import validate_fair_key
+from glidemq_py._features.fair_keys.options import parse_fair_key
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import TokenBucket, check_tokens
@@ -116,7 +117,7 @@ def _parent_to_wire(parent: JobRef) -> dict[str, str]:
 
 @dataclass(frozen=True, init=False)
 class JobOptions(CheckedOptions):
-    """Options of a job. None means "not given"; durations are stored in milliseconds.
+    """Options of a job. None means "not given", except for `fair_key`; durations are stored in milliseconds.
 
     Args:
         delay: delay before the job becomes ready: milliseconds or a timedelta, 0 to ten years. Not with `run_at`.
@@ -138,7 +139,8 @@ class JobOptions(CheckedOptions):
         ordering: ordering group of the job: an `Ordering`, a mapping of its fields, or the key. Not with `lifo`.
         cost: tokens charged to the group's token bucket, 0.001 to 10**9; 1 by default. Requires `ordering`.
         fair_key: jobs with different keys take turns, 1..256 characters, such as the name of a tenant. Jobs of one key
-            run by `priority`, then in the order of their adds. Not with `lifo`, `rank` or `ordering`.
+            run by `priority`, then in the order of their adds. None: no fair key, even if the queue has a default one.
+            Not with `lifo`, `rank` or `ordering`.
         deduplication: skip or replace duplicates: a `Deduplication` or a mapping of its fields.
         fallbacks: fallbacks for the attempts after the first, in order: models, mappings or `Fallback` objects, at
             most 100. Handlers read `Job.current_fallback`.
@@ -177,7 +179,7 @@ class JobOptions(CheckedOptions):
     lock_duration: int | None = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), wire="lockDuration")
     ordering: Ordering | None = option(Ordering.parse, wire="ordering", encode=Ordering.to_wire)
     cost: float | None = option(check_tokens, wire="cost")
-    fair_key: str | None = option(validate_fair_key, wire="fairKey")
+    fair_key: str | None = option(parse_fair_key, None, optional=False, wire="fairKey")
     deduplication: Deduplication | None = option(
         Deduplication.parse, wire="deduplication", encode=Deduplication.to_wire
     )
@@ -202,7 +204,7 @@ class JobOptions(CheckedOptions):
             raise GlideMQValidationError("run_at", self.run_at, "options 'delay' and 'run_at' are mutually exclusive")
         if self.rank is not None and self.priority is not None:
             raise GlideMQValidationError("rank", self.rank, "options 'rank' and 'priority' are mutually exclusive")
-        _check_together(self)
+        check_together(self)
 
     def _reject(self, name: str, value: object) -> None:
         _refuse(name, value)
@@ -256,7 +258,7 @@ class JobOptions(CheckedOptions):
             values.pop("rank", None)
         values.update(given)
         values.pop("_wire_json", None)
-        _check_together(merged, given)
+        check_together(merged, given)
         return merged
 
     @staticmethod
@@ -342,47 +344,6 @@ _STORED: Final = tuple(
 WIRE_NAMES: Final[Mapping[str, str]] = {key: name for name, key, _ in _STORED}
 """Names of the stored options, by their names in the opts JSON."""
 _NAMES: Final = frozenset(JobOptionsDict.__annotations__)
-
-
-def _check_together(options: JobOptions, own: Mapping[str, Any] | None = None) -> None:
-    """Reject options that exclude each other; ``own``: those that are no defaults of the queue, None = all."""
-    if options.lifo:
-        for other in ("ordering", "priority"):
-            if getattr(options, other):
-                raise _exclusive("lifo", True, other, own)
-    if options.fair_key is not None:
-        for other in ("ordering", "lifo", "rank"):
-            if getattr(options, other) not in (None, False):
-                raise _exclusive("fair_key", options.fair_key, other, own)
-    if options.parent is not None and options.deduplication is not None:
-        raise _exclusive("parent", options.parent, "deduplication", own)
-
-
-def _exclusive(name: str, value: object, other: str, own: Mapping[str, Any] | None) -> GlideMQValidationError:
-    defaults = [] if own is None else [each for each in (name, other) if each not in own]
-    source = "".join(f"; {each!r} is a default option of the queue" for each in defaults)
-    return GlideMQValidationError(name, value, f"options '{name}' and '{other}' are mutually exclusive{source}")
-
-
-def check_effect(own: JobOptions, merged: JobOptions, *, of_flow: bool = False) -> None:
-    """Reject options that would have no effect on the job.
-
-    Args:
-        own: options given for the job itself. Defaults of the queue may have no effect on some jobs.
-        merged: effective options, defaults included.
-        of_flow: True if the job is part of a flow, which sets its parents.
-
-    Raises:
-        GlideMQValidationError: an option requires another one.
-    """
-    if (merged.attempts or 0) < 2:
-        for name in ("backoff", "fallbacks"):
-            if getattr(own, name):
-                raise GlideMQValidationError(name, getattr(own, name), "requires 'attempts' of at least 2")
-    if own.on_failure is not None and merged.parent is None and not of_flow:
-        raise GlideMQValidationError("on_failure", own.on_failure, "requires 'parent'")
-    if own.on_dependency_failure is not None and merged.depends_on is None:
-        raise GlideMQValidationError("on_dependency_failure", own.on_dependency_failure, "requires 'depends_on'")
 
 
 NO_OPTIONS: Final = JobOptions()

@@ -143,29 +143,6 @@ class DuplicateJobError(GlideMQError):
         return f"queue {self.queue!r}: job {self.job_id!r} already exists; nothing was added"
 
 
-class MiddlewareError(GlideMQError):
-    """A middleware suppressed the error of an add, which must not pass for an added job.
-
-    Attributes:
-        middleware: names of the classes of the middleware around the add.
-        cause: the suppressed error; the job was not added, unless this error says something else.
-    """
-
-    middleware: Sequence[str]
-    cause: BaseException
-
-    def __init__(self, middleware: Sequence[str], cause: BaseException) -> None:
-        super().__init__(middleware, cause)
-        self.middleware = middleware
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return (
-            f"middleware {' or '.join(self.middleware)} suppressed an error of an add; raise it again: "
-            f"{type(self.cause).__name__}: {self.cause}"
-        )
-
-
 class SchedulerBusyError(GlideMQError):
     """Another client holds the scheduler lock of the queue; nothing was changed. Try again.
 
@@ -200,6 +177,31 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "changed": "other writes to its queues were committed during every attempt; save again",
     "gap": "the record of its previously added jobs has expired",
 }
+
+
+class MiddlewareError(GlideMQError):
+    """A middleware suppressed the error of an add, so that it is unknown to the caller whether anything was added.
+
+    The suppressed error is the ``__cause__``.
+
+    Attributes:
+        middleware: name of its class.
+        error: name of the class of the suppressed error.
+    """
+
+    middleware: str
+    error: str
+
+    def __init__(self, middleware: str, error: str) -> None:
+        super().__init__(middleware, error)
+        self.middleware = middleware
+        self.error = error
+
+    def __str__(self) -> str:
+        return (
+            f"middleware {self.middleware} suppressed {self.error}: the jobs may not have been added; its context "
+            "manager around an add must raise errors again"
+        )
 
 
 class PartitionedQueueError(GlideMQError):

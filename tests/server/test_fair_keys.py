@@ -391,6 +391,19 @@ async def test_rejected_combinations(queue: Queue, other: dict[str, Any]) -> Non
             await queue.add("a", fair_key=key)  # type: ignore[arg-type]
 
 
+async def test_none_overrides_the_default_of_the_queue(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url, default_job_options={"fair_key": "t"}) as queue:
+        added = [
+            await queue.add("a"),
+            await queue.add("a", fair_key=None),
+            await queue.add("a", ordering="g", fair_key=None),
+        ]
+        added += await queue.add_bulk([("a", None, {"fair_key": None}), ("a", None, {"delay": 1})])
+        assert [job.fair_key for job in added] == ["t", None, None, None, "t"]
+        with pytest.raises(GlideMQValidationError, match=r"default option of the queue or task; pass fair_key=None"):
+            await queue.add("a", rank=7)
+
+
 # -- every way in which a job moves ------------------------------------------------------------------------
 
 

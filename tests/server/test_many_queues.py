@@ -418,9 +418,7 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
         assert await queue.add_and_wait("n", 2) == 2
 
 
-async def test_failure_policy_of_an_idle_queue_is_executed(
-    url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
-):
+async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
     """Its jobs have failed before the worker started, so the queue has nothing else to maintain."""
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
     monkeypatch.setattr(lanes, "QUIET_S", 0.0)

@@ -16,6 +16,7 @@ from glidemq_py import (
     GlideMQValidationError,
     Job,
     JobFailedError,
+    JobStateError,
     Middleware,
     MiddlewareError,
     NewJob,
@@ -307,18 +308,34 @@ def test_invalid_middleware_is_rejected(owner: Any, value: Any, message: str):
         owner("emails", middleware=value, **arguments)
 
 
-async def test_a_suppressed_error_of_an_add_is_not_silent(url: str, queue_name: str):
-    class Hush(Middleware):
-        @contextmanager
-        def add(self, job: NewJob) -> Generator[None]:
-            with suppress(GlideMQError):
-                yield
+class Hush(Middleware):
+    @contextmanager
+    def add(self, job: NewJob) -> Generator[None]:
+        with suppress(GlideMQError):
+            yield
 
-    async with Queue(queue_name, url, middleware=[Hush()]) as queue:
-        with pytest.raises(MiddlewareError, match="middleware Hush suppressed an error of an add") as caught:
+
+@pytest.mark.parametrize("middleware", [[Hush()], [Stamp(), Hush()], [Recorder(), Hush(), Recorder()]])
+async def test_a_suppressed_error_of_an_add_is_not_silent(url: str, queue_name: str, middleware: list[Middleware]):
+    message = (
+        "^middleware Hush suppressed SerializationError: the jobs may not have been added; .* must raise errors again$"
+    )
+    async with Queue(queue_name, url, middleware=middleware) as queue:
+        with pytest.raises(MiddlewareError, match=message) as caught:
             await queue.add("a", object())
-        assert isinstance(caught.value.cause, SerializationError)
-        assert caught.value.middleware == ["Hush"]
+        assert isinstance(caught.value.__cause__, SerializationError)
+        with pytest.raises(MiddlewareError, match=message):
+            await queue.add_bulk([("a", object())])
+
+
+async def test_a_suppressed_error_of_another_middleware_is_not_silent(url: str, queue_name: str):
+    class Strict(Middleware):
+        def add(self, job: NewJob) -> None:
+            raise JobStateError("1", "failed", "add")
+
+    async with Queue(queue_name, url, middleware=[Hush(), Strict()]) as queue:
+        with pytest.raises(MiddlewareError, match=r"^middleware Hush suppressed JobStateError"):
+            await queue.add("a")
 
 
 # -- running ------------------------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ SAMPLES = [
     errors.EventsLostError("q", 5),
     errors.ResultsLostError("q", 5),
     errors.MissingAwaitError("log"),
+    errors.MiddlewareError("Hush", "SerializationError"),
     errors.ContextManagerError("<Queue 'q'>", "async with", "with"),
     ScriptError("x", "lua/core/functions/add.lua:12"),
     GlideMQValidationError("password", SECRET, "no"),

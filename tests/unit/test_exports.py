@@ -8,7 +8,7 @@ import glidemq_py
 EXPORTED = {
     # types of the objects that users get
     "Queue", "Worker", "QueueEvents", "QueueEvent", "Job", "BlockingJob", "JobSpec", "current_job", "current_job_id",
-    "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError", "MiddlewareError",
+    "Schedule", "JobScheduler", "Scheduler", "SchedulerBusyError",
     "Producer", "ServerlessPool", "serverless_pool", "Task", "graceful_shutdown", "GracefulShutdown",
     "FlowProducer", "FlowJob", "DagNode", "JobNode", "chain", "group", "chord", "dag", "validate_dag", "topo_sort",
     "Broadcast", "BroadcastWorker", "Message", "Subscription", "Delivery", "match_subject", "compile_subject_matcher",
@@ -35,6 +35,7 @@ EXPORTED = {
     "GlideMQConnectionError", "GlideMQError", "GlideMQValidationError", "JobDataError", "JobFailedError",
     "JobNotFoundError",
     "JobNotLoadedError",
+    "MiddlewareError",
     "JobRevokedError", "MissingAwaitError",
     "JobStateError", "JobTimeoutError", "Lease", "LeaseLostError",
     "LeaseOutcome", "LeaseReport", "LibraryError", "NoHandlerError", "PartitionedQueueError", "PayloadTooLargeError",

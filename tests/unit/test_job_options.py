@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, check_effect, read_stored_options
+from glidemq_py._core.job_option_rules import check_effect
+from glidemq_py._core.job_options import NO_OPTIONS, UNSUPPORTED, JobOptions, read_stored_options
 from glidemq_py._core.queue_options import JobSpec, QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS
 from glidemq_py._features.deduplication.options import Deduplication
@@ -296,16 +297,36 @@ def test_merging_is_merging_of_mappings(defaults, overrides):
 
 
 def test_conflicting_default_and_option():
-    with pytest.raises(
-        GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive; 'lifo' is a default"
-    ):
+    with pytest.raises(GlideMQValidationError, match="'lifo' and 'priority' are mutually exclusive"):
         JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1))
-    with pytest.raises(GlideMQValidationError, match=r"exclusive; 'fair_key' is a default option of the queue$"):
-        JobOptions.merge(JobOptions(fair_key="a"), JobOptions(rank=5))
-    with pytest.raises(GlideMQValidationError, match=r"exclusive$"):
-        JobOptions(fair_key="a", rank=5)
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=1, lifo=False)).priority == 1
     assert JobOptions.merge(JobOptions(lifo=True), JobOptions(priority=0)).lifo is True
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "message"),
+    [
+        (
+            {"fair_key": "t"},
+            {"ordering": "g"},
+            r"^option 'ordering' = .*: options 'fair_key' and 'ordering' are mutually exclusive: 'fair_key' = 't' is a "
+            r"default option of the queue or task; pass fair_key=None to add",
+        ),
+        ({"fair_key": "t"}, {"rank": 5}, "^option 'rank' = 5: .*pass fair_key=None"),
+        ({"lifo": True}, {"fair_key": "t"}, "^option 'fair_key' = 't': .*'lifo' = True is a default option of the "),
+    ],
+)
+def test_conflict_with_a_default_names_the_default(default: Any, own: Any, message: str):
+    with pytest.raises(GlideMQValidationError, match=message):
+        JobOptions.merge(JobOptions(**default), JobOptions(**own))
+
+
+def test_fair_key_none_overrides_a_default():
+    defaults = JobOptions(fair_key="t", attempts=2)
+    merged = JobOptions.merge(defaults, JobOptions(fair_key=None, ordering="g"))
+    assert (merged.fair_key, merged.attempts) == (None, 2)
+    assert merged.to_wire() == {"attempts": 2, "ordering": {"key": "g"}}
+    assert JobOptions.merge(defaults, JobOptions(ordering=None)).fair_key == "t"
 
 
 @pytest.mark.parametrize(

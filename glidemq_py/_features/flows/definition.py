@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 
 from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_iterable, check_mapping
-from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, check_effect
+from glidemq_py._core.job_option_rules import check_effect
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.names import validate_job_name, validate_queue_name
 from glidemq_py.errors import CycleError, GlideMQValidationError, UnsupportedOptionError
 

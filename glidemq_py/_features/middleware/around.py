@@ -34,20 +34,33 @@ async def add_within(
         UnsupportedOptionError: If a middleware is asynchronous and the caller is blocking.
         MiddlewareError: If a middleware suppresses an error.
     """
-    suppressed: list[BaseException] = []
+    left: list[tuple[Middleware, bool]] = []
+    """The middleware in the order in which it was left, each with True if an error remained."""
+    causes: list[BaseException] = []
+    stack: AsyncExitStack[bool] = AsyncExitStack()
     try:
-        async with AsyncExitStack() as stack:
+        async with stack:
             try:
                 for each in middleware:
                     found = each.add(jobs) if isinstance(jobs, NewJob) else each.add_bulk(jobs)
+                    stack.push(_recorder(left, each))
                     await _enter(stack, each, found, "the blocking API" if blocking else "")
                 return await add()
             except BaseException as error:
-                suppressed.append(error)
+                causes.append(error)
                 raise
-        raise MiddlewareError([type(each).__name__ for each in middleware], suppressed[0]) from suppressed[0]
+        owner = next(each for each, has_error in left if not has_error)
+        raise MiddlewareError(type(owner).__qualname__, type(causes[0]).__qualname__) from causes[0]
     finally:
-        suppressed.clear()  # the error refers to this frame
+        causes.clear()  # the error refers to this frame
+
+
+def _recorder(left: list[tuple[Middleware, bool]], owner: Middleware) -> Callable[..., bool]:
+    def record(_: object, error: BaseException | None, __: object) -> bool:
+        left.append((owner, error is not None))
+        return False
+
+    return record
 
 
 def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
