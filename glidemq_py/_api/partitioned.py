@@ -344,6 +344,7 @@ class PartitionedQueue:
 
     get_rank_counts = figures.get_rank_counts
     get_metrics = figures.get_metrics
+    get_metrics_by_name = figures.get_metrics_by_name
     get_failure_stats = figures.get_failure_stats
     check = figures.check
 

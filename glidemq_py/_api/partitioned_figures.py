@@ -10,8 +10,9 @@ from glidemq_py._api.partitions_protocol import Partitions
 from glidemq_py._features.consistency.checking import CheckReport, Finding
 from glidemq_py._features.failures.queue_api import FailureStats
 from glidemq_py._features.metrics import Metrics, MetricsPoint, bounds
+from glidemq_py._features.metrics_by_name.queue_api import MetricsByName, get_metrics_of_partitions
 
-__all__ = ["check", "get_failure_stats", "get_metrics", "get_rank_counts"]
+__all__ = ["check", "get_failure_stats", "get_metrics", "get_metrics_by_name", "get_rank_counts"]
 
 KeyT = TypeVar("KeyT")
 
@@ -37,6 +38,11 @@ async def get_metrics(self: Partitions, kind: Any, start: int = 0, end: int = -1
         data.append(MetricsPoint(timestamp=minute, count=count, avg_duration=round(duration / count)))
     first, stop = bounds(start, end, len(data))
     return Metrics(count=sum(metrics.count for metrics in found), data=tuple(data[first:stop]))
+
+
+async def get_metrics_by_name(self: Partitions, *arguments: Any, **options: Any) -> list[MetricsByName]:
+    """See `Queue.get_metrics_by_name`; the sums over the partitions."""
+    return await get_metrics_of_partitions(self.queues, *arguments, **options)
 
 
 async def get_failure_stats(self: Partitions) -> FailureStats:

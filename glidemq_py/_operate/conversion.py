@@ -10,6 +10,7 @@ from glidemq_py._features.dead_letters.queue_api import envelope_of
 from glidemq_py._features.failures.attempts import FailedAttempt, last_run_time, last_start
 from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._features.schedulers.in_words import pattern_in_words
 from glidemq_py._features.schedulers.options import Schedule
 from glidemq_py._job.job import Job
 from glidemq_py._operate.snapshots import DeadLetter, JobSummary, ScheduleRun, ScheduleSnapshot
@@ -103,4 +104,5 @@ def schedule_of(found: JobScheduler, queue: str, states: Mapping[str, str]) -> S
         last_runs=tuple(
             ScheduleRun(due_at=at, job_id=job_id, state=states.get(job_id)) for at, job_id in found.last_runs
         ),
+        in_words=(pattern_in_words(schedule.pattern) or None) if schedule.pattern is not None else None,
     )  # fmt: skip

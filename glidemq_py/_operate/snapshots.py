@@ -363,6 +363,7 @@ class ScheduleSnapshot:
         skipped: Number of due times skipped because a job was unfinished.
         last_job_id: Id of its last job, if it is stored.
         last_runs: Its last runs that added a job, at most 20, oldest first.
+        in_words: Its pattern in words, such as "at 03:00 every day"; None if it has none, or an uncommon one.
     """
 
     name: str
@@ -381,6 +382,7 @@ class ScheduleSnapshot:
     skipped: int
     last_job_id: str | None
     last_runs: tuple[ScheduleRun, ...]
+    in_words: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

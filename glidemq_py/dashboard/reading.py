@@ -18,7 +18,6 @@ from glidemq_py._features.metrics_by_name.queue_api import MetricsByName
 from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.errors import PartitionedQueueError
 
 __all__ = ["Day", "Quarter", "Rates", "Reader", "minutes_of", "quarters_of"]
 
@@ -185,18 +184,13 @@ class Reader:
         return Rates(minutes_of(day.completed, day.at), minutes_of(day.failed, day.at))
 
     async def by_name(self, name: str, window: int) -> list[MetricsByName]:
-        """Return the figures per job name over the last ``window`` ms.
-
-        They are empty if the queue keeps none, or is partitioned.
+        """Return the figures per job name over the last ``window`` ms; empty if the queue keeps none.
 
         Those of an hour are up to 10 s old, those of more up to a minute.
         """
 
         async def read() -> list[MetricsByName]:
-            try:
-                return await (await self._operator.queue(name)).get_metrics_by_name(window, interval=None)
-            except PartitionedQueueError:
-                return []
+            return await (await self._operator.queue(name)).get_metrics_by_name(window, interval=None)
 
         return await self._once(("by name", name, window), read, 10_000 if window <= _HOUR_MS else 60_000)
 

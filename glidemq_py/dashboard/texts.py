@@ -15,7 +15,7 @@ from glidemq_py._features.failures.attempts import FailureReason
 from glidemq_py.dashboard.reading import Quarter
 
 __all__ = [
-    "FILTERS", "ago", "day_chart", "duration", "duration_chart", "is_complete", "meaning", "pretty",
+    "FILTERS", "age", "ago", "day_chart", "duration", "duration_chart", "is_complete", "meaning", "pretty",
     "redacted", "short", "sparkline",
 ]  # fmt: skip
 
@@ -54,6 +54,13 @@ def duration(ms: float | None) -> str:
     raise AssertionError(ms)
 
 
+def age(ms: float | None) -> str:
+    """Return how long something lasts already: as `duration`, but in whole seconds."""
+    if ms is None:
+        return NONE
+    return f"{min(round(ms / 1_000), 59)} s" if ms < 60_000 else duration(ms)
+
+
 def size(number_of_bytes: int | None) -> str:
     """Return a number of bytes in MiB; a dash for None."""
     return NONE if number_of_bytes is None else f"{number_of_bytes / 2**20:,.0f} MiB"
@@ -68,7 +75,7 @@ def ago(ms: int | None, *, now: float | None = None) -> Markup:
     except (OverflowError, OSError, ValueError):
         return escape(str(ms))
     passed = (time.time() if now is None else now) * 1_000 - ms
-    text = "now" if abs(passed) < 1_000 else f"{duration(passed)} ago" if passed > 0 else f"in {duration(-passed)}"
+    text = "now" if abs(passed) < 1_000 else f"{age(passed)} ago" if passed > 0 else f"in {age(-passed)}"
     full = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + " UTC"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), full, text)
 
@@ -210,6 +217,6 @@ def meaning(reason: str) -> str:
 
 
 FILTERS: Final = {
-    "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
+    "age": age, "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
     "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip

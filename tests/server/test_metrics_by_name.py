@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import GlideMQValidationError, Job, JobFailedError, MetricsByNameSetting, Queue, Worker
+from glidemq_py._operate.operating import Operator
 from glidemq_py._worker import metrics_sender
 from glidemq_py.sync import Queue as BlockingQueue
+from tests.server.dashboard.support import browsing
 from tests.server.worker_support import until, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
@@ -106,3 +108,39 @@ async def test_invalid_arguments(url: str, queue_name: str) -> None:
             await queue.get_metrics_by_name(timedelta(days=31))
         with pytest.raises(GlideMQValidationError, match=r"option 'window' = 5: must be .* from 60,000 to "):
             await queue.get_metrics_by_name(5)  # minutes were meant
+
+
+async def test_figures_of_partitions_are_summed(url: str, queue_name: str) -> None:
+    """Percentiles are those of all durations, not means of those of the partitions."""
+    async with Queue[Any, Any](queue_name, url, partitions=3) as queue:
+        await queue.set_metrics_by_name(120)
+        bulks = [await queue.add_bulk([("fast", n) for n in range(20)] + [("slow", 0)]) for _ in range(3)]
+        jobs = [job for bulk in bulks for job in bulk]
+        assert len({job.id.partition("||")[0] for job in jobs if "||" in job.id}) == 2, "all partitions have jobs"
+        async with Worker(queue_name, work, url, concurrency=5):
+            for job in jobs:
+                await job.wait_until_finished()
+        found = {each.name: each for each in await queue.get_metrics_by_name(interval=None)}
+        assert {name: (each.completed, each.wait.count, each.run.count) for name, each in found.items()} == {
+            "fast": (60, 60, 60), "slow": (3, 3, 3),
+        }  # fmt: skip
+        assert 45 <= found["slow"].run.p50 <= found["slow"].run.p99
+        per_minute = await queue.get_metrics_by_name()
+        assert sum(each.completed for each in per_minute) == 63
+        assert len({(each.timestamp, each.name) for each in per_minute}) == len(per_minute)
+        assert [each.name for each in await queue.get_metrics_by_name(name="slow", interval=None)] == ["slow"]
+        with pytest.raises(GlideMQValidationError, match="whole minutes"):
+            await queue.get_metrics_by_name(interval=61_000)
+
+        def read() -> list[Any]:
+            with BlockingQueue[Any, Any](queue_name, url) as blocking:
+                return blocking.get_metrics_by_name()
+
+        assert await asyncio.to_thread(read) == per_minute
+        async with Operator(url) as operator:
+            summed, setting = await operator.get_metrics_by_name(queue_name, 3_600_000)
+            assert (sorted(each.completed for each in summed), setting.minutes) == ([3, 60], 120)
+        async with browsing(url) as client:
+            for page in ("queue", "metrics"):
+                shown = (await client.get(f"/{page}?q={queue_name}")).text
+                assert 'name%3Afast">fast</a></td><td class="num">60</td>' in shown

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, declared, reader
@@ -14,7 +15,7 @@ from glidemq_py._core.names import validate_job_name
 from glidemq_py._core.times import DAY_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.metrics_by_name.histogram import Times
 from glidemq_py._features.metrics_by_name.recorder import MINUTE_MS
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MetricsByNameSetting",
     "get_metrics_by_name",
     "get_metrics_by_name_setting",
+    "get_metrics_of_partitions",
     "read_metrics_by_name_setting",
     "set_metrics_by_name",
 ]
@@ -141,25 +143,66 @@ async def get_metrics_by_name(
     Raises:
         GlideMQValidationError: an argument is invalid.
     """
-    minutes = -(-to_ms("window", window, minimum=MINUTE_MS, maximum=30 * DAY_MS) // MINUTE_MS)
-    step = minutes * MINUTE_MS if interval is None else to_ms("interval", interval, minimum=MINUTE_MS)
-    if step % MINUTE_MS:
-        raise GlideMQValidationError("interval", interval, "must be whole minutes")
-    last = 0 if end is None else epoch_ms(to_instant("end", end))
-    wanted = False if name is None else validate_job_name(name)
-    found: dict[tuple[int, str], _Sums] = {}
-    link = await self._connected()
-    cursor = 0
-    while True:
-        page = await link.transport.call(_page_call(link.keys.meta, last, minutes, wanted, cursor))
-        last, cursor = page.last, page.cursor
-        first = last - last % MINUTE_MS - (minutes - 1) * MINUTE_MS
-        for row in page.rows:
-            minute, of, *figures = row
-            start = max(first, minute - minute % step) if interval is not None else first
-            found.setdefault((start, of or ""), _Sums()).merge(figures)
-        if not cursor:
-            return [sums.point(*place) for place, sums in sorted(found.items())]
+    asked = _Asked.checked(window, end, name, interval)
+    await asked.read(await self._connected())
+    return asked.points()
+
+
+async def get_metrics_of_partitions(
+    partitions: Iterable[ConnectedQueue], window: Milliseconds = 3_600_000, *, end: datetime | None = None,
+    name: str | None = None, interval: Milliseconds | None = MINUTE_MS,
+) -> list[MetricsByName]:  # fmt: skip
+    """Return what `get_metrics_by_name` does, of several queues as if they were one."""
+    asked = _Asked.checked(window, end, name, interval)
+    for queue in partitions:
+        await asked.read(await queue._connected())
+    return asked.points()
+
+
+class _Asked:
+    """A time range whose figures are read and added up.
+
+    Args:
+        minutes: Length of the range.
+        step: Length of the intervals, ms; None = one for the whole range.
+        last: End of the range, epoch ms; 0 = now.
+        name: Only the figures of this job name; False = of all.
+    """
+
+    def __init__(self, minutes: int, step: int | None, last: int, name: str | Literal[False]) -> None:
+        self._minutes, self._step, self._last, self._name = minutes, step, last, name
+        self._found: dict[tuple[int, str], _Sums] = {}
+
+    @classmethod
+    def checked(
+        cls, window: Milliseconds, end: datetime | None, name: str | None, interval: Milliseconds | None
+    ) -> Self:
+        """Check the arguments of `get_metrics_by_name`."""
+        minutes = -(-to_ms("window", window, minimum=MINUTE_MS, maximum=30 * DAY_MS) // MINUTE_MS)
+        step = None if interval is None else to_ms("interval", interval, minimum=MINUTE_MS)
+        if step is not None and step % MINUTE_MS:
+            raise GlideMQValidationError("interval", interval, "must be whole minutes")
+        last = 0 if end is None else epoch_ms(to_instant("end", end))
+        return cls(minutes, step, last, False if name is None else validate_job_name(name))
+
+    async def read(self, link: QueueLink) -> None:
+        """Add the figures of a queue. The first one sets the end of the range if that is now."""
+        cursor = 0
+        while True:
+            call = _page_call(link.keys.meta, self._last, self._minutes, self._name, cursor)
+            page = await link.transport.call(call)
+            self._last, cursor = page.last, page.cursor
+            first = self._last - self._last % MINUTE_MS - (self._minutes - 1) * MINUTE_MS
+            for row in page.rows:
+                minute, of, *figures = row
+                start = first if self._step is None else max(first, minute - minute % self._step)
+                self._found.setdefault((start, of or ""), _Sums()).merge(figures)
+            if not cursor:
+                return
+
+    def points(self) -> list[MetricsByName]:
+        """Return the sums, by time, then name."""
+        return [sums.point(*place) for place, sums in sorted(self._found.items())]
 
 
 @declared("metrics_by_name_reply")

@@ -82,7 +82,8 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
         shell.missing(f"queue {queue!r} has no schedule {name!r}")
     shell.print_json(found)
     shell.facts([
-        ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("time zone", found.timezone),
+        ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("in words", found.in_words),
+        ("time zone", found.timezone),
         ("overlap", found.overlap), ("job", found.job_name),
         ("data", None if found.data is None else json_line(found.data)), ("runs", found.runs),
         ("limit", found.limit), ("skipped", found.skipped or None), ("last run", clock(found.last_run)),

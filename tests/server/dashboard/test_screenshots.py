@@ -15,8 +15,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ import pytest
 from PIL import Image, ImageChops, ImageStat
 from PIL.PngImagePlugin import PngInfo
 
-from glidemq_py import FlowJob, FlowProducer, Job, Queue, RateLimit, Worker
+from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, Message, Queue, RateLimit, Worker
 from tests.server.dashboard.support import served
 from tests.server.dashboard.test_browser import PATIENCE_S, browser, until
 
@@ -44,6 +44,7 @@ PICTURES: Final[dict[str, tuple[str, str]]] = {
     "dashboard-metrics.png": ("metrics?q=reports", "reports"),
     "dashboard-flow.png": ("flow?q=orders&id=order", "Flow of order"),
     "dashboard-workers.png": ("workers?q=orders", "orders"),
+    "dashboard-broadcast.png": ("subscriptions?q=news", "news"),
 }
 """Files, their pages, and the headings of these."""
 BULK: Final = "dashboard-bulk.png"
@@ -100,10 +101,41 @@ async def _fill_orders(url: str) -> None:
         await flows.add(FlowJob("order", "orders", {"order": 17}, options={"job_id": "order"}, children=children))
 
 
+@asynccontextmanager
+async def _reading_news(url: str) -> AsyncIterator[None]:
+    """Publish messages, and run the workers of three subscriptions that have read them; a fourth has none."""
+    ended = asyncio.Semaphore(0)
+
+    async def read(_: Message) -> None:
+        pass
+
+    async def invoice(message: Message) -> None:
+        if message.data["order"] % 9 == 4:
+            raise ConnectionError(f"tax office refused order {message.data['order']}")
+
+    async with AsyncExitStack() as stack:
+        news = await stack.enter_async_context(Broadcast("news", url, prefix=PREFIX))
+        await news.subscribe("search", start_from="0-0")
+        for name, handler in (("audit", read), ("invoices", invoice), ("mailer", read)):
+            dead = "invoices-dead" if name == "invoices" else None
+            worker = BroadcastWorker(
+                "news", handler, url, prefix=PREFIX, subscription=name, start_from="0-0", dead_letter_queue=dead,
+                log_failures=False,
+            )  # fmt: skip
+            for event in ("completed", "failed"):
+                worker.on(event, lambda *_: ended.release())
+            await stack.enter_async_context(worker)
+        await news.publish_bulk([(f"orders.{('eu', 'us')[n % 2]}.created", {"order": n}) for n in range(36)])
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3 * 36):
+                await ended.acquire()
+        yield
+
+
 @contextmanager
 def _working(url: str) -> Iterator[None]:
     """Run the worker of the orders on a host whose name suits a picture: charges complete, other jobs never end."""
-    started, stop = threading.Event(), threading.Event()
+    started, ready, stop = threading.Event(), threading.Event(), threading.Event()
 
     async def work() -> None:
         released = asyncio.Event()
@@ -117,7 +149,8 @@ def _working(url: str) -> Iterator[None]:
                 started.set()
             await released.wait()
 
-        async with Worker("orders", handler, url, prefix=PREFIX, concurrency=4):
+        async with Worker("orders", handler, url, prefix=PREFIX, concurrency=4), _reading_news(url):
+            ready.set()
             await asyncio.to_thread(stop.wait)
             released.set()
 
@@ -127,6 +160,7 @@ def _working(url: str) -> Iterator[None]:
         thread.start()
         try:
             assert started.wait(PATIENCE_S)
+            assert ready.wait(PATIENCE_S)
             yield
         finally:
             stop.set()
@@ -180,7 +214,7 @@ def dashboard(server: Any) -> Iterator[str]:
 
 
 async def _obliterate(url: str) -> None:
-    for name in ("emails", "images", "orders", "payments", "reports"):
+    for name in ("emails", "images", "invoices-dead", "news", "orders", "payments", "reports"):
         async with Queue(name, url, prefix=PREFIX) as queue:
             await queue.obliterate(force=True)
 
