@@ -133,7 +133,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
         durable: True if adds return only when the job is in the append-only file on the server's disk; or a
             `Durability`, also for replicas.
-        middleware: Instances of `Middleware` around every add, the outermost first.
+        middleware: Instances of `Middleware` around every add and every block of `lease`, the outermost first.
         partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
             (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
             omitted.

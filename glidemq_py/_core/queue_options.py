@@ -92,7 +92,7 @@ class QueueOptions(CheckedOptions):
         dead_letter_queue: queue that receives an entry for each failed job. None keeps the stored setting of the queue,
             False removes it.
         durable: what must have an added job before its add returns; None does not wait.
-        middleware: code around every add, the outermost first.
+        middleware: code around every add and every block of `Queue.lease`, the outermost first.
 
     Raises:
         GlideMQValidationError: an option is invalid.

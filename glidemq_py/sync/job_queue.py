@@ -104,7 +104,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             all workers; the value set last by a queue or worker wins. None keeps the stored setting, False removes it.
         durable: True if adds return only when the job is in the append-only file on the server's disk; or a
             `Durability`, also for replicas.
-        middleware: Instances of `Middleware` around every add, the outermost first.
+        middleware: Instances of `Middleware` around every add and every block of `lease`, the outermost first.
         partitions: Number of partitions, 1 to 256, of a queue that one core of a server cannot serve
             (docs/learn/partitions.md). It is stored with the queue when it is used for the first time; later it may be
             omitted.
@@ -1593,7 +1593,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
 
         ``lease`` is None if no job was ready in time. At the end of the block the job is completed without a result,
         unless the block has reported it. An exception fails it and propagates; a cancellation releases it. A
-        `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block.
+        `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block. The block
+        runs within `Middleware.run` of the queue's ``middleware``.
 
         Args:
             lock_duration: See `fetch`.

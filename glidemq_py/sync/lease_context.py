@@ -29,12 +29,16 @@ class BlockingLeaseContext:
         self._make = make
 
     def __enter__(self) -> Lease[Any, Any] | None:
-        """Fetch a job; None if none was ready in time."""
+        """Fetch a job, and enter the middleware of the queue; None if no job was ready in time."""
         found = run_immediately(self._context.__aenter__())
         return None if found is None else self._make([found])[0]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Report the lease, unless the block has done so. Return True for a signal, which ends here."""
+        """Leave the middleware, and report the lease, unless the block has done so.
+
+        Returns:
+            True if the error ends here: a signal, or an error that a middleware suppresses.
+        """
         return run_immediately(self._context.__aexit__(kind, error, trace))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from glidemq_py import (
     BulkAddError,
     ContextHeaders,
+    DelayedError,
     FlowProducer,
     GlideMQError,
     GlideMQValidationError,
@@ -502,3 +503,84 @@ async def test_a_bulk_of_one_job_is_a_bulk(url: str, queue_name: str):
         await queue.add_bulk([("a",)])
         await queue.add("b")
     assert calls == [1]
+
+
+# -- leases -------------------------------------------------------------------------------------------------
+
+
+async def test_middleware_is_around_the_block_of_a_lease(url: str, queue_name: str):
+    outer, inner = Recorder("1 "), Recorder("2 ")
+    inner.log = outer.log
+    async with Queue(queue_name, url, middleware=[outer, ContextHeaders({"tenant": tenant}), inner]) as queue:
+        async with queue.lease() as nothing:
+            assert nothing is None
+        assert outer.log == []
+        await queue.add("a", headers={"tenant": "acme"})
+        outer.log.clear()
+        async with queue.lease() as lease:
+            assert lease is not None
+            assert tenant.get() == "acme"
+            outer.log.append("block")
+        assert outer.log == ["1 run a", "2 run a", "block", "2 run a ended", "1 run a ended"]
+        assert tenant.get() is None
+        assert (await queue.get_job_counts()).completed == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(ValueError("no"), "failed"), (DelayedError(60_000), "delayed"), (None, "completed")]
+)
+async def test_middleware_sees_the_error_of_a_lease(url: str, queue_name: str, error: Exception | None, state: str):
+    recorder = Recorder()
+    async with Queue(queue_name, url, middleware=[recorder]) as queue:
+        job = await queue.add("a")
+        recorder.log.clear()
+        with pytest.raises(ValueError, match="no") if state == "failed" else nullcontext():
+            async with queue.lease() as lease:
+                assert lease is not None
+                if error is not None:
+                    raise error
+                await lease.complete(5)
+        assert recorder.log == ["run a", f"run a: {type(error).__name__}" if error else "run a ended"]
+        assert await job.get_state() == state
+
+
+class Replacing(Middleware):
+    """Suppresses KeyErrors of runs; raises another error than ValueErrors, and one before jobs named "late"."""
+
+    @contextmanager
+    def run(self, job: Job) -> Generator[None]:
+        if job.name == "late":
+            raise DelayedError(60_000)
+        try:
+            yield
+        except KeyError:
+            pass
+        except ValueError:
+            raise RuntimeError("replaced") from None
+
+
+def test_middleware_decides_about_the_error_of_a_lease(url: str, queue_name: str):
+    with sync.Queue(queue_name, url, middleware=[Recorder(), Replacing()]) as queue:
+        for error, state, reason in ((KeyError(), "completed", None), (ValueError(), "failed", "replaced")):
+            job = queue.add("a")
+            with pytest.raises(RuntimeError, match="replaced") if reason else nullcontext(), queue.lease():
+                raise error
+            job.reload()
+            assert (job.get_state(), job.failed_reason) == (state, reason)
+        late = queue.add("late")
+        with pytest.raises(DelayedError), queue.lease():
+            pytest.fail("the block must not run")
+        assert late.get_state() == "delayed"
+
+
+def test_asynchronous_middleware_of_a_blocking_lease_is_rejected(url: str, queue_name: str):
+    class Async(Middleware):
+        @asynccontextmanager
+        async def run(self, job: Job) -> AsyncGenerator[None]:
+            yield
+
+    with sync.Queue(queue_name, url, middleware=[Async()]) as queue:
+        queue.add("a")
+        with pytest.raises(UnsupportedOptionError, match="the blocking API cannot enter"), queue.lease():
+            pytest.fail("the block must not run")
+        assert queue.get_job_counts().failed == 1

@@ -48,7 +48,9 @@ from glidemq_py.errors import (
 from glidemq_py.telemetry.state import TELEMETRY
 
 if TYPE_CHECKING:
+    from glidemq_py._client.runtime import Runtime
     from glidemq_py._features.leases.lease import Lease
+    from glidemq_py._features.middleware.middleware import Middleware
 
 __all__ = ["ROWS_PER_CALL", "Exchanged", "FetchOptions", "LeaseOutcome", "LeasingQueue", "Report", "completed_row",
            "exchange", "exchange_rows", "facts_of", "failed_rows", "released_row", "within_budgets"]  # fmt: skip
@@ -104,8 +106,10 @@ class LeasingQueue(ConnectedQueue, Protocol):
     """A `Queue` as leases use it."""
 
     _lease_owner: str
+    _middleware: tuple[Middleware, ...]
     _partition: Any
     """Of a partitioned queue: which part of it this is; else None."""
+    _runtime: Runtime
     _shown_name: str
 
     async def _wake_ups(self) -> WakeUps: ...

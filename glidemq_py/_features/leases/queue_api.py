@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from glidemq_py._client.runtime import BLOCKING_RUNTIME
 from glidemq_py._core.checks import check_bool, check_int, check_text
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases import exchanging
@@ -23,6 +25,7 @@ from glidemq_py._features.leases.exchanging import (
 )
 from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_ms, maker, next_fetch, report_all
 from glidemq_py._features.leases.tokens import queue_names
+from glidemq_py._features.middleware.around import enter_run
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
 
 __all__ = [
@@ -127,24 +130,54 @@ def _check_owner(owner: object) -> str:
 class LeaseContext:
     """The context of `Queue.lease`: ``async with queue.lease() as lease``."""
 
-    __slots__ = ("_fetched", "_lease", "_queue")
+    __slots__ = ("_fetched", "_lease", "_middleware", "_queue")
 
     def __init__(self, queue: LeasingQueue, fetched: Any) -> None:
         """Create a context; for queues only."""
         self._queue = queue
         self._fetched = fetched
         self._lease: Lease[Any, Any] | None = None
+        self._middleware: AsyncExitStack[bool | None] | None = None
 
     async def __aenter__(self) -> Lease[Any, Any] | None:
-        """Fetch a job; None if none was ready in time."""
-        found = await self._fetched()
-        self._lease = found[0] if found else None
-        return self._lease
+        """Fetch a job, and enter the middleware of the queue; None if no job was ready in time."""
+        found: list[Lease[Any, Any]] = await self._fetched()
+        self._lease = lease = found[0] if found else None
+        if lease is None or not self._queue._middleware:
+            return lease
+        self._middleware = stack = AsyncExitStack()
+        blocking = self._queue._runtime is BLOCKING_RUNTIME
+        try:
+            await enter_run(stack, self._queue._middleware, lease.job, blocking=blocking)
+        except BaseException as error:
+            # The block does not run: an error that another middleware suppresses propagates nevertheless.
+            try:
+                await stack.__aexit__(type(error), error, error.__traceback__)
+            finally:
+                await _report_quietly(lease, error if isinstance(error, Exception) else None)
+            raise
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Report the lease, unless the block has done so. Return True for a signal, which ends here."""
+        """Leave the middleware, and report the lease, unless the block has done so.
+
+        Returns:
+            True if the error ends here: a signal, or an error that a middleware suppresses.
+        """
+        if self._middleware is None:
+            return await self._report(error)
+        try:
+            suppressed = await self._middleware.__aexit__(kind, error, trace)
+        except BaseException as other:
+            if not await self._report(other):
+                raise
+            return True
+        return await self._report(None if suppressed else error) or bool(suppressed)
+
+    async def _report(self, error: BaseException | None) -> bool:
+        """Report the lease with the error of the block. Return True if the error ends here."""
         lease = self._lease
         if lease is None or lease.ended or isinstance(error, LeaseLostError):
             return False
@@ -179,7 +212,8 @@ def lease(
 
     ``lease`` is None if no job was ready in time. At the end of the block the job is completed without a result,
     unless the block has reported it. An exception fails it and propagates; a cancellation releases it. A
-    `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block.
+    `JobSignal`, such as `DelayedError`, has the same effect as in a handler, and ends with the block. The block
+    runs within `Middleware.run` of the queue's ``middleware``.
 
     Args:
         lock_duration: See `fetch`.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from glidemq_py._features.middleware.middleware import Entered, Middleware, NewJob
 from glidemq_py.errors import GlideMQValidationError, MiddlewareError, UnsupportedOptionError
 
-__all__ = ["add_within", "batch_within", "handler_within"]
+__all__ = ["add_within", "batch_within", "enter_run", "handler_within"]
 
 T = TypeVar("T")
 Stack = TypeVar("Stack", ExitStack, AsyncExitStack)
@@ -71,6 +71,12 @@ def handler_within(middleware: Sequence[Middleware], handler: Callable[[Any], An
 def batch_within(middleware: Sequence[Middleware], handler: Callable[[Any], Any], in_thread: bool) -> Any:
     """Return the handler of a batch within the middleware."""
     return _within(middleware, handler, in_thread, lambda each, jobs: each.run_batch(jobs))
+
+
+async def enter_run(stack: AsyncExitStack[Any], middleware: Sequence[Middleware], job: Any, *, blocking: bool) -> None:
+    """Enter the middleware around the run of one job, which continues after this call."""
+    for each in middleware:
+        await _enter(stack, each, each.run(job), "the blocking API" if blocking else "")
 
 
 def _within(

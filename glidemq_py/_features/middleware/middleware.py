@@ -68,7 +68,7 @@ class Middleware:
         """Return a context manager around the add of a job, or None. It may change ``job.data`` and ``job.headers``."""
 
     def run(self, job: Job[Any, Any, Any]) -> Entered:
-        """Return a context manager around the run of a job by a worker, or None."""
+        """Return a context manager around the run of a job by a worker or a block of `Queue.lease`, or None."""
 
     def add_bulk(self, jobs: Sequence[NewJob]) -> Entered | list[Entered]:
         """Return the context managers for adding several jobs or a flow; by default that of each job."""
