@@ -193,7 +193,8 @@ async def test_last_runs_of_a_schedule_are_shown_with_their_state(url: str, queu
         async with worker:
             await asyncio.wait_for(ended.wait(), 100)
         shown = await page(client, "schedules", q=queue_name)
-        (run,) = [each for tag, each in Elements(shown).found if (each.get("class") or "").startswith("run ")]
+        run, on_phone = [each for _, each in Elements(shown).found if (each.get("class") or "").startswith("run ")]
+        assert run == on_phone
         assert run["class"] == "run completed"
         assert re.fullmatch(r"[-0-9]{10} [:0-9]{8} UTC: completed", run["title"] or "")
 
