@@ -209,7 +209,9 @@ async def test_unused_queues_are_forgotten(
     await good(wire, "PULL", queue=gone)
     async with Wire(gateway) as patient:
         patient.send(packed({"cmd": "PULL", "queue": waiting, "timeout": 60_000}))
-        await good(patient, "Ping")  # the PULL has begun
+        async with asyncio.timeout(60):
+            while waiting not in gateway._hubs or not gateway._hubs[waiting].is_in_use:
+                await good(patient, "Ping")
         monkeypatch.setattr(server, "_UNUSED_S", -1.0)
         await gateway._forget_unused({kept})
         assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]
