@@ -69,9 +69,8 @@ class ThreadTransport:
         self._client: Any = create_blocking(config) if client is None else client
         self.config = config
         self.library = library or assemble()
-        self._names = {name: self.library.function(name) for name in self.library.functions}
+        self._names = {name: self.library.function(name).encode() for name in self.library.functions}
         self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
-        self._words = {name: function.encode() for name, function in self._names.items()}
         self._options = direct
         self._direct = blocking_nodes(direct)
         self._closed = False
@@ -212,21 +211,33 @@ class ThreadTransport:
             raise ClosedError("the connection was closed") from cause
 
     def _run(self, call: Call[Any]) -> Any:
-        direct = self._direct
-        connection = None if direct is None else direct.take(call.key)
-        if direct is None or connection is None:
-            return self._run_through_glide(call)
-        (reply,) = self._run_directly(direct, connection, (call,))
+        (reply,) = self._run_all((call,))
         if isinstance(reply, GlideError):
             raise reply
         return reply
 
+    def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Return the replies to calls that are sent together; some may be GlideErrors."""
+        direct = self._direct
+        if direct is not None and (len(calls) == 1 or not self.is_cluster or len({call.key for call in calls}) == 1):
+            connection = direct.take(calls[0].key)
+            if connection is not None:
+                return self._run_directly(direct, connection, calls)
+        # A batch even for one call: `fcall` wakes a timer thread of GLIDE for every call (a quarter of the round trip),
+        # and writes every error to stderr, including that of a missing library.
+        batch = self._new_batch(is_atomic=False)
+        for call in calls:
+            batch.fcall(self._names[call.function], call.keys, list(call.args))
+        replies: list[Any] = self._client.exec(batch, raise_on_error=False)
+        self._answered += 1
+        return replies
+
     def _run_directly(self, direct: BlockingNodes, connection: BlockingSocket, calls: Sequence[Call[Any]]) -> list[Any]:
         """Return the replies over a connection that this thread has taken; some may be GlideErrors."""
-        words = self._words
+        names = self._names
         try:
             replies = connection.call(
-                *[(b"FCALL", words[call.function], len(call.keys), *call.keys, *call.args) for call in calls]
+                [(b"FCALL", names[call.function], len(call.keys), *call.keys, *call.args) for call in calls]
             )
             if any(isinstance(reply, GlideError) and must_leave(reply) for reply in replies):
                 connection.close()
@@ -235,31 +246,6 @@ class ThreadTransport:
             if not connection.usable:
                 direct.leave(connection)
         return replies
-
-    def _run_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Return the replies to calls that are sent together; some may be GlideErrors."""
-        direct = self._direct
-        if direct is not None and (not self.is_cluster or len({call.key for call in calls}) == 1):
-            connection = direct.take(calls[0].key)
-            if connection is not None:
-                return self._run_directly(direct, connection, calls)
-        batch = self._new_batch(is_atomic=False)
-        for call in calls:
-            batch.fcall(self._names[call.function], call.keys, list(call.args))
-        replies: list[Any] = self._client.exec(batch, raise_on_error=False)
-        self._answered += 1
-        return replies
-
-    def _run_through_glide(self, call: Call[Any]) -> Any:
-        # A batch of one, not `fcall`: `fcall` wakes a timer thread of GLIDE for every call (a quarter of the round
-        # trip), and writes every error to stderr, including that of a missing library.
-        batch = self._new_batch(is_atomic=False)
-        batch.fcall(self._names[call.function], call.keys, list(call.args))
-        (reply,) = self._client.exec(batch, raise_on_error=False)
-        self._answered += 1
-        if isinstance(reply, GlideError):
-            raise reply
-        return reply
 
     def _load(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from glidemq_py._client.connect import is_glide_transport
+from glidemq_py._features.failures.policy_task import FailurePolicyTask
 from glidemq_py._features.queue_list import QueueListTask
 from glidemq_py._features.remote_control.worker import CommandRunner
 from glidemq_py._features.schedulers.firing import SchedulerTask
 from glidemq_py._features.suspend.overdue import SuspendTimeoutsTask
 from glidemq_py._job.link import QueueLink
-from glidemq_py._maintenance.failure_policy import FailurePolicyTask
 from glidemq_py._maintenance.flows import RemoteFlows, UnfinishedFlowsTask, WaitingParentsTask
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
@@ -68,7 +68,7 @@ class Background:
         self.outbox = OutboxTask(link=link, expected=expects_outbox)
         fetching.outbox_pending = self.outbox.wake
         self.policy = FailurePolicyTask(link)
-        listeners.on("failed", self.policy.job_failed)
+        fetching.job_failed = self.policy.job_failed
         self.recovery = StalledJobsTask(
             link=link, source=source, options=options, listeners=listeners, failure_log=fetching.failure_log,
             policy=self.policy, outbox_pending=self.outbox.wake,
@@ -114,7 +114,6 @@ class Background:
     async def close(self) -> None:
         """Stop the other tasks, and the heartbeats if they still run."""
         self._listeners.off("suspended", self.sleepers.suspended)
-        self._listeners.off("failed", self.policy.job_failed)
         await self._others.aclose()
         await self.sleepers.close()
         await self.heartbeat.close()

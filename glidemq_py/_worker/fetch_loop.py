@@ -95,7 +95,7 @@ class FetchLoop:
         self.failure_log = FailureLog(
             source=source.label, queue=self._name, worker_id=consumer, options=options.log_failures
         )
-        self._report = OutcomeReporting(self._name, listeners, self.failure_log).report
+        self._report = OutcomeReporting(self._name, listeners, self.failure_log, self._job_failed).report
         self.by_name = MetricsSender(self._loop, self._request_call)
         """Figures per job name that the calls carry."""
         self.jobs_ended = 0
@@ -106,6 +106,8 @@ class FetchLoop:
         """Called with the lock duration (ms) of a fetched job that has its own."""
         self.outbox_pending: Callable[[], None] | None = None
         """Called when a reply reports that the outbox has entries."""
+        self.job_failed: Callable[[], None] | None = None
+        """Called after a job of the queue has failed permanently."""
         self.schedulers: Callable[[int], None] | None = None
         """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
         self.on_unsupported: Callable[[UnsupportedFeatureError], None] | None = None
@@ -196,6 +198,10 @@ class FetchLoop:
     def silent_seconds(self) -> float:
         """Seconds since the last reply to a call that fetches or reports."""
         return self._loop.time() - self.engine.answered_at
+
+    def _job_failed(self) -> None:
+        if self.job_failed is not None:
+            self.job_failed()
 
     def _request_call(self) -> None:
         self.engine.request_call()

@@ -18,7 +18,7 @@ from glidemq_py._client.runtime import stop_task
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.wake_channel import WakeChannels
 
-__all__ = ["IdleQueues", "idle_queues_of", "registration_interval"]
+__all__ = ["IdleQueues", "idle_queues_of"]
 
 REGISTERED_S: Final = 60.0
 """Time between two registrations with a queue; longer for many queues."""
@@ -44,11 +44,6 @@ class IdleQueue(Protocol):
     async def examine(self) -> None:
         """Report the layout of the queue, and start its tasks if it has a failure policy, unless they run already."""
         ...
-
-
-def registration_interval(queues: int) -> float:
-    """Return the seconds between two registrations with a queue, for a process with so many queues."""
-    return max(REGISTERED_S, queues / _REGISTRATIONS_PER_S)
 
 
 class IdleQueues:
@@ -88,7 +83,7 @@ class IdleQueues:
             if queue is None:
                 turn = iter(tuple(self._queues))
                 queue = next(turn, None)
-            interval = registration_interval(len(self._queues))
+            interval = max(REGISTERED_S, len(self._queues) / _REGISTRATIONS_PER_S)
             if queue in self._queues:
                 await self._guarded(queue.register(interval))
             await self._pause(interval / max(1, len(self._queues)))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
@@ -24,8 +24,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list
 from glidemq_py._features.failures.policy import POLICY_FIELD
 from glidemq_py._features.partitions.layout import Layout
-from glidemq_py._features.partitions.stored import FIELD as LAYOUT_FIELD
-from glidemq_py._features.partitions.stored import parse_layout, read_layout
+from glidemq_py._features.partitions.stored import read_layout, read_layout_and
 from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
@@ -151,6 +150,7 @@ class Lane:
         fetching.outbox_pending = self._deliver_outbox
         fetching.schedulers = lambda _: self._start_background()
         fetching.short_lock = lambda _: self._start_background()
+        fetching.job_failed = None
 
     def _deliver_outbox(self) -> None:
         self._start_background()
@@ -265,17 +265,13 @@ class Lane:
         if self._closing or (self.background is not None and not self._has_policy):
             return
         keys, seen = self.link.keys, self._opening.layout_of(self.link.keys)
-        read = ("HMGET", keys.meta, LAYOUT_FIELD, POLICY_FIELD)
         try:
-            (reply,) = await self.link.transport.send_reads(keys.meta, [read])
-            if isinstance(reply, GlideMQError):
-                raise reply
-            layout, policy = cast("list[bytes | None]", reply)
-            if layout and seen is not None:
-                seen(parse_layout(keys.name, layout.decode("utf-8", "replace")).number)
+            layout, (policy,) = await read_layout_and(self.link.transport, keys, POLICY_FIELD)
         except GlideMQError as error:
             _log.debug("queue %r: looking for partitions and a failure policy failed: %s", keys.name, error)
             return
+        if layout is not None and seen is not None:
+            seen(layout.number)
         self._has_policy = bool(policy)
         if self._has_policy:
             self._start_background()

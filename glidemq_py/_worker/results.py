@@ -167,14 +167,16 @@ class OutcomeReporting:
         name: Name of the queue.
         listeners: Get the worker events.
         failure_log: Logs failures.
+        failed: Called after a job has failed permanently.
     """
 
-    __slots__ = ("_failure_log", "_listeners", "_name")
+    __slots__ = ("_failed", "_failure_log", "_listeners", "_name")
 
-    def __init__(self, name: str, listeners: Listeners, failure_log: FailureLog) -> None:
+    def __init__(self, name: str, listeners: Listeners, failure_log: FailureLog, failed: Callable[[], None]) -> None:
         self._name = name
         self._listeners = listeners
         self._failure_log = failure_log
+        self._failed = failed
 
     def report(self, finished: FinishedAttempt, status: int) -> None:
         """Process the server's reply ``status`` to a reported row."""
@@ -190,6 +192,7 @@ class OutcomeReporting:
         elif status == AttemptStatus.FAILED:
             self._failure_log.failed(finished)
             listeners.emit("failed", job, finished.error)
+            self._failed()
         elif status == AttemptStatus.RETRYING:
             self._failure_log.retrying(finished)
             listeners.emit("retrying", job, finished.error)

@@ -61,7 +61,7 @@ def places_of(keys: QueueKeys) -> tuple[str, ...]:
 _PLACES: Final = (
     "scheduled", "lifo", "priority", "ratelimited", "suspects", "outbox", "suspended", "waiting-children",
     "parents-left", "remote-parents", "remote-children", "group-watch", "writes", "schedulers", "leases", "list-active",
-    "stall-watch", "ranked-above", "ranked-below", "delayed-own",
+    "stall-watch", "ranked-above", "ranked-below", "delayed-own", "fair-keys", "fair-delayed",
 )  # fmt: skip
 
 

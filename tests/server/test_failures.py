@@ -191,7 +191,8 @@ async def test_worker_executes_the_policy(url: str, queue_name: str) -> None:
         assert len(await job.get_failed_attempts()) == 1
 
 
-async def test_worker_requeues_its_failed_jobs_on_time(url: str, queue_name: str) -> None:
+@pytest.mark.parametrize("partitions", [None, 2])
+async def test_worker_requeues_its_failed_jobs_on_time(url: str, queue_name: str, partitions: int | None) -> None:
     starts = 0
     done = asyncio.Event()
 
@@ -202,11 +203,44 @@ async def test_worker_requeues_its_failed_jobs_on_time(url: str, queue_name: str
             raise ValueError
         done.set()
 
-    async with Queue(queue_name, url) as queue:
+    async with Queue(queue_name, url, partitions=partitions) as queue:
         await queue.set_failure_policy(retry_interval=1_000)
         async with Worker(queue_name, fail_twice, url):  # its next check is 30 seconds later
             await queue.add("a")
             await asyncio.wait_for(done.wait(), 20)
+
+
+async def test_starting_worker_requeues_jobs_that_are_due(url: str, queue_name: str) -> None:
+    ran = asyncio.Event()
+
+    async def finish(_: Job) -> None:
+        ran.set()
+
+    async with Queue(queue_name, url) as queue:
+        await queue.set_failure_policy(retry_interval=1_000)
+        async with Worker(queue_name, fail, url, log_failures=False):  # has the turn to check for 24 seconds
+            job = await queue.add("a")
+            with pytest.raises(JobFailedError):
+                await job.wait_until_finished()
+        async with Worker(queue_name, finish, url):
+            await asyncio.wait_for(ran.wait(), 15)
+
+
+async def test_worker_of_several_queues_executes_the_policy(url: str, queue_name: str) -> None:
+    ran: asyncio.Queue[str] = asyncio.Queue()
+
+    async def always_fail(job: Job) -> None:
+        await ran.put(job.queue_name)
+        raise ValueError
+
+    names = [queue_name, f"{queue_name}-second"]
+    async with Queue(names[1], url) as second:
+        await second.set_failure_policy(retry_interval=1_000)
+        async with Worker(names, always_fail, url):
+            await second.add("a")
+            for _ in range(2):
+                assert await asyncio.wait_for(ran.get(), 20) == second.name
+        await second.obliterate(force=True)
 
 
 async def test_maintenance_executes_the_policy(url: str, queue_name: str) -> None:

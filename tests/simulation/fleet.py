@@ -18,7 +18,7 @@ from glidemq_py._features.durability import adding
 from glidemq_py._maintenance import libraries
 from glidemq_py._worker import background, heartbeat, opening, wake_channel
 from glidemq_py._worker.heartbeat import Heartbeat
-from glidemq_py.errors import GlideMQError, JobBatchNotFoundError, RateLimitError
+from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError
 from tests.key_leaks import KeyLeaks
 from tests.memory_client import MemoryClient
 from tests.simulation.backups import Backups, small_steps
@@ -182,8 +182,14 @@ class Fleet:
 
     @staticmethod
     async def _start(worker: Worker | BroadcastWorker) -> None:
-        with contextlib.suppress(GlideMQError):  # closed while it started
-            await worker.start()
+        while True:
+            try:
+                await worker.start()
+                return
+            except ClosedError:  # closed while it started
+                return
+            except GlideMQError:  # a long outage: its supervisor starts it again
+                await asyncio.sleep(1.0)
 
     def start_pool_worker(self, place: int) -> None:
         self.started_workers += 1

@@ -8,7 +8,7 @@ import pytest
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._core.calls.working import RecoverStalledReply
 from glidemq_py._core.keys import QueueKeys, hash_tag
-from glidemq_py._maintenance.failure_policy import FailurePolicyTask
+from glidemq_py._features.failures.policy_task import FailurePolicyTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.options import WorkerOptions
 

@@ -66,7 +66,7 @@ class BlockingSocket:
         self.turn = new_lock()
         self.usable = True
 
-    def call(self, *commands: tuple[Any, ...]) -> list[Any]:
+    def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands together, and return the replies; an error reply is a GlideError.
 
         Only for the thread that holds `turn`. After an exception, the connection is closed.
@@ -216,7 +216,7 @@ class BlockingNodes:
                 failure = error
                 continue
             try:
-                (reply,) = opened.call(("CLUSTER", "SLOTS"))
+                (reply,) = opened.call([("CLUSTER", "SLOTS")])
             finally:
                 opened.close()
             if isinstance(reply, GlideError):
@@ -236,7 +236,7 @@ class BlockingNodes:
             if context is not None:
                 connected = context.wrap_socket(connected, server_hostname=address.host)
             opened = BlockingSocket(connected)
-            server = handshake_of(opened.call(*map(tuple, sign_in(options))))
+            server = handshake_of(opened.call([tuple(words) for words in sign_in(options)]))
             connected.settimeout(options.request_timeout / 1000)
         except BaseException:
             connected.close()

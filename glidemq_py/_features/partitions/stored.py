@@ -84,13 +84,24 @@ def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
 
 async def read_layout(transport: Transport, keys: QueueKeys) -> Layout | None:
     """Return the layout of the queue's partitions, or None. Raises the errors of `parse_layout`."""
-    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD)])  # repeated if its reply is lost
+    return (await read_layout_and(transport, keys))[0]
+
+
+async def read_layout_and(
+    transport: Transport, keys: QueueKeys, *fields: str
+) -> tuple[Layout | None, list[bytes | None]]:
+    """Return the layout of the queue's partitions, and other fields of the meta key, in one command.
+
+    Raises the errors of `parse_layout`.
+    """
+    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD, *fields)])  # repeatable
     if isinstance(reply, PermissionDeniedError):
-        return None  # every function needs this permission, so its first call reports what is missing
+        # Every function needs this permission, so its first call reports that it is missing.
+        return None, [None] * len(fields)
     if isinstance(reply, GlideMQError):
         raise reply
-    (found,) = cast("list[bytes | None]", reply)
-    return None if not found else parse_layout(keys.name, found.decode("utf-8", "replace"))
+    text, *others = cast("list[bytes | None]", reply)
+    return (parse_layout(keys.name, text.decode("utf-8", "replace")) if text else None), others
 
 
 async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> Layout | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import Any, Final
+from typing import Final
 
 from glidemq_py._client.runtime import BackgroundTask
 from glidemq_py._core.logs import get_logger
@@ -29,8 +29,9 @@ _RETRY_S: Final = 5.0
 class FailurePolicyTask(BackgroundTask):
     """Executes the failure policy when a failed job is due.
 
-    It makes no call of its own while no job fails: `StalledJobsTask` starts a round per check, and a job that fails in
-    this process starts one shortly afterwards if the policy requeues jobs. The policy is read once per check.
+    It makes no call of its own while no job fails, except one at the start: `StalledJobsTask` starts a round per check,
+    and a job that fails in this process starts one shortly afterwards if the policy requeues jobs. The policy is read
+    once per check.
 
     Args:
         link: the queue.
@@ -44,9 +45,14 @@ class FailurePolicyTask(BackgroundTask):
         self._requeues: bool | None = None
         """True if the policy requeues jobs; None = not read since the last check."""
 
-    def job_failed(self, job: Any, _: object = None) -> None:
-        """Take a job into account that has failed in this process; a listener of the worker event "failed"."""
-        if self._requeues is not False and job.queue_name == self._link.keys.name:
+    def start(self) -> None:
+        """Start the task. It reads the policy soon: jobs may have become due before, and another worker may check."""
+        self._plan(_FIRST_S)
+        super().start()
+
+    def job_failed(self) -> None:
+        """Take a job of the queue into account that has failed in this process."""
+        if self._requeues is not False:
             self._plan(_FIRST_S)
 
     def checked(self) -> None:
