@@ -104,7 +104,7 @@ class Maintenance(BackgroundService):
             raise GlideMQValidationError("queues", [], "must contain at least one queue")
         if len(set(map(id, self._queues))) < len(self._queues):
             repeated = next(each for at, each in enumerate(self._queues) if each in self._queues[:at])
-            raise GlideMQValidationError("queues", repeated.name, "is contained twice")
+            raise GlideMQValidationError("queues", repeated.name, "is given twice")
         self._options = WorkerOptions(
             lock_duration=lock_duration, stalled_interval=stalled_interval, max_stalled_count=max_stalled_count
         )

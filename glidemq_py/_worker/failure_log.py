@@ -139,7 +139,7 @@ class FailureLog:
         """Log a job that stalled, or whose lease expired, and that may not run again."""
         self._write_id(
             "stalled-out",
-            "%s: job %s failed (its lock was not renewed; no stalls or attempts are left)", job_id,
+            "%s: job %s failed (its lock was not renewed, and its maximum of stalls or attempts is reached)", job_id,
         )  # fmt: skip
 
     def signal_timed_out(self, job_id: str) -> None:

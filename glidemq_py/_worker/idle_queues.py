@@ -23,19 +23,25 @@ __all__ = ["IdleQueues", "idle_queues_of"]
 REGISTERED_S: Final = 60.0
 """Time between two registrations with a queue; longer for many queues."""
 _REGISTRATIONS_PER_S: Final = 1.5
-"""Registrations of a process per second at most, but for first ones."""
+"""Maximum number of registrations of a process per second, except for the first with each queue."""
 _FIRST_PER_S: Final = 50
 EXAMINED_S: Final = 8.0
-"""Time between two reads of what a queue has got meanwhile, partitions or a failure policy; longer for many queues."""
+"""Time between two reads of a queue's partitions and failure policy, which may be new; longer for many queues."""
 _EXAMINED_PER_S: Final = 5
-"""Queues that a process examines per second at most."""
+"""Maximum number of queues that a process examines per second."""
 _PATIENCE_S: Final = 3.0
+"""Longest wait for the reply to a call: a node that is down must not delay the calls for queues of other nodes."""
 
 _log = get_logger(__name__)
 
 
 class IdleQueue(Protocol):
     """One queue of a worker."""
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue, for the log."""
+        ...
 
     async def register(self, interval_s: float) -> None:
         """Renew the worker's registration if no heartbeats do it; the next time is in ``interval_s``."""
@@ -85,19 +91,19 @@ class IdleQueues:
                 queue = next(turn, None)
             interval = max(REGISTERED_S, len(self._queues) / _REGISTRATIONS_PER_S)
             if queue in self._queues:
-                await self._guarded(queue.register(interval))
+                await self._guarded(queue, queue.register(interval))
             await self._pause(interval / max(1, len(self._queues)))
 
-    async def _guarded(self, call: Coroutine[Any, Any, None]) -> None:
-        """Wait for a call, but not so long that a node that is down delays the queues of others."""
+    @staticmethod
+    async def _guarded(queue: IdleQueue, call: Coroutine[Any, Any, None]) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await call
         except TimeoutError:
-            _log.debug("a call for an idle queue got no reply within %.0f s", _PATIENCE_S)
+            _log.debug("queue %r: no reply to a call for the idle queue within %.0f s", queue.queue_name, _PATIENCE_S)
         except Exception as error:
             # A bug of ours must not end the calls for all queues.
-            _log.error("a call for an idle queue failed", exc_info=error)
+            _log.error("queue %r: a call for the idle queue failed", queue.queue_name, exc_info=error)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not as long if there are queues whose worker is not registered yet."""
@@ -116,7 +122,7 @@ class IdleQueues:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
             for queue in queues:
                 if queue in self._queues:
-                    await self._guarded(queue.examine())
+                    await self._guarded(queue, queue.examine())
                     await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
 

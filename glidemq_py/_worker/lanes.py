@@ -268,7 +268,7 @@ class Lane:
         try:
             layout, (policy,) = await read_layout_and(self.link.transport, keys, POLICY_FIELD)
         except GlideMQError as error:
-            _log.debug("queue %r: looking for partitions and a failure policy failed: %s", keys.name, error)
+            _log.debug("queue %r: reading its partitions and failure policy failed: %s", keys.name, error)
             return
         if layout is not None and seen is not None:
             seen(layout.number)

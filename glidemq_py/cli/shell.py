@@ -318,7 +318,7 @@ class Shell:
             what: text of the question, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
             done: the same after it was done, such as "deleted {} from queue 'emails'".
             of: kind of the jobs, such as "failed"; '' = any.
-            noun: what the jobs are called.
+            noun: word for one of them, "job" or "message".
             yes: do not ask.
             dry_run: only report the number of changes.
         """

@@ -200,7 +200,7 @@ class MiddlewareError(GlideMQError):
     def __str__(self) -> str:
         return (
             f"middleware {self.middleware} suppressed {self.error}: the jobs may not have been added; its context "
-            "manager around an add must raise errors again"
+            "manager must not suppress the errors of an add"
         )
 
 

@@ -367,7 +367,7 @@ class Gateway:
             await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
 
     async def _forget_unused(self, listed: AbstractSet[str]) -> None:
-        """Close queues that no client has named for a long time, except the listed ones and those in use."""
+        """Close queues that no client has named for a long time, unless they exist (``listed``) or are in use."""
         before = time.monotonic() - _UNUSED_S
         for name, used_at in list(self._used_at.items()):
             hub = self._hubs.get(name)

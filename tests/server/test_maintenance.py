@@ -109,7 +109,7 @@ async def test_mistakes_are_rejected(queue: Queue) -> None:
     for queues in ([], ["emails"], [queue.name]):
         with pytest.raises(GlideMQValidationError, match="option 'queues' = "):
             Maintenance(cast("list[Queue]", queues))
-    with pytest.raises(GlideMQValidationError, match=f"option 'queues' = '{queue.name}': is contained twice"):
+    with pytest.raises(GlideMQValidationError, match=f"option 'queues' = '{queue.name}': is given twice"):
         Maintenance([queue, queue])
     with pytest.raises(GlideMQValidationError, match="option 'lock_duration' = 5: "):
         Maintenance([queue], lock_duration=5)

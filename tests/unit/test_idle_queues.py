@@ -10,6 +10,8 @@ from glidemq_py._worker.idle_queues import IdleQueues
 class FakeQueue:
     """Count the registrations of a queue."""
 
+    queue_name = "emails"
+
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.registered = asyncio.Event()

@@ -14,7 +14,7 @@ __all__ = ["Slots", "ranges_of"]
 
 
 class Slots:
-    """The ranges of slots of a cluster and their primaries; without any, there is one node, None."""
+    """The ranges of slots of a cluster and their primaries. While none are known, the only node is None."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -51,7 +51,7 @@ class FailurePolicyTask(BackgroundTask):
         super().start()
 
     def job_failed(self) -> None:
-        """Take a job of the queue into account that has failed in this process."""
+        """Plan a round, because a job of the queue has failed in this process."""
         if self._requeues is not False:
             self._plan(_FIRST_S)
 
