@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from glidemq_py._core.calls.working import ExchangeFlags
 from glidemq_py._worker.fetch_calls import MAX_ROWS, Call, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
 from glidemq_py._worker.throttle import Throttle
 
@@ -109,6 +110,8 @@ class FetchEngine:
         self._busy = False
         self._promote = False
         self._due_at: float | None = None
+        self._is_limited = False
+        """True if the last call fetched fewer jobs than requested because of a limit of the queue."""
         self._pause_until = 0.0
         self._cursor = ""
         self._retry_steps = True
@@ -323,6 +326,7 @@ class FetchEngine:
         if call.want:
             # A wake-up during the call may be for a job that was added after the server ran the call.
             self.jobs_may_be_ready = not flags or call.wake_count != self.wake_count
+            self._is_limited = flags == ExchangeFlags.LIMITED
         if self.jobs_may_be_ready or not self.accepting or self.free <= 0:
             return False
         self.idle = True
@@ -466,8 +470,11 @@ class FetchEngine:
         """Return a call to send behind a blocking read, or None; it reserves all free slots until its reply.
 
         None also if the worker has limits of its own (they may change before the call runs), or runs batches (a batch
-        may start before the call ends, and then no other job may be fetched).
+        may start before the call ends, and then no other job may be fetched), or waits for the end of a limit of the
+        queue: nothing ends the read then, and the slots must be free at that time.
         """
+        if self._is_limited and self._due_at is not None:
+            return None
         want = min(self.free, MAX_ROWS)
         if not self._may_pipeline or not self.may_fetch or want <= 0 or self.step is not None or self.disconnected:
             return None

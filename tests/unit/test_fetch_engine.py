@@ -21,7 +21,7 @@ from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalida
 from glidemq_py._worker.fetch_engine import MAX_REFUSALS, FetchEngine
 from glidemq_py._worker.results import FinishedAttempt
 
-EXHAUSTED = 2
+EXHAUSTED, LIMITED = 2, 4
 AnyCall = Exchange | Invalidate | Reattach
 
 
@@ -322,6 +322,22 @@ def test_jobs_of_a_pipelined_call_are_released_by_a_paused_worker():
 
 def test_no_pipelined_call_for_a_worker_with_limits_of_its_own():
     assert accepting_engine(2, may_pipeline=False).next_pipelined() is None
+
+
+def test_no_pipelined_call_while_the_worker_waits_for_the_end_of_a_limit():
+    engine = accepting_engine(2)
+    fetched(engine, next_exchange(engine), [], LIMITED)
+    engine.due_in(100, 0.0)
+    assert engine.next_pipelined() is None
+    engine.tick(0.1)
+    assert next_exchange(engine, 0.1).want == 2
+
+
+def test_pipelined_call_while_a_job_is_delayed():
+    engine = accepting_engine(2)
+    fetched(engine, next_exchange(engine), [], EXHAUSTED)
+    engine.due_in(100, 0.0)
+    assert engine.next_pipelined() is not None
 
 
 def test_closing_retires_pipelined_calls_and_tries_once():

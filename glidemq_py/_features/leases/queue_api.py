@@ -111,7 +111,7 @@ async def fetch(
         left = until - time.monotonic()
         if found.leases or wakes is None or left <= 0:
             return found.leases
-        await wakes.wait(left if found.next_due < 0 else min(left, found.next_due / 1_000))
+        await wakes.wait(left, None if found.next_due < 0 else found.next_due / 1_000)
 
 
 def _fetch_options(

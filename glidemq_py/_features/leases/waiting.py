@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader
-from glidemq_py._client.runtime import Runtime
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -19,6 +20,8 @@ _log = get_logger(__name__)
 POLL_MS: Final = 850
 """Longest read, as that of workers: jobs that a Node peer adds to a list wake no reader."""
 _LATE_S: Final = 0.2
+_TIMEOUT_LATE_S: Final = 0.1
+"""The server may end a read without entries so much later than its timeout."""
 _RETRY_S: Final = 0.02
 
 _orphans: set[asyncio.Task[Any]] = set()
@@ -47,21 +50,34 @@ class WakeUps:
         self._reading: ReadConnection | None = None
         self._closed = False
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float, due: float | None = None) -> None:
         """Wait until jobs may be ready, at most ``seconds``, or a second at most.
+
+        Args:
+            seconds: Remaining seconds of the fetch.
+            due: Seconds until a job is due or a limit ends: the wait ends exactly then, if it has not ended before.
 
         Raises:
             ClosedError: If the queue was closed.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        seconds = min(seconds, POLL_MS / 1_000)
+        until = time.monotonic() + (seconds if due is None else min(seconds, due))
+        limit = min(until - time.monotonic(), POLL_MS / 1_000)
+        # A thread cannot end its read: it ends early, and the thread sleeps until the time.
+        early = _TIMEOUT_LATE_S if due is not None and self._runtime is BLOCKING_RUNTIME else 0
         try:
-            async with self._runtime.limit(seconds + _LATE_S), self._turn:
-                await self._read(max(1, int(seconds * 1_000)))
+            async with self._runtime.limit(limit if due is not None else limit + _LATE_S), self._turn:
+                block = int((min(limit, until - time.monotonic()) - early) * 1_000)
+                if (block > 0 or not early) and await self._read(max(1, block)):
+                    return
         except TimeoutError:
             return
+        left = until - time.monotonic()
+        if early and 0 < left <= early:
+            await self._runtime.sleep(left)
 
-    async def _read(self, block: int) -> None:
+    async def _read(self, block: int) -> bool:
+        """Read for ``block`` ms. Return True if jobs may be ready."""
         self._check_open()
         if self._reading is None:
             opened = await self._runtime.uncancelled(open_reader(self._shared), self._unused)
@@ -76,7 +92,7 @@ class WakeUps:
             "STREAMS", self._keys.stream, self._keys.wake, ">", ">",
         )  # fmt: skip
         try:
-            await self._runtime.uncancelled(self._reading.command(*command), self._orphaned)
+            return bool(await self._runtime.uncancelled(self._reading.command(*command), self._orphaned))
         except (ClosedError, GlideMQConnectionError):
             self._reading = None
             raise
@@ -84,6 +100,7 @@ class WakeUps:
             # Usually a missing group (after FLUSHALL), which the next fetch creates.
             _log.debug("queue %r: waiting for a wake-up failed: %s", self._keys.name, error)
             await self._runtime.sleep(_RETRY_S)
+            return True
 
     def _check_open(self) -> None:
         if self._closed:
