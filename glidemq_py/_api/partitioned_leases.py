@@ -12,7 +12,7 @@ from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.leases.exchanging import ROWS_PER_CALL, LeaseOutcome
 from glidemq_py._features.leases.lease import Lease
-from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport
+from glidemq_py._features.leases.queue_api import MAX_WAIT_MS, LeaseReport, check_distinct
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["complete_leases", "extend_leases", "fail_leases", "fetch", "release_leases", "release_owner"]
@@ -94,7 +94,9 @@ async def _report(
     given = list(check_iterable(option, pairs, "pairs"))
     more = check_int("fetch_next", fetch_next, 0, ROWS_PER_CALL)
     outcomes: list[Any] = [None] * len(given)
-    for queue, positions in _divided(self, [_first(pair) for pair in given]):
+    reported = [_first(pair) for pair in given]
+    check_distinct(option, reported)
+    for queue, positions in _divided(self, reported):
         found = await getattr(queue, method)([given[at] for at in positions], **options)
         for at, outcome in zip(positions, found.outcomes, strict=True):
             outcomes[at] = outcome
@@ -109,7 +111,9 @@ async def _report(
 
 async def release_leases(self: Partitions, leases: Iterable[Any]) -> list[LeaseOutcome]:
     """See `Queue.release_leases`."""
-    return await _change(self, "release_leases", leases)
+    given = list(check_iterable("leases", leases, "leases"))
+    check_distinct("leases", given)
+    return await _change(self, "release_leases", given)
 
 
 async def extend_leases(self: Partitions, leases: Iterable[Any], duration: Milliseconds) -> list[LeaseOutcome]:

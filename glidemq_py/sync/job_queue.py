@@ -1617,7 +1617,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
 
         Args:
-            results: Pairs of a lease and its result.
+            results: Pairs of a lease and its result, one per lease.
             fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
                 defaults of `fetch` if there is none; 0..500.
 
@@ -1636,7 +1636,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Fail many leases in few calls, at most 500 per call. See `complete_leases`.
 
         Args:
-            failures: Pairs of a lease and its error: an exception, or a message.
+            failures: Pairs of a lease and its error: an exception, or a message. One per lease.
             retry: If False, the jobs fail permanently.
             fetch_next: See `complete_leases`.
 
@@ -1667,13 +1667,13 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
 
         Args:
-            leases: The leases.
+            leases: The leases, each once.
 
         Returns:
             One outcome per lease, in their order.
 
         Raises:
-            GlideMQValidationError: If an item is not a lease of this queue. Nothing was sent.
+            GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
             GlideMQConnectionError: If the server cannot be reached.
         """
         return run_immediately(self._core.release_leases(leases))

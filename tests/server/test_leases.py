@@ -459,6 +459,27 @@ async def test_invalid_reports(queue: Queue):
     await lease.complete()
 
 
+async def test_lease_given_twice_is_rejected_before_anything_is_reported(queue: Queue):
+    await queue.add_bulk([("a", n) for n in range(2)])
+    first, second = await queue.fetch(2)
+    same = Lease.from_token(queue, first.token)
+    calls: list[tuple[Any, str]] = [
+        (queue.complete_leases([(first, 1), (second, 2), (same, 3)]), "results"),
+        (queue.fail_leases([(first, "a"), (second, "b"), (same, "c")]), "failures"),
+        (queue.release_leases([first, second, same]), "leases"),
+    ]
+    for call, option in calls:
+        with pytest.raises(
+            GlideMQValidationError, match=rf"'{option}\[2\]' = .*is the lease of {option}\[0\]; each lease"
+        ):
+            await call
+    assert (await queue.get_job_counts()).active == 2
+    # Nothing is lost if a lock is extended twice.
+    assert await queue.extend_leases([first, same], 20_000) == [LeaseOutcome.EXTENDED] * 2
+    report = await queue.complete_leases([(first, 1), (second, 2)])
+    assert report.outcomes == [LeaseOutcome.COMPLETED] * 2
+
+
 # -- the death of a lease holder ---------------------------------------------------------------------------
 
 

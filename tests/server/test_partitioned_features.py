@@ -130,6 +130,11 @@ async def test_leases_are_fetched_from_all_partitions_and_reported(url: str, que
         assert [str(each) for each in await queue.extend_leases(leases, 20_000)] == ["extended"] * 3
         again = Lease.from_token(queue, leases[0].token)
         assert again.id == leases[0].id
+        with pytest.raises(GlideMQValidationError, match=r"'results\[3\]' = .*is the lease of results\[0\]"):
+            await queue.complete_leases([*((lease, 1) for lease in leases), (again, 2)])
+        with pytest.raises(GlideMQValidationError, match=r"'leases\[3\]' = .*is the lease of leases\[0\]"):
+            await queue.release_leases([*leases, again])
+        assert (await queue.get_job_counts()).active == 3
         await again.release()
         with pytest.raises(LeaseLostError, match=r"order-"):
             await leases[0].complete()

@@ -32,6 +32,7 @@ __all__ = [
     "LeaseContext",
     "LeaseHandle",
     "LeaseReport",
+    "check_distinct",
     "complete_leases",
     "extend_leases",
     "fail_leases",
@@ -243,7 +244,7 @@ async def complete_leases(
     A lost lease is an outcome here (`LeaseOutcome.applied` is False), and does not affect the others.
 
     Args:
-        results: Pairs of a lease and its result.
+        results: Pairs of a lease and its result, one per lease.
         fetch_next: Number of jobs to fetch in the same call, as the first lease was fetched, or with the
             defaults of `fetch` if there is none; 0..500.
 
@@ -255,6 +256,7 @@ async def complete_leases(
         GlideMQConnectionError: If the server cannot be reached.
     """
     pairs = _pairs(self, "results", results)
+    check_distinct("results", (lease for lease, _ in pairs))
     link = await self._connected()
     serializer = link.serializer
     reports = [
@@ -270,7 +272,7 @@ async def fail_leases(
     """Fail many leases in few calls, at most 500 per call. See `complete_leases`.
 
     Args:
-        failures: Pairs of a lease and its error: an exception, or a message.
+        failures: Pairs of a lease and its error: an exception, or a message. One per lease.
         retry: If False, the jobs fail permanently.
         fetch_next: See `complete_leases`.
 
@@ -280,6 +282,7 @@ async def fail_leases(
         GlideMQConnectionError: If the server cannot be reached.
     """
     pairs, retried = _pairs(self, "failures", failures), check_bool("retry", retry)
+    check_distinct("failures", (lease for lease, _ in pairs))
     link = await self._connected()
     rows = await failed_rows(link, pairs, retried)
     reports = [
@@ -292,16 +295,17 @@ async def release_leases(self: LeasingQueue, leases: Iterable[LeaseHandle]) -> l
     """Give many jobs back in few calls, at most 500 per call: they are ready again, and no attempt is counted.
 
     Args:
-        leases: The leases.
+        leases: The leases, each once.
 
     Returns:
         One outcome per lease, in their order.
 
     Raises:
-        GlideMQValidationError: If an item is not a lease of this queue. Nothing was sent.
+        GlideMQValidationError: If an item is not a lease of this queue, or is given twice. Nothing was sent.
         GlideMQConnectionError: If the server cannot be reached.
     """
     given = _leases(self, "leases", leases)
+    check_distinct("leases", given)
     reports = [Report(released_row(each._facts), each._facts.limit, each._run) for each in given]
     return (await _report_many(self, given, reports, 0)).outcomes
 
@@ -374,6 +378,20 @@ def _check_queue(queue: LeasingQueue, option: str, lease: Lease[Any, Any]) -> No
     if mine != its:
         wanted, given = queue_names(*mine, *its)
         raise GlideMQValidationError(option, lease, f"is a lease of queue {given}; must be one of queue {wanted}")
+
+
+def check_distinct(option: str, given: Iterable[Any]) -> None:
+    """Reject a lease that is reported twice in one call: only the first report would be applied."""
+    first: dict[tuple[str, int, int], int] = {}
+    for number, each in enumerate(given):
+        lease = getattr(each, "_core", each)  # a blocking lease
+        if not isinstance(lease, _LEASE):
+            continue  # rejected by others
+        facts = lease._facts
+        earlier = first.setdefault((lease.id, facts.fence, facts.processed_on), number)
+        if earlier != number:
+            problem = f"is the lease of {option}[{earlier}]; each lease must be given once"
+            raise GlideMQValidationError(f"{option}[{number}]", each, problem)
 
 
 def _leases(queue: LeasingQueue, option: str, given: object) -> list[Lease[Any, Any]]:
