@@ -175,7 +175,7 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
     Args:
         grace: Minimum time since the end of a completed or failed job, and since the add of any other, in ms or
             as a timedelta; 0 selects all.
-        limit: Maximum number of jobs to delete; 0 deletes none.
+        limit: Maximum number of jobs to delete, >= 1.
         state: A state that `Queue.iter_jobs` accepts, except "active". The jobs of a paused queue are "waiting".
 
     Returns:
@@ -185,13 +185,13 @@ async def clean(self: ConnectedQueue, grace: Milliseconds, limit: int = 1_000, s
         GlideMQValidationError: If an argument is invalid.
     """
     ms = to_ms("grace", grace)
-    most = check_int("limit", limit, 0, 2**53)
+    most = check_int("limit", limit, 1, 2**53)
     chosen = JobState(check_choice("state", state, CLEANABLE))
     link = await self._connected()
     if not chosen.is_finished:
         return await clean_unfinished(link, chosen, ms, most)
     ids: list[str] = []
-    cutoff, more = -1, most > 0
+    cutoff, more = -1, True
     while more:
         call = administration.clean(link.keys.meta, state, ms, cutoff, _PIECE, most - len(ids), len(ids))
         cutoff, found, more = await link.transport.call(call)

@@ -391,7 +391,7 @@ class PartitionedQueue:
 
     async def clean(self, grace: Any, limit: int = 1_000, state: str = "completed") -> list[str]:
         """See `Queue.clean`."""
-        most = check_int("limit", limit, 0, 2**53)
+        most = check_int("limit", limit, 1, 2**53)
         found: list[str] = []
         for number, queue in enumerate(self.queues):
             part = Partition(number, self.home.name)

@@ -173,7 +173,7 @@ async def retry(queue: OpenQueue, body: given.RetryJobs) -> Response:
 )  # fmt: skip
 async def clean(
     queue: OpenQueue, state: _Finished, age: Annotated[int, Query(ge=0, le=315_360_000), Whole],
-    limit: Annotated[int, Query(ge=0, le=100_000), Whole] = 1_000,
+    limit: Annotated[int, Query(ge=1, le=100_000), Whole] = 1_000,
 ) -> Response:  # fmt: skip
     return answer({"removed": await queue.clean(age * 1_000, limit, state)})
 

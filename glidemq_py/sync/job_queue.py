@@ -457,7 +457,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         Args:
             grace: Minimum time since the end of a completed or failed job, and since the add of any other, in ms or
                 as a timedelta; 0 selects all.
-            limit: Maximum number of jobs to delete; 0 deletes none.
+            limit: Maximum number of jobs to delete, >= 1.
             state: A state that `Queue.iter_jobs` accepts, except "active". The jobs of a paused queue are "waiting".
 
         Returns:
@@ -1497,17 +1497,17 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.get_metrics_by_name(window, end=end, name=name, interval=interval))
 
-    def set_timeline(self, sample: float = 1.0, *, max_entries: int = 50) -> None:
+    def set_timeline(self, sample: float = 1.0, *, max_entries: int | None = None) -> None:
         """Record every change of the jobs' states, with time and worker, or stop recording.
 
         Off by default. Timelines that exist are kept.
 
         Args:
             sample: fraction of the jobs that have a timeline, 0.0 to 1.0; 0 = off. Jobs are chosen by their id.
-            max_entries: number of newest transitions that a job keeps, 1..1_000.
+            max_entries: number of newest transitions that a job keeps, 1..1_000; None = 50. Requires a ``sample`` > 0.
 
         Raises:
-            GlideMQValidationError: an argument is invalid.
+            GlideMQValidationError: an argument is invalid or has no effect.
         """
         run_immediately(self._core.set_timeline(sample, max_entries=max_entries))
 
@@ -1523,19 +1523,21 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         """
         return run_immediately(self._core.get_job_timeline(job_id))
 
-    def set_attempt_history(self, *, max_attempts: int = 20, max_traceback: int = 4096, max_bytes: int = 65536) -> None:
+    def set_attempt_history(
+        self, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
+    ) -> None:
         """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
 
         A job's existing history is shortened when its next attempt fails.
 
         Args:
             max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
-            max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept.
+            max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept. None = 4_096.
             max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
-                ``max_traceback``; the oldest attempts are deleted.
+                ``max_traceback``; the oldest attempts are deleted. None = 65_536.
 
         Raises:
-            GlideMQValidationError: an argument is invalid.
+            GlideMQValidationError: an argument is invalid or has no effect.
         """
         run_immediately(
             self._core.set_attempt_history(max_attempts=max_attempts, max_traceback=max_traceback, max_bytes=max_bytes)

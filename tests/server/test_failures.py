@@ -162,6 +162,8 @@ async def test_settings(url: str, queue_name: str) -> None:
         ("set_failure_policy", {"max_entries": 0}),
         ("set_failure_policy", {"max_auto_retries": 7, "max_age": 60_000}),
         ("set_attempt_history", {"max_attempts": 1_001}),
+        ("set_attempt_history", {"max_traceback": 500, "max_attempts": 0}),
+        ("set_attempt_history", {"max_bytes": 10_000, "max_attempts": 0}),
         ("set_attempt_history", {"max_bytes": 4_096}), ("get_failures", {"reason": "failed"}),
         ("get_failures", {"limit": 0}), ("get_failures", {"name": ""}), ("purge_failures", {"since": "now"}),
         ("retry_failures", {"until": -1}), ("purge_failures", {"reason": []}),

@@ -59,6 +59,8 @@ async def test_invalid_arguments(url: str, queue_name: str) -> None:
                 await queue.set_timeline(sample)  # type: ignore[arg-type]
         with pytest.raises(GlideMQValidationError, match="max_entries"):
             await queue.set_timeline(max_entries=0)
+        with pytest.raises(GlideMQValidationError, match="'max_entries' = 7: requires a 'sample' > 0"):
+            await queue.set_timeline(0, max_entries=7)
 
 
 async def test_backup_keeps_timelines(url: str, queue_name: str, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def read_failure_policy(text: bytes | None) -> FailurePolicy | None:
 
 
 async def set_attempt_history(
-    self: ConnectedQueue, *, max_attempts: int = 20, max_traceback: int = 4_096, max_bytes: int = 65_536
+    self: ConnectedQueue, *, max_attempts: int = 20, max_traceback: int | None = None, max_bytes: int | None = None
 ) -> None:
     """Set how many failed attempts each job keeps (`Job.get_failed_attempts`).
 
@@ -151,16 +151,23 @@ async def set_attempt_history(
 
     Args:
         max_attempts: number of failed attempts to keep, the newest, 0..1_000; 0 = record none.
-        max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept.
+        max_traceback: maximum size of a traceback, 0..65_536 bytes; its end is kept. None = 4_096.
         max_bytes: maximum size of the history of a job, 4_096..1_048_576 bytes, and at least 2_048 more than
-            ``max_traceback``; the oldest attempts are deleted.
+            ``max_traceback``; the oldest attempts are deleted. None = 65_536.
 
     Raises:
-        GlideMQValidationError: an argument is invalid.
+        GlideMQValidationError: an argument is invalid or has no effect.
     """
     attempts = check_int("max_attempts", max_attempts, 0, _MOST_ATTEMPTS)
-    traceback = check_int("max_traceback", max_traceback, 0, _MOST_TRACEBACK, unit=" (bytes)")
-    size = check_int("max_bytes", max_bytes, _LEAST_BYTES, _MOST_BYTES, unit=" (bytes)")
+    defaults = AttemptHistory()
+    traceback, size = defaults.max_traceback, defaults.max_bytes
+    if max_traceback is not None:
+        traceback = check_int("max_traceback", max_traceback, 0, _MOST_TRACEBACK, unit=" (bytes)")
+    if max_bytes is not None:
+        size = check_int("max_bytes", max_bytes, _LEAST_BYTES, _MOST_BYTES, unit=" (bytes)")
+    for option, value in (("max_traceback", max_traceback), ("max_bytes", max_bytes)):
+        if not attempts and value is not None:
+            raise GlideMQValidationError(option, value, "requires 'max_attempts' > 0: no attempts are recorded")
     if size < traceback + _OTHER_BYTES:
         problem = f"must be at least 'max_traceback' + {_OTHER_BYTES:,} = {traceback + _OTHER_BYTES:,} (bytes)"
         raise GlideMQValidationError("max_bytes", max_bytes, problem)

@@ -114,9 +114,9 @@ async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
     states = _READY_AND_DELAYED if given["state"] is None else _CLEANED.get(given["state"], ())
     left, deleted = given["limit"], list[str]()
     for state in states:
-        deleted += await queue.clean(given["grace"], left - len(deleted), state)
         if len(deleted) >= left:
             break
+        deleted += await queue.clean(given["grace"], left - len(deleted), state)
     ids = [await session.state.ids.on_wire(queue.name, job_id) for job_id in deleted]
     return {"count": len(ids), "ids": ids}
 
