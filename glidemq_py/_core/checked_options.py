@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, cast, dataclass_transform
 
 from glidemq_py._core.checks import check_mapping, reject_unknown
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 __all__ = ["CheckedOptions", "Converted", "OptionValue", "option", "parse_nested"]
 
@@ -159,8 +159,8 @@ class OptionValue(CheckedOptions):
                 raise TypeError(f"{type(self).__name__}() got multiple values for argument {name!r}")
             given = positional | given
         for name in self._required:
-            if name not in given:
-                raise TypeError(f"{type(self).__name__}() requires the argument {name!r}")
+            if given.get(name) is None:
+                raise MissingOptionError(self._prefix + name, None, f"is required by {type(self).__name__}()")
         super().__init__(**given)
 
     def to_wire(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") ->
     given = check_mapping(option, cast("object", value), fields)
     for name in required:
         if given.get(name) is None:
-            raise GlideMQValidationError(option, given, f"requires {name!r}")
+            raise MissingOptionError(option, given, f"requires {name!r}")
     try:
         return kind(**{name: each for name, each in given.items() if each is not None})
     except GlideMQValidationError as error:

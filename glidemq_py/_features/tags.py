@@ -32,7 +32,7 @@ def parse_tags(option: str, value: Any) -> tuple[str, ...]:
     """
     tags = tuple(dict.fromkeys(_tag(option, tag) for tag in check_iterable(option, value, "tags")))
     if len(tags) > MAX_TAGS:
-        raise GlideMQValidationError(option, len(tags), f"must be at most {MAX_TAGS} tags")
+        raise GlideMQValidationError(option, tags, f"has {len(tags)} tags; must have at most {MAX_TAGS}")
     return tags
 
 

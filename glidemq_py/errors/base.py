@@ -14,6 +14,7 @@ __all__ = [
     "CycleError",
     "GlideMQError",
     "GlideMQValidationError",
+    "MissingOptionError",
     "PayloadTooLargeError",
     "SerializationError",
     "UnknownOptionError",
@@ -159,6 +160,10 @@ class UnknownOptionError(GlideMQValidationError, TypeError):
             text = f"{text}; did you mean {suggestion!r}?"
         super().__init__(option, value, text)
         self.suggestion = suggestion
+
+
+class MissingOptionError(GlideMQValidationError, TypeError):
+    """A required option was not given, or is None."""
 
 
 class UnsupportedOptionError(GlideMQValidationError):

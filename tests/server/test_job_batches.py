@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -273,6 +274,18 @@ async def test_invalid_job_is_rejected_and_does_not_join(queue: Queue, name: str
         await batch.add_bulk([("fine",), (name, None, options)])
     assert (await batch.get_status()).total == 0
     assert (await queue.get_job_counts()).waiting == 0
+
+
+async def test_error_of_one_job_names_the_option_without_an_index(url: str, queue_name: str) -> None:
+    async with Queue[Any, Any](queue_name, url, default_job_options={"fair_key": "t"}) as queue:
+        batch = await queue.create_batch()
+        with pytest.raises(GlideMQValidationError, match=r"^option 'rank' = 5: ") as caught:
+            await batch.add("a", rank=5)
+        assert caught.value.option == pickle.loads(pickle.dumps(caught.value)).option == "rank"
+        with pytest.raises(GlideMQValidationError, match=r"^option 'data' = "):
+            await batch.add("a", object())
+        with pytest.raises(GlideMQValidationError, match=r"^option 'jobs\[0\].rank' = 5: "):
+            await batch.add_bulk([("a", None, {"rank": 5})])
 
 
 async def test_data_that_cannot_be_stored_does_not_join(queue: Queue) -> None:

@@ -42,6 +42,7 @@ EXPORTED = {
     "PermissionDeniedError",
     "ScriptError", "SerializationError", "ServerNotReadyError", "ServerOutOfMemoryError", "SlotMigratingError",
     "StagedWriteError", "StaleAttemptError",
+    "MissingOptionError",
     "UnknownOptionError", "UnrecoverableError",
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "FairKeyDefaults", "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError",

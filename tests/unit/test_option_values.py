@@ -21,6 +21,7 @@ from glidemq_py import (
     GlideMQValidationError,
     JobSpec,
     KeepJobs,
+    MissingOptionError,
     Ordering,
     RateLimit,
     SandboxOptions,
@@ -83,8 +84,12 @@ def test_signature_shows_how_fields_are_given():
 def test_wrong_arguments_are_rejected():
     with pytest.raises(UnknownOptionError, match="did you mean 'max_delay'"):
         Backoff("fixed", max_dealy=5)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"Backoff\(\) requires the argument 'type'"):
+    with pytest.raises(MissingOptionError, match=r"^option 'backoff.type' = None: is required by Backoff\(\)$"):
         Backoff()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^option 'max' = None: is required by RateLimit\(\)$"):
+        RateLimit(None, 1_000)  # type: ignore[arg-type]
+    with pytest.raises(MissingOptionError, match=r"^option 'limiter' = \{'max': 1\}: requires 'duration'$"):
+        parse_nested("limiter", {"max": 1}, RateLimit)
     with pytest.raises(TypeError, match=r"Backoff\(\) takes at most 2 positional arguments, not 3"):
         Backoff("fixed", 5, 0.5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="multiple values for argument 'type'"):

@@ -193,6 +193,12 @@ class JobBatch:
             if isinstance(result, BaseException):
                 raise result from None
             raise
+        except GlideMQValidationError as error:
+            # The job is added as a bulk of one, whose errors name `jobs[0].rank`.
+            named = error.option.removeprefix("jobs[0]").removeprefix(".") or "job"
+            error.args = tuple(named if each == error.option else each for each in error.args)
+            error.option = named
+            raise
         return job
 
     async def add_bulk(

@@ -11,7 +11,7 @@ from glidemq_py._core.checked_options import Converted, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 __all__ = ["Misfire", "Overlap", "Schedule", "ScheduleDict", "check_zone", "parsed"]
 
@@ -114,9 +114,12 @@ class Schedule(OptionValue, kw_only=True):
 
     def _check_given(self) -> None:
         named = [name for name in _KINDS if getattr(self, name) is not None]
-        if len(named) != 1:
-            what = "none" if not named else " and ".join(named)
-            raise GlideMQValidationError("schedule", what, f"must have exactly one of {', '.join(_KINDS)}")
+        if not named:
+            raise MissingOptionError("schedule", None, f"requires one of {', '.join(map(repr, _KINDS))}")
+        if len(named) > 1:
+            raise GlideMQValidationError(
+                "schedule", " and ".join(named), f"must have exactly one of {', '.join(map(repr, _KINDS))}"
+            )
         if self.pattern is not None:
             self.__dict__["pattern"] = parse_cron(self.pattern, self.day_match).text
         else:

@@ -89,15 +89,25 @@ local function release_if_done(q, id, open, now)
   if redis.call('HEXISTS', q.J .. id, 'building') == 0 then F.release(q, id, now) end
 end
 
--- Name the child and the original cause only: the levels between would grow in a deep flow to more than the jobs
--- themselves.
-local function reason_of(member, text)
-  return 'child ' .. member .. ' failed: ' .. (string.match(text, '^child .- failed: (child .- failed: .*)$') or text)
+local NAMES = { child = true, dependency = true }
+
+-- Return the text after 'child <member> failed: ' or 'dependency <member> failed: '; nil if it begins otherwise.
+local function cause_of(text)
+  local name, cause = string.match(text, '^(%l+) .- failed: (.*)$')
+  return NAMES[name] and cause
+end
+
+-- Name the child or dependency and the original cause only: the levels between would grow in a deep flow to more than
+-- the jobs themselves.
+local function reason_of(member, text, is_dependency)
+  local cause = cause_of(text)
+  if cause and cause_of(cause) then text = cause end
+  return (is_dependency and 'dependency ' or 'child ') .. member .. ' failed: ' .. text
 end
 
 -- A waiting parent fails now; any other fails when it starts to wait (finish_children.lua).
-local function fail_parent(q, id, state, member, text, now)
-  local reason = reason_of(member, text)
+local function fail_parent(q, id, state, member, text, now, is_dependency)
+  local reason = reason_of(member, text, is_dependency)
   local key = q.J .. id
   if state ~= 'waiting-children' then
     if not G.TERMINAL[state] then redis.call('HSETNX', key, 'childFailed', reason) end
@@ -170,7 +180,7 @@ local function record_child_end(q, id, member, how, text, policy, now, in_other_
   if redis.call('HSETNX', key, 'depdone:' .. member, '1') == 0 then return end
   local outcome = text and (how == F.COMPLETED and 'v' or 'f') .. text
   local done = count(q, id, member, state, outcome, now, in_other_queue)
-  if policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now) end
+  if policy == 'fail_parent' then return fail_parent(q, id, state, member, text, now, own_policy) end
   if state == 'waiting-children' then release_if_done(q, id, open_children(q, id, done), now) end
 end
 

@@ -201,6 +201,12 @@ async def test_policy_for_a_failed_dependency(
         found = await job.get_dependencies()
         expected = [] if policy == "remove" else [Dependency(earlier.name, first.id, "failed", False, "broken")]
         assert found == expected
+        if policy == "fail":
+            failed = await queue.get_job(job.id)
+            assert failed is not None
+            assert (failed.failed_reason or "").startswith("dependency glide:{"), failed.failed_reason
+            assert (failed.failed_reason or "").endswith(f":{first.id} failed: broken")
+            assert (await queue.get_failures(reason="child_failed", name=job.name))[0].job_id == job.id
 
 
 async def test_removed_dependency_counts_as_failed(queue: Queue) -> None:

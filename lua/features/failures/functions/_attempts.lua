@@ -114,7 +114,8 @@ F.reason_of_type = function(failed_type) return BY_TYPE[failed_type] or F.UNKNOW
 
 -- The text of a parent whose child failed names the child (features/flows/parents.lua).
 F.reason_of_text = function(text)
-  return BY_TEXT[text] or string.find(text, '^child .+ failed: ') and F.CHILD or F.UNKNOWN
+  return BY_TEXT[text] or (string.find(text, '^child .+ failed: ') or string.find(text, '^dependency .+ failed: ')) and F.CHILD
+    or F.UNKNOWN
 end
 
 -- Return whether the worker has ended without closing, or only stopped renewing locks.
