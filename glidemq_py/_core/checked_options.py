@@ -24,6 +24,7 @@ Check = Callable[[str, Any], Any]
 """(name of the option, given value) -> stored value; raises GlideMQValidationError."""
 
 _REQUIRED: Final[Any] = object()
+_OVERRIDES: Final[Any] = "overrides"
 
 
 class Converted(Generic[StoredT, GivenT]):
@@ -44,6 +45,7 @@ def option(
     wire: str = "",
     encode: Callable[[Any], Any] | None = None,
     kw_only: bool | None = None,
+    none_overrides: bool = False,
     repr: bool = True,
 ) -> Any:
     """Return a field of an option class.
@@ -55,11 +57,13 @@ def option(
         optional: True if None means "not given"; None: True if the default is None.
         wire: Name in the stored JSON; "" if it is not stored.
         encode: Converts the stored value to its JSON form, or to None to leave it out; None if it is JSON.
+        none_overrides: True if a given None is stored, so that it overrides a default that is merged later.
         kw_only: True if an `OptionValue` accepts it by name only; None: as its class.
         repr: False hides the value in the repr.
     """
     required = default is _REQUIRED
     may_be_none = default is None if optional is None else optional
+    may_be_none = _OVERRIDES if none_overrides else may_be_none
     metadata = {"check": check, "optional": may_be_none, "required": required, "wire": wire, "encode": encode}
     named = dataclasses.MISSING if kw_only is None else kw_only
     stored = None if required else default
@@ -91,7 +95,10 @@ class CheckedOptions:
             found = checks.get(name)
             if found is None:
                 self._reject(name, value)
-            elif not (value is None and found[1]):
+            elif value is None and found[1]:
+                if found[1] is _OVERRIDES:
+                    values[name] = None
+            else:
                 values[name] = found[0](found[2], value)
         self._check_given()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py.errors import GlideMQValidationError
 
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from glidemq_py._core.job_options import JobOptions
 
 __all__ = ["check_effect", "check_together"]
+
+
+_OFF: Final = {
+    "deduplication": None, "fair_key": None, "lifo": False, "ordering": None, "parent": None, "priority": 0, "rank": 0,
+}  # fmt: skip
+"""The values of options that override a default."""
 
 
 def check_together(options: JobOptions, given: Mapping[str, Any] | None = None) -> None:
@@ -36,7 +42,7 @@ def _exclusive(
     if given is None or (first in given) == (second in given):
         return GlideMQValidationError(first, getattr(options, first), problem)
     own, default = (first, second) if first in given else (second, first)
-    hint = "; pass fair_key=None to add the job without it" if default == "fair_key" else ""
+    hint = f"; pass {default}={_OFF[default]} to add the job without it"
     problem += f": {default!r} = {getattr(options, default)!r} is a default option of the queue or task{hint}"
     return GlideMQValidationError(own, getattr(options, own), problem)
 

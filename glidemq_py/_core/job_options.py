@@ -32,7 +32,7 @@ from glidemq_py._features.dependencies.options import (
     dependencies_to_wire,
     parse_dependencies,
 )
-from glidemq_py._features.fair_keys.options import parse_fair_key
+from glidemq_py._features.fair_keys.options import validate_fair_key
 from glidemq_py._features.fallbacks import Fallback, FallbacksInput, parse_fallbacks, read_fallbacks
 from glidemq_py._features.flows.parent_option import FAILURE_POLICIES, FailurePolicy, JobRef, ParentInput, parse_parent
 from glidemq_py._features.limits.options import TokenBucket, check_tokens
@@ -117,7 +117,11 @@ def _parent_to_wire(parent: JobRef) -> dict[str, str]:
 
 @dataclass(frozen=True, init=False)
 class JobOptions(CheckedOptions):
-    """Options of a job. None means "not given", except for `fair_key`; durations are stored in milliseconds.
+    """Options of a job. Durations are stored in milliseconds.
+
+    None means "not given", so that a default of the queue or task applies. The options for which no other value means
+    "off" override a default with None: `ttl`, `timeout`, `lock_duration`, `ordering`, `cost`, `fair_key` and
+    `deduplication`.
 
     Args:
         delay: delay before the job becomes ready: milliseconds or a timedelta, 0 to ten years. Not with `run_at`.
@@ -139,8 +143,7 @@ class JobOptions(CheckedOptions):
         ordering: ordering group of the job: an `Ordering`, a mapping of its fields, or the key. Not with `lifo`.
         cost: tokens charged to the group's token bucket, 0.001 to 10**9; 1 by default. Requires `ordering`.
         fair_key: jobs with different keys take turns, 1..256 characters, such as the name of a tenant. Jobs of one key
-            run by `priority`, then in the order of their adds. None: no fair key, even if the queue has a default one.
-            Not with `lifo`, `rank` or `ordering`.
+            run by `priority`, then in the order of their adds. Not with `lifo`, `rank` or `ordering`.
         deduplication: skip or replace duplicates: a `Deduplication` or a mapping of its fields.
         fallbacks: fallbacks for the attempts after the first, in order: models, mappings or `Fallback` objects, at
             most 100. Handlers read `Job.current_fallback`.
@@ -172,16 +175,18 @@ class JobOptions(CheckedOptions):
     lifo: bool | None = option(check_bool, wire="lifo")
     attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS), wire="attempts")
     backoff: Backoff | None = option(Backoff.parse, wire="backoff", encode=Backoff.to_wire)
-    timeout: int | None = option(partial(to_ms, minimum=1), wire="timeout")
-    ttl: int | None = option(partial(to_ms, minimum=1), wire="ttl")
+    timeout: int | None = option(partial(to_ms, minimum=1), none_overrides=True, wire="timeout")
+    ttl: int | None = option(partial(to_ms, minimum=1), none_overrides=True, wire="ttl")
     remove_on_complete: Retention | None = option(parse_retention, wire="removeOnComplete", encode=retention_to_wire)
     remove_on_fail: Retention | None = option(parse_retention, wire="removeOnFail", encode=retention_to_wire)
-    lock_duration: int | None = option(partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), wire="lockDuration")
-    ordering: Ordering | None = option(Ordering.parse, wire="ordering", encode=Ordering.to_wire)
-    cost: float | None = option(check_tokens, wire="cost")
-    fair_key: str | None = option(parse_fair_key, None, optional=False, wire="fairKey")
+    lock_duration: int | None = option(
+        partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, wire="lockDuration"
+    )
+    ordering: Ordering | None = option(Ordering.parse, none_overrides=True, wire="ordering", encode=Ordering.to_wire)
+    cost: float | None = option(check_tokens, none_overrides=True, wire="cost")
+    fair_key: str | None = option(validate_fair_key, none_overrides=True, wire="fairKey")
     deduplication: Deduplication | None = option(
-        Deduplication.parse, wire="deduplication", encode=Deduplication.to_wire
+        Deduplication.parse, none_overrides=True, wire="deduplication", encode=Deduplication.to_wire
     )
     fallbacks: tuple[Fallback, ...] | None = option(parse_fallbacks, wire="fallbacks", encode=_fallbacks_to_wire)
     parent: JobRef | None = option(parse_parent, wire="parent", encode=_parent_to_wire)
@@ -238,7 +243,8 @@ class JobOptions(CheckedOptions):
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:
         """Return `defaults` overridden by `overrides`.
 
-        A given `delay` or `run_at` replaces both defaults; so does a given `priority` or `rank`.
+        A given `delay` or `run_at` replaces both defaults; so does a given `priority` or `rank`. Without an `ordering`
+        there is no `cost`.
 
         Raises:
             GlideMQValidationError: the merged options are mutually exclusive.
@@ -258,6 +264,8 @@ class JobOptions(CheckedOptions):
             values.pop("rank", None)
         values.update(given)
         values.pop("_wire_json", None)
+        if merged.ordering is None and "cost" not in given:
+            values.pop("cost", None)
         check_together(merged, given)
         return merged
 

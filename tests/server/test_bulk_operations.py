@@ -203,7 +203,7 @@ async def test_clean(core_url: str, core_resp: RespClient, queue_name: str):
         assert [event["jobId"] for event in Raw(core_resp, queue_name).events() if event["event"] == "cleaned"] == [
             "180", "320",
         ]  # fmt: skip
-    rejected = {
+    rejected: dict[tuple[Any, ...], str] = {
         (-1,): "'grace' = -1", (1.5,): "'grace' = 1.5", (0, 0): "'limit' = 0", (0, -1): "'limit' = -1",
         (0, True): "'limit' = True", (0, 1, "active"): "'state' = 'active'",
     }  # fmt: skip

@@ -404,6 +404,26 @@ async def test_none_overrides_the_default_of_the_queue(url: str, queue_name: str
             await queue.add("a", rank=7)
 
 
+async def test_other_defaults_of_the_queue_are_switched_off(url: str, queue_name: str, raw: Raw) -> None:
+    defaults: dict[str, Any] = {
+        "ordering": "g",
+        "cost": 2,
+        "deduplication": {"id": "d"},
+        "ttl": 60_000,
+        "timeout": 60_000,
+    }
+    async with Queue(queue_name, url, default_job_options=defaults) as queue:
+        first = await queue.add("a")
+        off: dict[str, Any] = {"ordering": None, "deduplication": None, "ttl": None, "timeout": None}
+        second = await queue.add("a", **off)
+        (third,) = await queue.add_bulk([("a", None, off)])
+        assert len({first.id, second.id, third.id}) == 3
+        for job in (second, third):
+            stored = raw.job(job.id)
+            assert stored["opts"] == "{}"
+            assert not {"expireAt", "groupKey", "cost", "deduplicationId"} & set(stored)
+
+
 # -- every way in which a job moves ------------------------------------------------------------------------
 
 

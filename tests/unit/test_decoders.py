@@ -402,7 +402,6 @@ ELSEWHERE: dict[str, set[str]] = {
         "_features.dead_letters.options:parse_dead_letter_queue",
         "_features.durability.options:parse_durable",
         "_features.deduplication.options:Deduplication.parse",
-        "_features.fair_keys.options:parse_fair_key",
         "_features.fallbacks:parse_fallbacks",
         "_features.fallbacks:_parse",
         "_features.flows.definition:FlowJob.parse",

@@ -314,6 +314,11 @@ def test_conflicting_default_and_option():
         ),
         ({"fair_key": "t"}, {"rank": 5}, "^option 'rank' = 5: .*pass fair_key=None"),
         ({"lifo": True}, {"fair_key": "t"}, "^option 'fair_key' = 't': .*'lifo' = True is a default option of the "),
+        ({"ordering": "g"}, {"lifo": True}, "pass ordering=None to add"),
+        ({"priority": 3}, {"lifo": True}, "pass priority=0"),
+        ({"rank": 3}, {"fair_key": "t"}, "pass rank=0 "),
+        ({"lifo": True}, {"priority": 3}, "pass lifo=False "),
+        ({"deduplication": {"id": "d"}}, {"parent": ("q", "1")}, "pass deduplication=None "),
     ],
 )
 def test_conflict_with_a_default_names_the_default(default: Any, own: Any, message: str):
@@ -327,6 +332,31 @@ def test_fair_key_none_overrides_a_default():
     assert (merged.fair_key, merged.attempts) == (None, 2)
     assert merged.to_wire() == {"attempts": 2, "ordering": {"key": "g"}}
     assert JobOptions.merge(defaults, JobOptions(ordering=None)).fair_key == "t"
+
+
+@pytest.mark.parametrize(
+    ("defaults", "off"),
+    [
+        ({"ttl": 5}, {"ttl": None}), ({"timeout": 5}, {"timeout": None}),
+        ({"lock_duration": 5_000}, {"lock_duration": None}),
+        ({"ordering": "g"}, {"ordering": None}), ({"ordering": "g", "cost": 5}, {"ordering": None}),
+        ({"deduplication": {"id": "d"}}, {"deduplication": None}), ({"fair_key": "t"}, {"fair_key": None}),
+        ({"tags": ["t"]}, {"tags": []}), ({"fallbacks": ["m"]}, {"fallbacks": []}),
+        ({"headers": {"a": "b"}}, {"headers": {}}),
+    ],
+)  # fmt: skip
+def test_value_that_switches_a_default_off(defaults: Any, off: Any):
+    assert JobOptions.merge(JobOptions(**defaults), JobOptions(**off)).to_wire() == {}
+    # Of a task with options of its own, too.
+    task = JobOptions.merge(JobOptions(**defaults), JobOptions(attempts=2))
+    assert JobOptions.merge(task, JobOptions(**off)).to_wire() == {"attempts": 2}
+
+
+def test_cost_none_overrides_a_default():
+    merged = JobOptions.merge(JobOptions(ordering="g", cost=5), JobOptions(cost=None))
+    assert merged.to_wire() == {"ordering": {"key": "g"}}
+    merged = JobOptions.merge(JobOptions(ordering="g", cost=5), JobOptions(ordering="h"))
+    assert merged.to_wire() == {"ordering": {"key": "h"}, "cost": 5}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ __all__ = [
     "FairKeyInfo",
     "NameLimits",
     "check_weight",
-    "parse_fair_key",
     "validate_fair_key",
 ]
 
@@ -40,11 +39,6 @@ def validate_fair_key(option: str, key: object) -> str:
     if text.startswith("\0"):
         raise GlideMQValidationError(option, key, "must not begin with a NUL character")
     return text
-
-
-def parse_fair_key(option: str, key: object) -> str | None:
-    """Return a valid fair key, or None, which overrides a default; otherwise raise GlideMQValidationError."""
-    return None if key is None else validate_fair_key(option, key)
 
 
 def check_weight(option: str, value: object) -> int:
