@@ -137,6 +137,63 @@ def test_the_age_of_the_oldest_ready_job(q: OwnQueue) -> None:
     assert q.run(gauges(q.meta)).workers == 0
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"fair_key": "a"}, {"fair_key": "a", "priority": 9}, {"fair_key": "a", "delay": 300}, {"priority": 7},
+        {"rank": 5_000}, {"rank": -5}, {"rank": -5, "delay": 300}, {"rank": 5_000, "lifo": True}, {"lifo": True},
+        {"rank": 100, "lifo": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_oldest_ready_job_of_each_place(q: OwnQueue, place: dict[str, Any]) -> None:
+    """Also behind later jobs of the same place that run earlier."""
+    q.add_job(**place)
+    q.advance(1_000)
+    earlier: dict[str, Any] = {**place, "delay": 0}
+    if "rank" in place:
+        earlier["rank"] += 1
+    else:
+        earlier["priority"] = 0 if place.get("lifo") else 1
+    q.add_job(**earlier)
+    q.exchange(0)  # promotes
+    assert oldest(q) == 1_000 - place.get("delay", 0)
+    q.advance(500)
+    if "fair_key" in place:
+        q.add_job(**{**earlier, "fair_key": "b"})
+    assert oldest(q) == 1_500 - place.get("delay", 0)
+    q.fetch(5)
+    assert oldest(q) == 0
+
+
+def test_the_oldest_parked_job(q: OwnQueue) -> None:
+    ordering: list[object] = ["g", 1, 0, 0, 0, 0, 0]
+    q.add_job(ordering=ordering)
+    q.take_one()
+    q.advance(1_000)
+    q.add_job(ordering=ordering)
+    assert q.fetch(1) == []  # parked, as the first one holds the slot
+    q.advance(700)
+    q.add_job(lifo=True)
+    assert oldest(q) == 700
+
+
+def test_a_retried_job_became_ready_after_its_last_start(q: OwnQueue) -> None:
+    q.add_job(fair_key="a", attempts=2)
+    q.advance(5_000)
+    job = q.take_one()
+    q.finish(working.failed(*job.token, "bad", "Error", "[]", 2, 0, 0))
+    q.advance(100)
+    assert oldest(q) == 100
+
+
+def test_the_oldest_of_many_keys_is_estimated(q: OwnQueue) -> None:
+    for n in range(300):
+        q.add_job(fair_key=f"k{n}")
+        q.advance(10)
+    assert 1_500 < oldest(q) <= 3_000
+
+
 def test_a_worker_counts_while_its_registration_lasts(q: OwnQueue, resp: RespClient) -> None:
     """Workers of idle queues register seldom."""
     for name in ("py-1", "py-2", "py-3"):

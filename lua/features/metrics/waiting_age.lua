@@ -1,0 +1,116 @@
+-- How long the oldest ready job of a queue has been ready: the oldest of the first jobs of each place where jobs wait.
+-- Within a priority or rank the first job has waited the longest. Of several, that of the least urgent one has most
+-- likely waited the longest.
+
+local STREAM_ENTRY = G.rows.stream_entry
+local SCORED = G.rows.scored
+local PLACES = 200 -- fair keys and ordering groups that are read; of more than these, as many are chosen at random
+local FAIR_BAND = 2199023255552 -- 2^41, see features/fair_keys/fair.lua
+local CLOCK_FROM = 1262304000000 -- the year 2010: times below are the orders of LIFO jobs (features/ranks/ranks.lua)
+
+local function older(age, now, since)
+  since = since and G.num(since, now)
+  return since and math.max(age, now - since) or age
+end
+
+-- Use the first entry that no worker has read yet; entry ids contain the time of the push. reader: the group whose
+-- entries are read, nil = all are unread. A broadcast keeps its messages: use its slowest subscription.
+local function stream_age(q, now, age, reader)
+  local first_id = reader and '(' .. reader or '-'
+  local found = G.pcall('XRANGE', q.stream, first_id, '+', 'COUNT', 1)
+  local first = not found.err and G.first(found)
+  return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
+end
+
+-- Use a job that is ready. A retried or released job became ready after its last start.
+local function job_age(q, now, age, id)
+  if type(id) ~= 'string' then return age end
+  local found = G.pcall('HMGET', q.J .. id, 'timestamp', 'delay', 'processedOn')
+  if found.err or not found[1] then return age end
+  local since = G.num(found[1], now) + G.count_of(found[2])
+  return older(age, now, math.max(since, G.count_of(found[3])))
+end
+
+local function first_of(key, start)
+  local found = G.pcall('ZRANGE', key, start, start)
+  return not found.err and G.first(found) or nil
+end
+
+-- Use the first due job of the least urgent priority.
+local function scheduled_age(q, now, age)
+  local beyond = G.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
+  if type(beyond) ~= 'number' then return age end
+  local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
+  local band = G.band_of(last[SCORED.score])
+  if not band or band == 0 then return age end
+  local low = G.band_start(band)
+  local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  local _, due = G.band_of(first[SCORED.score])
+  if due > now then return age end
+  if due < CLOCK_FROM then return job_age(q, now, age, first[SCORED.member]) end
+  -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
+  local delay, timestamp = unpack(G.pcall('HMGET', q.J .. first[SCORED.member], 'delay', 'timestamp'))
+  return older(age, now, delay == '0' and timestamp or due)
+end
+
+-- Members of a rank are sorted by their order: LIFO jobs first, the newest before the others.
+local function ranked_age(q, now, age, key)
+  local last = G.pcall('ZRANGE', key, -1, -1, 'WITHSCORES')
+  local rank = not last.err and last[SCORED.score]
+  if not rank then return age end
+  local found = redis.call('ZRANGEBYSCORE', key, rank, rank, 'LIMIT', 0, 1)
+  for _, member in ipairs({ found[1], last[SCORED.member], first_of(key, 0) }) do
+    age = job_age(q, now, age, G.ranks.id_of(member))
+  end
+  return age
+end
+
+-- Return PLACES members of a set or fields of a hash at most.
+local function some(count, all, random, key, ...)
+  local size = G.pcall(count, key)
+  if type(size) ~= 'number' or size == 0 then return {} end
+  if size <= PLACES then return redis.call(all, key, ...) end
+  return redis.call(random, key, PLACES)
+end
+
+-- Scores of all keys contain the number of the arrival in the queue.
+local function fair_age(q, now, age)
+  if not G.fair.used(q) then return age end
+  local oldest, least = nil, math.huge
+  local function look(found)
+    local arrival = found[SCORED.score] and tonumber(found[SCORED.score]) % FAIR_BAND
+    if arrival and arrival < least then oldest, least = found[SCORED.member], arrival end
+    return arrival
+  end
+  for _, key in ipairs(some('ZCARD', 'ZRANGE', 'ZRANDMEMBER', q.fair_keys, 0, -1)) do
+    local queue = G.fair.queue_of(q, key)
+    local last = G.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    if not last.err and look(last) then
+      -- The first of the least urgent priority.
+      local low = math.floor(tonumber(last[SCORED.score]) / FAIR_BAND) * FAIR_BAND
+      look(redis.call('ZRANGEBYSCORE', queue, G.int(low), '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+    end
+  end
+  return job_age(q, now, age, oldest)
+end
+
+local function parked_age(q, now, age)
+  for _, group in ipairs(some('HLEN', 'HKEYS', 'HRANDFIELD', q.ordering)) do
+    age = job_age(q, now, age, first_of(q.P .. 'groupq:' .. group, 0))
+  end
+  return age
+end
+
+-- Return ms, 0 = no job is ready. reader: the last entry of the stream that was delivered, nil = none was.
+-- Bound: PLACES fair keys and as many groups.
+G.waiting_age = function(q, now, reader)
+  local age = stream_age(q, now, 0, reader)
+  -- LIFO jobs are pushed and fetched on the right; priority jobs are pushed on the left and fetched on the right.
+  age = job_age(q, now, age, G.pcall('LINDEX', q.lifo, 0))
+  age = job_age(q, now, age, G.pcall('LINDEX', q.priority, -1))
+  age = scheduled_age(q, now, age)
+  age = ranked_age(q, now, age, q.ranked_above)
+  age = ranked_age(q, now, age, q.ranked_below)
+  age = fair_age(q, now, age)
+  return parked_age(q, now, age)
+end
