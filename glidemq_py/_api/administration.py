@@ -239,6 +239,8 @@ async def promote_in_pieces(
 async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
     """Requeue failed jobs with all their attempts, oldest failure first.
 
+    A job stays failed while another job that has not ended has its deduplication id.
+
     Args:
         count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
 
@@ -255,7 +257,8 @@ async def retry_jobs(self: ConnectedQueue, count: int = 0) -> int:
 async def requeue_completed(self: ConnectedQueue, count: int = 0) -> int:
     """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
-    Their results are deleted. A parent that has counted a job as completed does not wait for it again.
+    Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
+    completed while another job that has not ended has its deduplication id.
 
     Args:
         count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
@@ -271,10 +274,11 @@ async def requeue_completed(self: ConnectedQueue, count: int = 0) -> int:
 
 
 async def _requeue(link: QueueLink, want: int, *, completed: bool) -> int:
-    requeued, left = 0, -1
+    requeued, left, kept = 0, -1, 0
     while left:
-        call = administration.requeue_jobs(link.keys.meta, _PIECE, want and want - requeued, left, requeued, completed)
-        done, left = await link.transport.call(call)
+        wanted = want and want - requeued
+        call = administration.requeue_jobs(link.keys.meta, _PIECE, wanted, left, requeued, completed, kept)
+        done, left, kept = await link.transport.call(call)
         requeued += done
     return requeued
 

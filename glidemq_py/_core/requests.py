@@ -521,9 +521,17 @@ def requeue_job(*, id: str | bytes, completed: str | bytes) -> tuple[str | bytes
     return (id, completed)
 
 
-def requeue_jobs(*, batch: object, want: object, left: object, total: object, completed: object) -> tuple[bytes]:
+def requeue_jobs(
+    *,
+    batch: object,
+    want: object,
+    left: object,
+    total: object,
+    completed: object,
+    kept: object,
+) -> tuple[bytes]:
     """Return the arguments of ``requeue_jobs``."""
-    return (pack((batch, want, left, total, completed)),)
+    return (pack((batch, want, left, total, completed, kept)),)
 
 
 def failures_change(

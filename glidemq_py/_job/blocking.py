@@ -121,6 +121,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
         Raises:
             JobStateError: If the job has not failed.
+            DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.retry())
@@ -132,6 +133,7 @@ class BlockingJob(Generic[DataT, ResultT, ContextT]):
 
         Raises:
             JobStateError: If the job has not ended.
+            DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         wait_for(self._job, self._job.requeue())

@@ -37,6 +37,7 @@ from glidemq_py._job.contents import LOG_LINES_KEPT, JobContents, resolve_in_hin
 from glidemq_py._job.current import current_job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
+    DeduplicatedError,
     JobFailedError,
     JobNotFoundError,
     JobNotLoadedError,
@@ -195,13 +196,14 @@ class Job(JobContents[DataT, ResultT, ContextT]):
 
         Raises:
             JobStateError: If the job has not failed.
+            DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         answer = await self._link.transport.call(administration.requeue_job(self._link.keys.meta, self._stored_id))
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":
-            raise JobStateError(self.id, answer, "retry")
+            raise self._not_requeued(answer, "retry")
 
     async def requeue(self) -> None:
         """Requeue the completed or failed job with all its attempts; its result is deleted.
@@ -210,6 +212,7 @@ class Job(JobContents[DataT, ResultT, ContextT]):
 
         Raises:
             JobStateError: If the job has not ended.
+            DeduplicatedError: If another job that has not ended has its deduplication id.
             JobNotFoundError: If the job does not exist.
         """
         answer = await self._link.transport.call(
@@ -218,7 +221,14 @@ class Job(JobContents[DataT, ResultT, ContextT]):
         if answer == "gone":
             raise JobNotFoundError(self.id)
         if answer != "ok":
-            raise JobStateError(self.id, answer, "requeue")
+            raise self._not_requeued(answer, "requeue")
+
+    def _not_requeued(self, answer: str, action: str) -> JobStateError:
+        if not answer.startswith("owned "):
+            return JobStateError(self.id, answer, action)
+        _, state, owner = answer.split(" ", 2)
+        partition = self._link.partition
+        return DeduplicatedError(self.id, state, action, owner if partition is None else partition.id_of(owner))
 
     async def remove(self, *, states: str | Iterable[str] | None = None) -> bool:
         """Delete the job in any state, with its logs and other keys. Return False if it does not exist.

@@ -14,6 +14,7 @@ __all__ = [
     "BatchMismatchError",
     "BudgetExceededError",
     "ChildFailedError",
+    "DeduplicatedError",
     "DelayedError",
     "GroupRateLimitError",
     "JobBatchFinishedError",
@@ -82,6 +83,24 @@ class JobStateError(GlideMQError):
     def __str__(self) -> str:
         message: str | None = self.args[3]
         return message or f"cannot {self.action} job {self.job_id!r}: it is {self.state}"
+
+
+class DeduplicatedError(JobStateError):
+    """Another job that has not ended has the job's deduplication id, so it cannot be requeued.
+
+    Attributes:
+        owner_id: id of the other job.
+    """
+
+    owner_id: str
+
+    def __init__(self, job_id: str, state: str, action: str, owner_id: str) -> None:
+        super().__init__(job_id, state, action, owner_id)
+        self.owner_id = owner_id
+
+    def __str__(self) -> str:
+        other = f"job {self.owner_id!r} has its deduplication id and has not ended"
+        return f"cannot {self.action} job {self.job_id!r}: {other}"
 
 
 class JobBatchNotFoundError(GlideMQError):

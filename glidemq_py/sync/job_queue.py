@@ -490,6 +490,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def retry_jobs(self, count: int = 0) -> int:
         """Requeue failed jobs with all their attempts, oldest failure first.
 
+        A job stays failed while another job that has not ended has its deduplication id.
+
         Args:
             count: Maximum number of jobs; 0 requeues all jobs that are failed at the time of the call.
 
@@ -504,7 +506,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
     def requeue_completed(self, count: int = 0) -> int:
         """Requeue completed jobs that are kept, with all their attempts, oldest completion first.
 
-        Their results are deleted. A parent that has counted a job as completed does not wait for it again.
+        Their results are deleted. A parent that has counted a job as completed does not wait for it again. A job stays
+        completed while another job that has not ended has its deduplication id.
 
         Args:
             count: Maximum number of jobs; 0 requeues all jobs that are completed at the time of the call.
@@ -1395,6 +1398,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         until: int | datetime | None = None,
     ) -> int:
         """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
+
+        A job stays failed while another job that has not ended has its deduplication id.
 
         Args:
             reason: only these reasons: one `FailureReason` or several; None = all.

@@ -58,10 +58,11 @@ def clean(q: OwnQueue, state: str, grace: int = 0, limit: int = 1000, batch: int
 
 
 def retry_all(q: OwnQueue, want: int = 0, batch: int = 250) -> int:
-    retried, left = 0, -1
+    retried, left, kept = 0, -1, 0
     while left:
-        piece = q.run(administration.requeue_jobs(q.meta, batch, want and want - retried, left, retried))
-        retried, left = retried + piece.retried, piece.left
+        wanted = want and want - retried
+        piece = q.run(administration.requeue_jobs(q.meta, batch, wanted, left, retried, kept=kept))
+        retried, left, kept = retried + piece.retried, piece.left, piece.kept
     return retried
 
 
@@ -320,7 +321,7 @@ def test_job_failing_again_is_not_requeued_twice(q: OwnQueue) -> None:
     assert left == 1
     for job in q.fetch(2):
         q.finish(job.failed())
-    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0)
+    assert q.run(administration.requeue_jobs(q.meta, 2, 0, left, 2)) == (1, 0, 0)
     assert q.redis("ZCARD", "failed") == 2
 
 

@@ -1,11 +1,13 @@
 """Not adding the same thing twice, on a real server."""
 
 import asyncio
+import pickle
 from typing import Any
 
 import pytest
 
-from glidemq_py import BulkAddError, Deduplication, Job, JobOutcome, JobStateError, Queue, Worker
+from glidemq_py import BulkAddError, DeduplicatedError, Deduplication, Job, JobOutcome, JobStateError, Queue, Worker
+from glidemq_py._features.failures.calls import run_failure_policy
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.testing import RespClient
 from tests.server.worker_support import EventRecorder, Gate, Raw
@@ -344,3 +346,113 @@ async def test_invalid_combinations_are_rejected(url: str, queue_name: str, give
         with pytest.raises(GlideMQValidationError, match=message):
             await queue.add("a", deduplication=invalid)
         assert await queue.count() == 0
+
+
+# -- requeued jobs -----------------------------------------------------------------------------------------------
+
+
+async def fail_one(queue: Queue) -> str:
+    (lease,) = await queue.fetch()
+    await lease.fail("broken", retry=False)
+    return lease.id
+
+
+async def test_job_is_not_requeued_beside_a_later_one_with_its_id(url: str, queue_name: str) -> None:
+    options: Any = {"deduplication": {"id": "d"}}
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, **options)
+        await fail_one(queue)
+        later = await queue.add("a", 2, **options)
+        assert later.outcome is JobOutcome.ADDED
+        for action in (first.retry, first.requeue):
+            with pytest.raises(DeduplicatedError, match=f"job '{later.id}' has its deduplication id") as caught:
+                await action()
+            error = pickle.loads(pickle.dumps(caught.value))
+            assert (error.job_id, error.state, error.owner_id) == (first.id, "failed", later.id)
+        assert await queue.retry_jobs() == await queue.retry_failures() == 0
+        assert (await queue.get_job_counts()).failed == 1
+        (lease,) = await queue.fetch()
+        assert lease.id == later.id
+        with pytest.raises(DeduplicatedError):
+            await first.retry()
+        await lease.complete()
+        await first.retry()
+        # It has the id again.
+        assert (await queue.add("a", 3, **options)).id == first.id
+        with pytest.raises(DeduplicatedError, match="cannot requeue job"):
+            await later.requeue()
+        assert await queue.requeue_completed() == 0
+        assert (await queue.check()).ok
+
+
+async def test_many_jobs_are_requeued_without_those_whose_id_is_taken(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        for n in range(230):
+            await queue.add("a", n, deduplication={"id": "d"} if n < 220 else None)
+            await fail_one(queue)
+        # One of those with the id, and all others; more than a call requeues.
+        assert await queue.retry_jobs() == 11
+        assert (await queue.get_job_counts()).failed == 219
+        assert await queue.retry_jobs() == 0
+        assert (await queue.get_job_counts()).waiting == 11
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"mode": "throttle", "ttl": 600_000}, {"until": "started"}, {"ttl": 1}],
+    ids=["throttle", "started", "ttl"],
+)
+async def test_job_is_requeued_if_its_option_allows_it(url: str, queue_name: str, option: Any) -> None:
+    async with Queue(queue_name, url) as queue:
+        first = await queue.add("a", 1, deduplication=Deduplication("d", **option))
+        await fail_one(queue)
+        later = await queue.add("a", 2, deduplication={"id": "d"})
+        (lease,) = await queue.fetch()  # has started
+        assert lease.id == later.id
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await first.retry()
+                    break
+                except DeduplicatedError:
+                    assert "ttl" in option  # within the millisecond
+        assert await first.get_state() == "waiting"
+
+
+async def test_failure_policy_waits_until_the_id_is_free(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await queue.set_failure_policy(retry_interval=1_000)
+        first = await queue.add("a", 1, deduplication={"id": "d"})
+        await fail_one(queue)
+        later = await queue.add("a", 2, deduplication={"id": "d"})
+        (lease,) = await queue.fetch()
+        link = await queue._connected()
+        async with asyncio.timeout(60):
+            while True:
+                done = await link.transport.call(run_failure_policy(link.keys.meta, True))
+                assert done.retried == 0
+                if (await queue.get_failures())[0].failed_at + 1_500 < await now(queue):
+                    break
+        assert 0 < done.wait <= 1_000  # not at once again
+        assert await first.get_state() == "failed"
+        assert lease.id == later.id
+        await lease.complete()
+        async with asyncio.timeout(60):
+            while (await link.transport.call(run_failure_policy(link.keys.meta, True))).retried == 0:
+                pass
+        assert await first.get_state() == "waiting"
+
+
+async def now(queue: Queue) -> int:
+    seconds, microseconds = await (await queue._connected()).transport.command("TIME")
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+async def test_owner_in_a_partition(url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url, partitions=2) as queue:
+        first = await queue.add("a", 1, deduplication={"id": "d"})
+        await fail_one(queue)
+        later = await queue.add("a", 2, deduplication={"id": "d"})
+        with pytest.raises(DeduplicatedError) as caught:
+            await first.retry()
+        assert caught.value.owner_id == later.id

@@ -46,6 +46,7 @@ EXPORTED = {
     "UnknownOptionError", "UnrecoverableError",
     "UnsupportedFeatureError", "UnsupportedOptionError", "WaitTimeoutError", "WorkerTargetError",
     "FairKeyDefaults", "FairKeyFullError", "FairKeyInfo", "JobCostError", "ChildFailedError", "CycleError",
+    "DeduplicatedError",
     "DuplicateJobError",
     "QueuePartitions",
     # signals

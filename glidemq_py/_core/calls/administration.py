@@ -230,6 +230,8 @@ class Retried(NamedTuple):
     retried: int
     left: int
     """Number of ids not yet processed; 0 = the end."""
+    kept: int
+    """Number of jobs that are not requeued, because another job has their deduplication id."""
 
 
 def drain(meta: str, delayed: bool, cursor: str, batch: int, total: int) -> Call[Drained]:
@@ -265,12 +267,14 @@ def promote_jobs(meta: str, batch: int, want: int, cursor: str, name: str) -> Ca
     return Call("promote_jobs", meta, arguments, reader(Promoted))
 
 
-def requeue_jobs(meta: str, batch: int, want: int, left: int, total: int, completed: bool = False) -> Call[Retried]:
-    """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, then that of the previous reply."""
+def requeue_jobs(
+    meta: str, batch: int, want: int, left: int, total: int, completed: bool = False, kept: int = 0
+) -> Call[Retried]:
+    """Requeue failed jobs; ``want`` 0 = all, ``left``: -1, and ``kept``: 0, then those of the previous reply."""
     return Call(
         "requeue_jobs",
         meta,
-        requests.requeue_jobs(batch=batch, want=want, left=left, total=total, completed=completed),
+        requests.requeue_jobs(batch=batch, want=want, left=left, total=total, completed=completed, kept=kept),
         reader(Retried),
     )
 

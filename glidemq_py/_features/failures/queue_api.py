@@ -273,6 +273,8 @@ async def retry_failures(
 ) -> int:
     """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
+    A job stays failed while another job that has not ended has its deduplication id.
+
     Args:
         reason: only these reasons: one `FailureReason` or several; None = all.
         name: only jobs with this name.

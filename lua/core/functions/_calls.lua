@@ -186,7 +186,7 @@ G.calls = {
   requeue_job = function(args) return { id = args[1], completed = args[2] } end,
   requeue_jobs = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { batch = r[1], want = r[2], left = r[3], total = r[4], completed = r[5] }
+    return { batch = r[1], want = r[2], left = r[3], total = r[4], completed = r[5], kept = r[6] }
   end,
   failures_change = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -624,7 +624,7 @@ G.replies = {
   gauges = function(r) return cmsgpack.pack({ r.counts, r.oldest, r.workers, r.outbox, r.subscriptions, r.unread }) end,
   count_ranks = function(r) return cmsgpack.pack({ r.cursor, r.counts }) end,
   promote_jobs = function(r) return cmsgpack.pack({ r.promoted, r.cursor }) end,
-  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left }) end,
+  requeue_jobs = function(r) return cmsgpack.pack({ r.retried, r.left, r.kept }) end,
   failures_change = function(r) return cmsgpack.pack({ r.changed, r.cursor, r.high }) end,
   drain = function(r) return cmsgpack.pack({ r.deleted, r.cursor }) end,
   clean = function(r) return cmsgpack.pack({ r.cutoff, r.ids, r.more }) end,

@@ -45,16 +45,37 @@ local function counting_job(q, id, until_started)
   return first, h
 end
 
+-- Return the option in the text of a job's options; nil if it has none.
+local function option_of(text)
+  if not text or not string.find(text, '"deduplication"', 1, true) then return nil end
+  local ok, opts = pcall(cjson.decode, text)
+  local option = ok and type(opts) == 'table' and opts.deduplication
+  return type(option) == 'table' and type(option.id) == 'string' and option or nil
+end
+
 -- Called before the job is deleted: if it is staged, its entry is that of the job which it was staged behind.
 G.return_dedup_id = function(q, id)
   local h = G.pick(q.J .. id, 'stagedBehind', 'opts')
-  if not h.stagedBehind then return end
-  local ok, opts = pcall(cjson.decode, h.opts)
-  local more = ok and type(opts) == 'table' and opts.deduplication
-  local dedup_id = type(more) == 'table' and more.id
-  if type(dedup_id) ~= 'string' then return end
-  local found, at = existing_job(q, dedup_id)
-  if found == id then redis.call('HSET', q.dedup, dedup_id, h.stagedBehind .. ':' .. at) end
+  local option = h.stagedBehind and option_of(h.opts)
+  if not option then return end
+  local found, at = existing_job(q, option.id)
+  if found == id then redis.call('HSET', q.dedup, option.id, h.stagedBehind .. ':' .. at) end
+end
+
+-- Take the dedup id again for a job that has ended and is requeued. Return the id of another job that counts for it, in
+-- which case nothing was changed; nil if the job may be requeued. A throttle does not depend on the states of jobs.
+G.take_dedup_id = function(q, id, opts, now)
+  local option = option_of(opts)
+  if not option or option.mode == 'throttle' then return nil end
+  local ttl = G.count_of(option.ttl)
+  local found, at = existing_job(q, option.id)
+  if found == id then return nil end
+  if found and not (ttl > 0 and G.window_is_over(tonumber(at), ttl, now)) then
+    local owner = counting_job(q, found, option['until'] == 'started')
+    if owner and owner ~= id then return owner end
+  end
+  G.record_dedup(q, option.id, id, ttl, now)
+  return nil
 end
 
 -- Return whether the job has been deleted. A job that a peer's worker has just read will be active.

@@ -10,10 +10,11 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, state, priority, lifo, rank, groupKey of a failed or completed job. The caller removes it from the index of its
--- state.
+-- h: name, state, priority, lifo, rank, groupKey, opts of a failed or completed job. The caller removes it from the index
+-- of its state. Return the id of another job that has its deduplication id: then nothing was changed.
 G.requeue_failed = function(q, id, now, h)
-  local key = q.J .. id
+  local key, owner = q.J .. id, G.take_dedup_id(q, id, h.opts, now)
+  if owner then return owner end
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
   local state, entry = 'waiting-children', ''
   if G.flows.open(q, id) > 0 then

@@ -85,27 +85,32 @@ F.purge = function(q, ids, now)
   G.pcall('ZREM', q.failure_retries, unpack(ids))
 end
 
+-- Return whether the job was requeued: no other job has its deduplication id.
 F.requeue = function(q, id, now, retries)
-  G.requeue_failed(q, id, now, G.job_of(q, id))
+  if G.requeue_failed(q, id, now, G.job_of(q, id)) then return false end
   redis.call('ZREM', q.failed, id)
   if retries then redis.call('HSET', q.J .. id, 'autoRetries', G.int(retries)) end
+  return true
 end
 
 G.export('failures_change', { 'allow-oom' }, G.for_operators(function(q, r)
   local now, ids = G.now(q), {}
   r.high = r.high or now
   local cursor = each(q, r, function(id) ids[#ids + 1] = id end)
+  local changed = #ids
   if r.action == 'purge' then
     F.purge(q, ids, now)
   elseif r.action == 'retry' then
-    for _, id in ipairs(ids) do F.requeue(q, id, now) end
+    for _, id in ipairs(ids) do
+      if not F.requeue(q, id, now) then changed = changed - 1 end
+    end
   else
     return redis.error_reply('ERR unknown action ' .. tostring(r.action))
   end
-  if cursor == '' and r.total + #ids > 0 then
-    G.emit(q.events, r.action == 'purge' and 'cleaned' or 'retried', G.int(r.total + #ids))
+  if cursor == '' and r.total + changed > 0 then
+    G.emit(q.events, r.action == 'purge' and 'cleaned' or 'retried', G.int(r.total + changed))
   end
-  return G.replies.failures_change({ changed = #ids, cursor = cursor, high = r.high })
+  return G.replies.failures_change({ changed = changed, cursor = cursor, high = r.high })
 end))
 
 G.export('set_failure_setting', { 'allow-oom' }, function(q, r)

@@ -40,11 +40,13 @@ local function retry(q, policy, now)
     local at = job and set_time(q, policy, id, job)
     if not at then
       redis.call('ZREM', q.failure_retries, id)
-    elseif at <= now then
-      F.requeue(q, id, now, job.retries + 1)
+    elseif at <= now and F.requeue(q, id, now, job.retries + 1) then
       redis.call('ZREM', q.failure_retries, id)
       G.emit(q.events, 'retried', id)
       retried = retried + 1
+    elseif at <= now then
+      -- Another job has its deduplication id.
+      redis.call('ZADD', q.failure_retries, G.int(now + policy.interval), id)
     end
   end
   return retried, #due == BATCH
