@@ -26,9 +26,9 @@ end
 local function job_age(q, now, age, id)
   if type(id) ~= 'string' then return age end
   local found = G.pcall('HMGET', q.J .. id, 'timestamp', 'delay', 'processedOn')
-  if found.err or not found[1] then return age end
-  local since = G.num(found[1], now) + G.count_of(found[2])
-  return older(age, now, math.max(since, G.count_of(found[3])))
+  local timestamp, delay, started = unpack(found)
+  if found.err or not timestamp then return age end
+  return older(age, now, math.max(G.num(timestamp, now) + G.count_of(delay), G.count_of(started)))
 end
 
 local function first_of(key, start)
@@ -59,7 +59,7 @@ local function ranked_age(q, now, age, key)
   local rank = not last.err and last[SCORED.score]
   if not rank then return age end
   local found = redis.call('ZRANGEBYSCORE', key, rank, rank, 'LIMIT', 0, 1)
-  for _, member in ipairs({ found[1], last[SCORED.member], first_of(key, 0) }) do
+  for _, member in ipairs({ G.first(found), last[SCORED.member], first_of(key, 0) }) do
     age = job_age(q, now, age, G.ranks.id_of(member))
   end
   return age
