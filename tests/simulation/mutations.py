@@ -54,7 +54,7 @@ _RETRY_TIME: Final = "at + policy.interval * 2 ^ math.min(math.max(0, retries - 
 _FAILURES: Final = "policy.interval == 0 or retries >= policy.retries"
 _OLD_FAILURES: Final = "ids = redis.call('ZRANGEBYSCORE', q.failed, '-inf', G.int(now - policy.age), 'LIMIT', 0, BATCH)"
 _SENT_COMMANDS: Final = "if type(before) ~= 'string' or not string.find(before, MARK, 1, true) then return {} end"
-_OLDEST: Final = "local ids = most > 0 and redis.call('ZRANGE', index, 0, most - 1) or {}"
+_OLDEST: Final = "local ids = most > 0 and redis.call('ZRANGE', index, kept, kept + most - 1) or {}"
 _BACKLOG: Final = "redis.call('ZCARD', F.queue_of(q, key)) >= most"
 
 FEATURE_FAULTS: Final[dict[str, Callable[[str], str]]] = {
