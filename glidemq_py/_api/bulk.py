@@ -74,15 +74,21 @@ class AddCoalescer:
         meta: The queue's declared key.
         quiet: If True, no `added` events are written.
         add_call: Builds the server calls.
+        gather: If True, callers that add again as soon as they have their replies share the next call. Otherwise the
+            first of them has one of its own, which the server runs while the others prepare their rows: faster, unless
+            each call has to wait for a disk.
     """
 
-    __slots__ = ("_add_call", "_idle", "_in_flight", "_meta", "_quiet", "_sender", "_transport", "_waiting", "loop")
+    __slots__ = ("_add_call", "_gather", "_idle", "_in_flight", "_meta", "_quiet", "_sender", "_transport", "_waiting", "loop")
 
-    def __init__(self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall = add) -> None:
+    def __init__(
+        self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall = add, gather: bool = False
+    ) -> None:
         self._transport = transport
         self._meta = meta
         self._quiet = quiet
         self._add_call = add_call
+        self._gather = gather
         self.loop: object = asyncio.get_running_loop()
         self._in_flight = False
         self._waiting: deque[tuple[Row, asyncio.Future[Added]]] = deque()
@@ -124,6 +130,8 @@ class AddCoalescer:
         try:
             while self._waiting:
                 await self._send(self._next_batch())
+                if self._gather:
+                    await asyncio.sleep(0)  # the callers resume first, and add their next rows
         finally:
             self._rest()
 

@@ -370,9 +370,9 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _open(self) -> Transport:
         return await open_transport(self._connection)
 
-    def _make_adder(self, transport: AddTransport, add_call: AddCall) -> Adder:
+    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Adder:
         """Return an object that sends single adds over the connection."""
-        return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call)
+        return AddCoalescer(transport, self._keys.meta, not self.options.events, add_call, gather=is_durable)
 
     async def close(self) -> None:
         """Send the pending adds, then close the connections.
@@ -403,7 +403,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         def make(transport: Transport) -> DurableAdds:
             confirmer = Confirmer(transport, self._keys.meta, self._runtime, durability)
             marked = add_marked(self._layout_number, self._takes_known)
-            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), marked), confirmer)
+            return DurableAdds(self._make_adder(ConfirmingTransport(confirmer), marked, is_durable=True), confirmer)
 
         adder = connection.part((self, durability), make)
         self._durable_adder = durability, connection, adder

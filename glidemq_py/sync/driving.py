@@ -71,7 +71,7 @@ class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
     async def _open(self) -> Transport:
         return DrivenTransport.connect(cast("BlockingConnection", self._connection))
 
-    def _make_adder(self, transport: AddTransport, add_call: AddCall) -> Adder:
+    def _make_adder(self, transport: AddTransport, add_call: AddCall, is_durable: bool = False) -> Adder:
         return _Adds(transport, self._keys.meta, not self.options.events, add_call)
 
 

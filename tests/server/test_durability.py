@@ -278,6 +278,38 @@ async def test_an_add_in_its_own_pipeline_has_one_timeout(
     assert max(block for _, block in blocks[1:]) <= 501  # half of the time was over
 
 
+async def test_adds_of_many_tasks_share_each_wait(
+    private_server: Start, queue_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(confirming, "_SHORT_S", 600.0)
+    server = private_server(appendonly="yes", appendfsync="always")
+    sizes: list[int] = []
+    add = confirming.Confirmer.add
+
+    async def counted(self: confirming.Confirmer, call: Any) -> Any:
+        reply = await add(self, call)
+        sizes.append(len(reply.results))
+        return reply
+
+    monkeypatch.setattr(confirming.Confirmer, "add", counted)
+    async with Queue(queue_name, server.url, durable=True) as queue:
+        for _ in range(confirming._SHORT_WAITS):
+            await queue.add("resize")
+        sizes.clear()
+
+        async def producer() -> None:
+            for n in range(5):
+                await queue.add("resize", n)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(20):
+                tasks.create_task(producer())
+        assert sum(sizes) == 100
+        # The first add leaves at once, the others of its round behind it, and from then on all 20 in one call.
+        assert len(sizes) <= 7
+        assert (await queue.get_job_counts()).waiting == 105
+
+
 async def test_producer(server: ServerProcess, queue_name: str):
     async with Producer(queue_name, server.url, durable={"timeout": 10_000}) as producer:
         assert await producer.add("resize") == "1"
