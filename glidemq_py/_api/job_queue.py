@@ -58,6 +58,7 @@ from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.flows.references import placed_options
 from glidemq_py._features.job_batches import queue_api as job_batches
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
@@ -535,7 +536,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     ) -> Job[Any, Any]:
         """Add a checked job to this partition. Raises `LayoutChangedError` and `JobMovedError` too."""
         link, adder = await self._connected(), self._adder
-        if adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop():
+        if (
+            adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop()
+            or options.parent is not None or options.depends_on is not None
+        ):  # fmt: skip
             return await self._add_specially(link, name, data, options, durability)
         now, result = await adder.add(encode_row(link, name, data, options))
         return added_job(link, name, data, options, now, result)
@@ -543,10 +547,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _add_specially(
         self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
-        row = encode_row(link, name, data, options)
-        parents = () if options.parent is None else remote_parents(link, (options,))
+        placed = options
+        if options.parent is not None or options.depends_on is not None:
+            (placed,) = await placed_options(link, (options,))
+        row = encode_row(link, name, data, placed)
+        parents = () if placed.parent is None else remote_parents(link, (placed,))
         await check_remote_parents(link, parents)
-        awaited = {} if options.depends_on is None else remote_dependencies(link, options)
+        awaited = {} if placed.depends_on is None else remote_dependencies(link, placed)
         if awaited:
             await check_dependencies(link, (awaited,))
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)

@@ -285,6 +285,18 @@ class JobOptions(CheckedOptions):
         joined.__dict__["_batch"] = member
         return joined
 
+    def with_references(self, parent: JobRef | None, depends_on: tuple[JobRef, ...] | None) -> JobOptions:
+        """Return the options with the same parent and dependencies, named by the queues that have these jobs."""
+        placed = object.__new__(JobOptions)
+        values = placed.__dict__
+        values.update(self.__dict__)
+        values.pop("_wire_json", None)
+        if parent is not None:
+            values["parent"] = parent
+        if depends_on is not None:
+            values["depends_on"] = depends_on
+        return placed
+
     @property
     def run_at_ms(self) -> int | None:
         """Return `run_at` in milliseconds since 1970, or None."""

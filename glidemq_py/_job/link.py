@@ -18,6 +18,7 @@ from glidemq_py.errors import JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:
     from glidemq_py._features.partitions.layout import Partition
+    from glidemq_py._features.flows.references import References
 
 __all__ = ["ConnectedQueue", "Outcome", "QueueLink", "Waiter", "change_job"]
 
@@ -85,6 +86,8 @@ class QueueLink(Generic[TransportT]):
     """Why this link's jobs do not support ``on_resume``; None if they do."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is; None = a queue by itself."""
+    references: References | None = None
+    """Made at first use, to find jobs in other partitions."""
 
 
 class ConnectedQueue(Protocol):

@@ -108,9 +108,6 @@ async def test_options_that_choose_different_partitions_are_rejected(url: str, q
         with pytest.raises(GlideMQValidationError) as numeric:
             await queue.add_bulk([("n", 1), ("n", 1, {"job_id": "17"})])
         assert numeric.value.option == "jobs[1].job_id"
-        with pytest.raises(UnsupportedOptionError) as unsupported:
-            await queue.add("n", parent={"queue": queue_name, "id": "1"})
-        assert unsupported.value.option == "parent"
         with pytest.raises(GlideMQValidationError) as invalid:
             await queue.add_bulk([("n", 1), ("n", object())])
         assert invalid.value.option == "jobs[1].data"

@@ -26,6 +26,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -93,7 +94,7 @@ async def _attach(link: QueueLink, parent: JobRef, members: list[str]) -> None:
     meta = QueueKeys(link.keys.prefix, parent.queue).meta
     answer = await link.transport.call(add_remote_children(meta, parent.id, members))
     if answer != "ok":
-        raise invalid_parent(parent, answer)
+        raise invalid_parent(await shown_ref(link, *parent), answer)
 
 
 _log = get_logger(__name__)
