@@ -19,7 +19,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
-from glidemq_py._features.flows.references import is_own, own_name, references_of, shown_ref
+from glidemq_py._features.flows.references import is_own, references_of, shown_ref
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
@@ -275,7 +275,7 @@ async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentIn
         given = JobRef("", parse_job_id(dependency))
     else:
         (given,) = parse_dependencies("dependency", (dependency,))
-    shown = JobRef(given.queue or own_name(self._link), given.id)
+    shown = JobRef(given.queue or self._link.queue_name, given.id)
     ref = (await references_of(self._link).placed([shown]))[shown]
     member = QueueKeys(self._link.keys.prefix, ref.queue).member(ref.id)
     answer = await self._link.transport.call(flows.remove_dependency(self._link.keys.meta, self._stored_id, member))

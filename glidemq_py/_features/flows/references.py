@@ -21,7 +21,7 @@ from glidemq_py._features.partitions.routing import candidates
 from glidemq_py._features.partitions.stored import FIELD, parse_layout
 from glidemq_py._job.link import QueueLink
 
-__all__ = ["References", "is_own", "own_name", "placed_options", "references_of", "shown_ref"]
+__all__ = ["References", "is_own", "name_partition", "placed_options", "references_of", "shown_ref"]
 
 _LAYOUT_S: Final = 10.0
 """Time for which the layout of a queue, or that it has none, is known without reading it again."""
@@ -59,6 +59,11 @@ class References:
             self._layouts.clear()
         self._layouts[queue] = now, layout
         return layout
+
+    def known(self, queue: str) -> Layout | None:
+        """Return the layout that was read last; None if none was read, or the queue has no partitions."""
+        found = self._layouts.get(queue)
+        return None if found is None else found[1]
 
     # -- from users to keys -------------------------------------------------------------------------------
 
@@ -160,14 +165,15 @@ def references_of(link: QueueLink[Any]) -> References:
     return found
 
 
-def own_name(link: QueueLink[Any]) -> str:
-    """Return the name of the queue; of a partition, that of the whole queue."""
-    return link.keys.name if link.partition is None else link.partition.queue_name
+async def name_partition(link: QueueLink[Any]) -> None:
+    """Let a link to a partition, opened by its name, show the names and ids that users know."""
+    if link.partition is None and partition_home(link.keys.name) is not None:
+        link.partition = await references_of(link).partition(link.keys.name)
 
 
 def is_own(link: QueueLink[Any], queue: str) -> bool:
     """Return True if the queue of a reference is the given one, or the whole queue of a partition."""
-    return queue in ("", link.keys.name) or (link.partition is not None and queue == link.partition.queue_name)
+    return queue in ("", link.keys.name, link.queue_name)
 
 
 async def shown_ref(link: QueueLink[Any], queue: str, job_id: str) -> JobRef:
@@ -191,7 +197,7 @@ async def placed_options(
     if not wanted:
         return list(each)
     added = {ref: JobRef("", ref.id) for ref in wanted if ref.id in inside and is_own(link, ref.queue)}
-    whole = {ref: JobRef(ref.queue or own_name(link), ref.id) for ref in wanted if ref not in added}
+    whole = {ref: JobRef(ref.queue or link.queue_name, ref.id) for ref in wanted if ref not in added}
     placed = await references_of(link).placed(whole.values())
     places = added | {ref: placed[given] for ref, given in whole.items()}
     return [
