@@ -5,6 +5,7 @@ It delegates to the modules of `glidemq_py._features.flows`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -153,10 +154,8 @@ class FlowProducer(AsyncOnly):
 
     async def _place(self, plan: list[Planned]) -> None:
         """Choose the partitions of a flow whose queues are known to have some."""
-        try:
+        with contextlib.suppress(LayoutChangedError):  # the call that adds the flow is refused, and it is routed again
             await self._places.choose(plan)
-        except LayoutChangedError:
-            await self._places.choose(plan, fresh=True)
 
     async def close(self) -> None:
         """Close the connections of all event loops, except a client passed by the caller. Idempotent."""
@@ -347,16 +346,17 @@ class FlowProducer(AsyncOnly):
         details: dict[str, Any],
     ) -> int:
         async def add() -> int:
-            for left in reversed(range(_ATTEMPTS)):
+            for attempt in range(_ATTEMPTS):
                 try:
+                    if attempt:
+                        await self._places.choose(plan, fresh=True)
+                        await wait.cover([plan])
                     return await add_planned(
                         transport, plan, not self.options.events, limits, self._flow_id, wait.marker
                     )
                 except LayoutChangedError:
-                    if not left:
+                    if attempt == _ATTEMPTS - 1:
                         raise
-                await self._places.choose(plan, fresh=True)
-                await wait.cover([plan])
             raise AssertionError
 
         async def send() -> int:
