@@ -136,7 +136,7 @@ class _BackupTask(PeriodicTask):
 @asynccontextmanager
 async def _held(queue: Queue[Any, Any]) -> AsyncGenerator[bool]:
     """Hold the lock of the queue's backups. Yield False if another process holds it."""
-    link = await queue._connected()
+    link = await queue._first_connected()
     key, token = link.keys.backup_lock, secrets.token_hex(8)
     if not await link.transport.call(lock(key, token, _LOCK_MS)):
         yield False

@@ -30,6 +30,8 @@ from glidemq_py._features.dependencies.dependencies import (
     remote_dependencies,
 )
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, invalid_parent, remote_parents
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.references import placed_options
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
@@ -208,7 +210,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
             assert options.parent is not None
             raise invalid_parent(options.parent, job_id)
         if outcome == "dependency":
-            raise JobNotFoundError(job_id)
+            raise JobNotFoundError(job_id if link.partition is None else link.partition.id_of(job_id))
         if outcome == "moved":
             raise JobMovedError(name)
         job = Job(link, job_id, name)
@@ -284,10 +286,8 @@ class BulkAdd:
         self._connection_error: BaseException | None = None
         self._rejection: GlideMQError | None = None
         self._missing: dict[str, JobNotFoundError] = {}
-        self._remote_parents = remote_parents(link, self._options) if self._have_parents else {}
+        self._remote_parents: dict[JobRef, list[int]] = {}
         self._remote_dependencies: list[RemoteDependencies] = []
-        if self._have_dependencies:
-            self._remote_dependencies = [remote_dependencies(link, each) for each in self._options]
 
     def _read(self, jobs: Iterable[Any], defaults: JobOptions) -> None:
         """Validate and encode all jobs, with a fast path for (name, data) tuples whose name was validated before."""
@@ -323,6 +323,20 @@ class BulkAdd:
             self._options = [self._options[i] for i in order]
             self.rows = [self.rows[i] for i in order]
 
+    async def _place(self) -> None:
+        """Find the queues of parents and dependencies, of which partitions are some, and check that the jobs exist."""
+        link, given = self._link, self._options
+        placed = await placed_options(link, given, {each.job_id for each in given if each.job_id})
+        for i, options in enumerate(placed):
+            if options is not given[i]:
+                self.rows[i] = encode_row(link, self._names[i], self._data[i], options)
+        if self._have_parents:
+            self._remote_parents = remote_parents(link, placed)
+            await check_remote_parents(link, self._remote_parents)
+        if self._have_dependencies:
+            self._remote_dependencies = [remote_dependencies(link, each) for each in placed]
+            await check_dependencies(link, self._remote_dependencies)
+
     def _in_given_order(self, results: list[Any]) -> list[Any]:
         if self.order is None:
             return results
@@ -349,9 +363,8 @@ class BulkAdd:
         """
         in_flight: Awaitable[AddReply | None] | None = None
         first = 0
-        await check_remote_parents(self._link, self._remote_parents)
-        if self._have_dependencies:
-            await check_dependencies(self._link, self._remote_dependencies)
+        if self._have_parents or self._have_dependencies:
+            await self._place()
         for start, rows in self._chunks():
             if self._before_chunk is not None:
                 await self._before_chunk()

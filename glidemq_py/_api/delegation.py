@@ -20,7 +20,10 @@ __all__ = ["over_partitions"]
 
 QueueT = TypeVar("QueueT", bound="type[Any]")
 
-_OWN: Final = frozenset(("add", "add_bulk", "close", "connect", "get_partitions", "set_partitions"))
+_OWN: Final = frozenset((
+    "add", "add_bulk", "backup", "close", "connect", "get_backups", "get_partitions", "restore", "set_partitions",
+    "verify_backup",
+))  # fmt: skip
 """Methods of `Queue` that know of partitions by themselves."""
 
 

@@ -5,8 +5,9 @@ It delegates to the modules of `glidemq_py._features.flows`.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self
 
@@ -17,6 +18,7 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import parse_job_id
 from glidemq_py._core.payload import PAYLOAD_LIMIT, serializer_of
@@ -35,10 +37,13 @@ from glidemq_py._features.durability.options import Durability, DurableInput, pa
 from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.placing import FlowPlaces
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.reading import JobNode, read_flow
+from glidemq_py._features.flows.references import References
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
+from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.waiting import LoopWaiter
@@ -57,6 +62,8 @@ from glidemq_py.telemetry.state import TELEMETRY
 __all__ = ["FlowProducer"]
 
 _MAX_READ: Final = 10**6
+_ATTEMPTS: Final = 20
+"""Times that a flow is routed. More than two are needed only if layouts of partitions change again and again."""
 
 
 class FlowProducer(AsyncOnly):
@@ -102,6 +109,8 @@ class FlowProducer(AsyncOnly):
         self._connection = connection
         self._transport = LoopTransport("flow producer", self._open_here, self._runtime)
         self._links: dict[str, QueueLink] = {}
+        self._references = References(self._transport, prefix)
+        self._places = FlowPlaces(self._transport, prefix, self._references, self._link)
         self._closed = False
 
     _runtime: Runtime = ASYNC_RUNTIME
@@ -130,16 +139,23 @@ class FlowProducer(AsyncOnly):
     async def _open(self) -> Transport:
         return await open_transport(self._connection)
 
-    def _link(self, queue: str) -> QueueLink:
+    def _link(self, queue: str, partition: Partition | None = None) -> QueueLink:
         link = self._links.get(queue)
         if link is None:
             keys = QueueKeys(self.options.prefix, queue)
             link = self._links[queue] = QueueLink(
                 transport=self._transport, keys=keys, waiter=LoopWaiter(self._transport, keys, self._runtime),
                 serializer=serializer_of(self.options.serializer), compression=self.options.compression,
-                runtime=self._runtime, payload_limit=self._payload_limit,
+                runtime=self._runtime, payload_limit=self._payload_limit, references=self._references,
             )  # fmt: skip
+        if partition is not None:
+            link.partition = partition
         return link
+
+    async def _place(self, plan: list[Planned]) -> None:
+        """Choose the partitions of a flow whose queues are known to have some."""
+        with contextlib.suppress(LayoutChangedError):  # the call that adds the flow is refused, and it is routed again
+            await self._places.choose(plan)
 
     async def close(self) -> None:
         """Close the connections of all event loops, except a client passed by the caller. Idempotent."""
@@ -192,6 +208,7 @@ class FlowProducer(AsyncOnly):
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plan = plan_tree(root, self._link)
+        await self._place(plan)
         wait = await self._durable_wait(durable, [plan])
         node = await self._add_tree(transport, plan, limits, wait)
         await wait.confirm(node.job.id)
@@ -224,6 +241,8 @@ class FlowProducer(AsyncOnly):
         limits = None if budget is None else parse_budget(budget)
         transport = await self._connected()
         plans = [plan_tree(root, self._link) for root in roots]
+        for plan in plans:
+            await self._place(plan)
         waits = [await self._durable_wait(durable, [plan]) for plan in plans]
         results: list[JobNode | GlideMQError] = []
         renewed = time.monotonic()
@@ -284,6 +303,8 @@ class FlowProducer(AsyncOnly):
     ) -> list[Job[Any, Any]]:
         """Add the jobs of a planned graph, and return them in the order of the plan."""
         details = {names.FLOW_NODES: len(plan)}
+        await self._connected()
+        await self._place(plan)
         wait = await self._durable_wait(durable, [plan])
         now = await self._add(await self._connected(), plan, limits, wait, "add_dag", details)
         await wait.confirm()
@@ -294,12 +315,16 @@ class FlowProducer(AsyncOnly):
         durability = self._durable if durable is None else parse_durable(durable)
         if durability is None:
             return FlowWait({})
+        return FlowWait(await self._confirmers(durability, plans), partial(self._confirmers, durability))
+
+    async def _confirmers(self, durability: Durability, plans: list[list[Planned]]) -> dict[str, Confirmer]:
+        """Return the confirmer of each queue of the flows, by its declared key."""
         connection = await self._transport.connected()
         confirmers: dict[str, Confirmer] = {}
         for meta in dict.fromkeys(job.link.keys.meta for plan in plans for job in plan):
             confirmers[meta] = connection.part((meta, durability), partial(self._confirmer, meta, durability))
             await confirmers[meta].ready()
-        return FlowWait(confirmers)
+        return confirmers
 
     def _confirmer(self, meta: str, durability: Durability, transport: Transport) -> Confirmer:
         return Confirmer(transport, meta, self._runtime, durability)
@@ -320,14 +345,25 @@ class FlowProducer(AsyncOnly):
         operation: str,
         details: dict[str, Any],
     ) -> int:
-        def add() -> Awaitable[int]:
-            return add_planned(transport, plan, not self.options.events, limits, self._flow_id, wait.marker)
+        async def add() -> int:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if attempt:
+                        await self._places.choose(plan, fresh=True)
+                        await wait.cover([plan])
+                    return await add_planned(
+                        transport, plan, not self.options.events, limits, self._flow_id, wait.marker
+                    )
+                except LayoutChangedError:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+            raise AssertionError
 
         async def send() -> int:
             if not TELEMETRY.on:
                 now = await add()
             else:
-                queue, rows = plan[0].link.keys.name, [job.row for job in plan]
+                queue, rows = plan[0].link.queue_name, [job.row for job in plan]
                 now = await observed(operation, queue, transport, rows, add, details)
             for job in plan:
                 if not job.link.is_listed:
@@ -337,7 +373,7 @@ class FlowProducer(AsyncOnly):
         middleware = self.options.middleware
         if not middleware:
             return await send()
-        new = [NewJob(job.link.keys.name, job.name, job.data, job.options) for job in plan]
+        new = [NewJob(job.link.queue_name, job.name, job.data, job.options) for job in plan]
 
         async def change_and_send() -> int:
             for planned, job in zip(plan, new, strict=True):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, Never, Self, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import TypeVar
 
-from glidemq_py._api import administration, partitioned_adds, partitioned_changes
+from glidemq_py._api import administration, partitioned_adds, partitioned_backups, partitioned_changes
 from glidemq_py._api.add_order import AddOrder
 from glidemq_py._api.bulk import AddCoalescer, AddTransport, BulkAdd, added_job, spec_of
 from glidemq_py._api.delegation import over_partitions
@@ -46,6 +46,9 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import metrics as figures
 from glidemq_py._features import queue_list
 from glidemq_py._features.backup import queue_api as backups
+from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py._features.backup.restoring import RestoreReport
+from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.consistency import queue_api as consistency
 from glidemq_py._features.dead_letters import queue_api as dead_letters
 from glidemq_py._features.dead_letters.options import DeadLetterInput, parse_dead_letter_queue
@@ -58,7 +61,9 @@ from glidemq_py._features.failures import policy as failure_policy
 from glidemq_py._features.failures import queue_api as failures
 from glidemq_py._features.fair_keys import queue_api as fair_keys
 from glidemq_py._features.flows.adding import attach_children, check_remote_parents, remote_parents
+from glidemq_py._features.flows.references import placed_options
 from glidemq_py._features.job_batches import queue_api as job_batches
+from glidemq_py._features.job_batches.batch import JoinAndAdd
 from glidemq_py._features.leases import queue_api as leases
 from glidemq_py._features.leases.waiting import WakeUps
 from glidemq_py._features.limits import queue_api as limits
@@ -235,6 +240,14 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             if self._partitions is None:
                 raise
             return None
+
+    async def _first_connected(self) -> QueueLink:
+        """Return the queue's link; that of its first partition if it is partitioned. Raises those of `_connected`."""
+        link = await self._plain_link()
+        if link is None:
+            assert self._partitions is not None
+            return await self._partitions.queues[0]._connected()
+        return link
 
     def _link_over(self, transport: Transport) -> QueueLink:
         return QueueLink(
@@ -535,7 +548,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     ) -> Job[Any, Any]:
         """Add a checked job to this partition. Raises `LayoutChangedError` and `JobMovedError` too."""
         link, adder = await self._connected(), self._adder
-        if adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop():
+        if (
+            adder is None or durability is not None or TELEMETRY.on or adder.loop is not self._current_loop()
+            or options.parent is not None or options.depends_on is not None
+        ):  # fmt: skip
             return await self._add_specially(link, name, data, options, durability)
         now, result = await adder.add(encode_row(link, name, data, options))
         return added_job(link, name, data, options, now, result)
@@ -543,10 +559,13 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     async def _add_specially(
         self, link: QueueLink, name: str, data: Any, options: JobOptions, durability: Durability | None
     ) -> Job[Any, Any]:
-        row = encode_row(link, name, data, options)
-        parents = () if options.parent is None else remote_parents(link, (options,))
+        placed = options
+        if options.parent is not None or options.depends_on is not None:
+            (placed,) = await placed_options(link, (options,))
+        row = encode_row(link, name, data, placed)
+        parents = () if placed.parent is None else remote_parents(link, (placed,))
         await check_remote_parents(link, parents)
-        awaited = {} if options.depends_on is None else remote_dependencies(link, options)
+        awaited = {} if placed.depends_on is None else remote_dependencies(link, placed)
         if awaited:
             await check_dependencies(link, (awaited,))
         adder = await self._adder_here() if durability is None else await self._durable_adds(durability)
@@ -588,8 +607,14 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         """
         link = await self._plain_link()
         durability = self._durable if durable is None else parse_durable(durable)
+        return await self._add_within(jobs, lambda given: self._add_all(link, given, durability))
+
+    async def _add_within(
+        self, jobs: Iterable[Any], add: Callable[[Iterable[Any]], Awaitable[list[Job[Any, Any]]]]
+    ) -> list[Job[DataT, ResultT]]:
+        """Add jobs within the middleware, which may change them."""
         if not self._middleware:
-            return await self._add_all(link, jobs, durability)
+            return await add(jobs)
         given = list(check_iterable("jobs", jobs, "jobs"))
         new = [NewJob(self._shown_name, *spec_of(job, i, self._defaults)) for i, job in enumerate(given)]
         if not new:
@@ -600,13 +625,36 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             specs = [
                 JobSpec(job.name, job.data, job.with_headers(options)) for job, options in zip(new, own, strict=True)
             ]
-            return await self._add_all(link, specs, durability)
+            return await add(specs)
 
         return await add_within(self._middleware, new, add_all, blocking=self._runtime is BLOCKING_RUNTIME)
 
+    async def _add_in_batch(self, jobs: Sequence[JobSpec], join_and_add: JoinAndAdd) -> list[Job[Any, Any]]:
+        """See `JobQueue`."""
+        link = await self._plain_link()
+
+        async def add_all(given: Iterable[Any]) -> list[Job[Any, Any]]:
+            specs = list(given)
+            if link is None:
+                return await partitioned_adds.add_all(self, specs, self._durable, join_and_add)
+            try:
+                return await join_and_add(self, specs)
+            except BulkAddError as error:
+                if not any(isinstance(each, LayoutChangedError) for each in error.results):
+                    raise
+                return await partitioned_adds.add_rest(self, specs, self._durable, error, join_and_add)
+
+        return await self._add_within(jobs, add_all)
+
+    async def _add_joined(self, jobs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
+        """See `JobQueue`."""
+        durability = self._durable if durable is None else parse_durable(durable)
+        return await self._add_all(await self._connected(), jobs, durability, is_routed=True)
+
     async def _add_all(
-        self, link: QueueLink | None, jobs: Iterable[Any], durability: Durability | None
+        self, link: QueueLink | None, jobs: Iterable[Any], durability: Durability | None, is_routed: bool = False
     ) -> list[Job[Any, Any]]:
+        """Add jobs. With ``is_routed``, those that belong to another partition get an error as their result."""
         if link is None:
             return await partitioned_adds.add_all(self, jobs, durability)
         if self._partition is None:
@@ -618,7 +666,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
                 bulk = BulkAdd(link, jobs, self._defaults, not self.options.events, self._add_call)
                 added = await self._run_bulk(bulk)
         except BulkAddError as error:
-            if self._partition is not None or not any(isinstance(each, LayoutChangedError) for each in error.results):
+            is_routed = is_routed or self._partition is not None
+            if is_routed or not any(isinstance(each, LayoutChangedError) for each in error.results):
                 raise
             return await partitioned_adds.add_rest(self, jobs, durability, error)
         if not link.is_listed and added:
@@ -902,6 +951,19 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
     check = consistency.check
 
     # -- backup -------------------------------------------------------------------------------------------
+
+    async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
+        """See `QueueWithBackups`."""
+        link = await self._plain_link()
+        if link is not None:
+            return (link,), ()
+        await self._renew_layout()
+        assert self._partitions is not None
+        return [await queue._connected() for queue in self._partitions.queues], self._partitions.layout.counts
+
+    async def _restore_partitions(self, store: BackupStore, info: BackupInfo) -> RestoreReport:
+        """See `QueueWithBackups`."""
+        return await partitioned_backups.restore_partitions(self, store, info)
 
     backup = backups.backup
     get_backups = backups.get_backups

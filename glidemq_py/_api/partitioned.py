@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from glidemq_py._api import partitioned_batches as batches
 from glidemq_py._api import partitioned_dead_letters as dead_letters
 from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
@@ -64,7 +65,14 @@ _SUMMED: Final = ("count", "purge_failures", "retry_failures", "drain")
 """Methods that return a number of jobs."""
 _COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
 """Methods whose first argument is the maximum number of jobs, 0 = all, and which return a number of jobs."""
-_IN_TURN: Final = ("iter_dead_letter_jobs", "iter_failures", "iter_fair_keys", "iter_jobs", "iter_search_jobs")
+_IN_TURN: Final = (
+    "iter_batches",
+    "iter_dead_letter_jobs",
+    "iter_failures",
+    "iter_fair_keys",
+    "iter_jobs",
+    "iter_search_jobs",
+)
 """Methods that iterate over something of all partitions, one after the other."""
 _KEYS_PER_CALL: Final = 500
 _MOVED_KEPT: Final = 100_000
@@ -217,6 +225,8 @@ class PartitionedQueue:
         """Return a partition's result of a method as that of the whole queue."""
         if method == "iter_dead_letter_jobs":
             return dead_letters.shown_entry(self, number, record)
+        if method == "iter_batches":
+            return batches.shown_batch(self, number, record)
         if method != "iter_failures":
             return record
         return replace(record, job_id=Partition(number, self.home.name).id_of(record.job_id))
@@ -368,6 +378,9 @@ class PartitionedQueue:
     remove_global_rate_limit = limits.remove_global_rate_limit
     set_name_limits = limits.set_name_limits
     get_name_limits = limits.get_name_limits
+
+    create_batch = batches.create_batch
+    get_batch = batches.get_batch
 
     fetch = leases.fetch
     complete_leases = leases.complete_leases

@@ -12,11 +12,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._api.bulk import CHUNK_ROWS, BulkAdd, pair_of, spec_of
+from glidemq_py._api.partitioned_relations import REROUTED, Divided, Stages, dependencies_within, reject_unmet
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.layout_errors import JobMovedError, LayoutChangedError
 from glidemq_py._features import queue_list
 from glidemq_py._features.durability.options import Durability
+from glidemq_py._features.job_batches.batch import JoinAndAdd
 from glidemq_py._features.partitions.routing import moving_row, routing_key
 from glidemq_py._job.job import Job
 from glidemq_py.errors import BulkAddError, GlideMQError, GlideMQValidationError
@@ -32,7 +34,6 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 20
 """Times that a job is routed. More than two are needed only if the layout changes again and again."""
 _POSITION: Final = re.compile(r"jobs\[(\d+)\]")
-_REROUTED: Final = (JobMovedError, LayoutChangedError)
 
 
 def _partitions(home: Queue[Any, Any]) -> PartitionedQueue:
@@ -131,30 +132,38 @@ async def add_after_change(
             order.end()
 
 
-async def add_all(home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None) -> list[Job[Any, Any]]:
+async def add_all(
+    home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None, join: JoinAndAdd | None = None
+) -> list[Job[Any, Any]]:
     """Add the jobs of a bulk: one bulk per partition.
+
+    Args:
+        home: The queue.
+        jobs: As in `Queue.add_bulk`.
+        durability: As in `Queue.add_bulk`.
+        join: Adds the jobs of each partition instead, after they have joined a batch.
 
     Raises:
         GlideMQValidationError: If a job is invalid. The option names its position; nothing was sent.
         BulkAddError: If some jobs were not added, or may not have been.
     """
     given = list(check_iterable("jobs", jobs, "jobs"))
-    return await _add_from(home, given, [LayoutChangedError()] * len(given), durability, None)
+    return await _add_from(home, given, [LayoutChangedError()] * len(given), durability, None, join)
 
 
 async def _add_from(
     home: Queue[Any, Any], given: Sequence[Any], results: list[Any], durability: Durability | None,
-    failed: GlideMQError | None,
+    failed: GlideMQError | None, join: JoinAndAdd | None,
 ) -> list[Job[Any, Any]]:  # fmt: skip
     """Add the jobs that were not routed to the right partition so far. Raises the errors of `add_all`."""
-    positions = [at for at, result in enumerate(results) if isinstance(result, _REROUTED)]
+    positions = [at for at, result in enumerate(results) if isinstance(result, REROUTED)]
     for _ in range(_ATTEMPTS):
         try:
-            failed = await _add_some(_partitions(home), given, positions, durability, results) or failed
+            failed = await _add_some(_partitions(home), given, positions, durability, results, join) or failed
         except LayoutChangedError:  # while the former partitions were read
             await home._renew_layout()
             continue
-        positions = [at for at in positions if isinstance(results[at], _REROUTED)]
+        positions = [at for at in positions if isinstance(results[at], REROUTED)]
         if not positions:
             break
         if any(isinstance(results[at], LayoutChangedError) for at in positions):
@@ -165,47 +174,70 @@ async def _add_from(
 
 
 async def add_rest(
-    home: Queue[Any, Any], jobs: Iterable[Any], durability: Durability | None, error: BulkAddError
+    home: Queue[Any, Any],
+    jobs: Iterable[Any],
+    durability: Durability | None,
+    error: BulkAddError,
+    join: JoinAndAdd | None = None,
 ) -> list[Job[Any, Any]]:
     """Add the jobs of a bulk that were refused because the queue has been partitioned meanwhile."""
     await home._renew_layout()
-    return await _add_from(home, list(jobs), list(error.results), durability, error)
+    return await _add_from(home, list(jobs), list(error.results), durability, error, join)
 
 
 async def _add_some(
     self: PartitionedQueue, given: Sequence[Any], positions: Sequence[int], durability: Durability | None,
-    results: list[Any],
+    results: list[Any], join: JoinAndAdd | None,
 ) -> GlideMQError | None:  # fmt: skip
     """Add the jobs at these positions; write their results. Return the error of a part, if there is one."""
-    parts: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
-    for queue, mine in await _divide(self, given, positions):
-        parts.append((mine, await _bulk(queue, [given[i] for i in mine], mine, durability)))
+    divided = await divide(self, given, positions)
     failed: GlideMQError | None = None
-    for (mine, _), added in zip(parts, await self.together(_settled(call) for _, call in parts), strict=True):
-        if isinstance(added, BulkAddError):
-            failed, found = added, added.results
-        elif isinstance(added, GlideMQError):
-            failed, found = added, [added] * len(mine)
-        else:
-            found = added
-        for i, result in zip(mine, found, strict=True):
-            results[i] = result
+    await reject_unmet(self, divided, results)
+    stages = Stages(divided, results)
+    for stage in range(stages.count):
+        calls: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
+        for queue, mine in stages.parts(stage):
+            some = [given[i] for i in mine]
+            bulk = await _checked(queue, some, mine)
+            if join is not None:
+                calls.append((mine, join(queue, some)))
+            elif durability is not None:
+                calls.append((mine, queue._add_all(await queue._connected(), some, durability)))
+            else:
+                calls.append((mine, _run_bulk(queue, bulk)))
+        for (mine, _), added in zip(calls, await self.together(_settled(call) for _, call in calls), strict=True):
+            if isinstance(added, BulkAddError):
+                failed, found = added, added.results
+            elif isinstance(added, GlideMQError):
+                failed, found = added, [added] * len(mine)
+            else:
+                found = added
+            for i, result in zip(mine, found, strict=True):
+                results[i] = result
     return failed
 
 
-async def _divide(
-    self: PartitionedQueue, jobs: Sequence[Any], positions: Sequence[int]
-) -> list[tuple[Queue[Any, Any], list[int]]]:
-    """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk."""
+async def divide(self: PartitionedQueue, jobs: Sequence[Any], positions: Sequence[int]) -> Divided:
+    """Return the positions of the jobs of each partition. Jobs without a key go to one partition per chunk.
+
+    Raises:
+        GlideMQValidationError: If a job is invalid, or jobs depend on one another in a cycle.
+    """
     defaults = self.home._defaults
     moving = len(self.layout.counts) > 1
     divided: dict[int, list[int]] = {}
     undecided: list[tuple[int, str, list[object]]] = []
+    related: dict[int, JobOptions] = {}
+    ids: dict[str, int] = {}
     turn = left = 0
     for i in positions:
         options = defaults
         if pair_of(jobs[i]) is None:
             options = spec_of(jobs[i], i, defaults)[2]
+            if options.parent is not None or options.depends_on is not None:
+                related[i] = options
+            if options.job_id is not None:
+                ids[options.job_id] = i
         try:
             key = routing_key(options)
         except GlideMQValidationError as error:
@@ -222,7 +254,8 @@ async def _divide(
             number = self.partition_of(key)
         divided.setdefault(number, []).append(i)
     taken = await _divide_former(self, undecided, divided)
-    return [*((self.queues[number], mine) for number, mine in divided.items()), *taken]
+    parts = [*((self.queues[number], mine) for number, mine in divided.items()), *taken]
+    return Divided(parts, related, dependencies_within(self.home.name, related, ids))
 
 
 async def _divide_former(
@@ -248,19 +281,14 @@ async def _divide_former(
     return [(self.former(number), mine) for number, mine in former.items()]
 
 
-async def _bulk(
-    queue: Queue[Any, Any], jobs: list[Any], positions: list[int], durability: Durability | None
-) -> Awaitable[list[Job[Any, Any]]]:
-    """Check the jobs of one partition and return the call that adds them."""
+async def _checked(queue: Queue[Any, Any], jobs: list[Any], positions: list[int]) -> BulkAdd:
+    """Return the add of the jobs of one partition, which are valid."""
     link = await queue._connected()
     try:
-        bulk = BulkAdd(link, jobs, queue._defaults, not queue.options.events, queue._add_call)
+        return BulkAdd(link, jobs, queue._defaults, not queue.options.events, queue._add_call)
     except GlideMQValidationError as error:
         found = _POSITION.match(error.option)
         raise error if found is None else _at(error, positions[int(found[1])]) from None
-    if durability is not None:
-        return queue._add_all(link, jobs, durability)
-    return _run_bulk(queue, bulk)
 
 
 async def _run_bulk(queue: Queue[Any, Any], bulk: BulkAdd) -> list[Job[Any, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
+from glidemq_py._api.partitioned_batches import has_batches, has_temporary
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
@@ -335,7 +336,10 @@ async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
     Reads the options of every job, of the kept finished ones too. Twice, as a job may return to a state that has been
     listed: it is retried, released or requeued. Whether an ordering key has jobs is decided by one call per key.
     """
-    if number >= layout.partitions and (await queue.get_job_schedulers() or await _has_jobs(queue)):
+    if number >= layout.partitions and (
+        await queue.get_job_schedulers() or await _has_jobs(queue) or await has_batches(queue)
+        or await has_temporary(queue, "flow-mark:")
+    ):  # fmt: skip
         return True
     for _ in range(2):
         if await _lists_moving_jobs(queue, number, layout):

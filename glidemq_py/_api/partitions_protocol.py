@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from glidemq_py._features.partitions.layout import Layout
 
 __all__ = ["Partitions"]
+
+T = TypeVar("T")
 
 
 class Partitions(Protocol):
@@ -30,6 +32,10 @@ class Partitions(Protocol):
 
     def next_partition(self) -> int:
         """Return the partition whose turn it is."""
+        ...
+
+    async def together(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        """Await several calls, at the same time if the queue is not a blocking one."""
         ...
 
     async def each(self, method: str, *args: Any, **options: Any) -> list[Any]:

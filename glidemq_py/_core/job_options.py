@@ -286,12 +286,29 @@ class JobOptions(CheckedOptions):
         """Key base and id of the batch that the job has joined, or None."""
         return self._batch
 
-    def in_batch(self, member: str) -> JobOptions:
-        """Return the options of a job that has joined the batch ``member`` (key base and id)."""
+    def in_batch(self, member: str, job_id: str) -> JobOptions:
+        """Return the options of a job that has joined the batch ``member`` (key base and id) with this id.
+
+        An id that the batch has issued is not stored as an option: it does not choose a partition.
+        """
         joined = object.__new__(JobOptions)
         joined.__dict__.update(self.__dict__)
-        joined.__dict__["_batch"] = member
+        joined.__dict__.update(_batch=member, job_id=job_id)
+        if self.job_id is None:
+            joined.__dict__["_wire_json"] = self.to_wire_json()
         return joined
+
+    def with_references(self, parent: JobRef | None, depends_on: tuple[JobRef, ...] | None) -> JobOptions:
+        """Return the options with the same parent and dependencies, named by the queues that have these jobs."""
+        placed = object.__new__(JobOptions)
+        values = placed.__dict__
+        values.update(self.__dict__)
+        values.pop("_wire_json", None)
+        if parent is not None:
+            values["parent"] = parent
+        if depends_on is not None:
+            values["depends_on"] = depends_on
+        return placed
 
     @property
     def run_at_ms(self) -> int | None:

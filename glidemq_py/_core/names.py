@@ -79,6 +79,16 @@ def validate_job_id(job_id: object, option: str = "job_id") -> str:
     return text
 
 
+def validate_reference_id(job_id: object, option: str = "job_id") -> str:
+    """Check the id of a job to wait for: one that a new job may have, or that after the number of its partition."""
+    if isinstance(job_id, str):
+        number, mark, own = job_id.partition("||")
+        if mark and len(number) <= 3 and _DIGITS.fullmatch(number) is not None:
+            validate_job_id(own, option)
+            return job_id
+    return validate_job_id(job_id, option)
+
+
 def validate_existing_id(job_id: object, option: str = "job_id") -> str:
     """Check the id of a job to look up: 1 to 256 characters, no control characters, none of `{ } :`.
 

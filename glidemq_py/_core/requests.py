@@ -198,14 +198,15 @@ def flow_add(
     budget: object,
     flow: object,
     mark: object,
+    layout: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``flow_add``."""
-    return (pack((token, number, rows, deps, ready, quiet, budget, flow, mark)),)
+    return (pack((token, number, rows, deps, ready, quiet, budget, flow, mark, layout)),)
 
 
-def flow_reserve(*, count: object, ids: object, orderings: object) -> tuple[bytes]:
+def flow_reserve(*, count: object, ids: object, orderings: object, token: object, layout: object) -> tuple[bytes]:
     """Return the arguments of ``flow_reserve``."""
-    return (pack((count, ids, orderings)),)
+    return (pack((count, ids, orderings, token, layout)),)
 
 
 def flow_stage(*, token: object, commit: object, steps: object) -> tuple[bytes]:
@@ -733,9 +734,10 @@ def batch_create(
     failure: object,
     keep: object,
     quiet: object,
+    layout: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``batch_create``."""
-    return (pack((id, stem, complete, success, failure, keep, quiet)),)
+    return (pack((id, stem, complete, success, failure, keep, quiet, layout)),)
 
 
 def batch_join(*, id: object, stem: object, ids: object) -> tuple[bytes]:

@@ -17,6 +17,7 @@ from glidemq_py._core.queue_options import Compression, QueueOptions, Serializer
 from glidemq_py.errors import JobNotFoundError, JobStateError
 
 if TYPE_CHECKING:
+    from glidemq_py._features.flows.references import References
     from glidemq_py._features.partitions.layout import Partition
 
 __all__ = ["ConnectedQueue", "Outcome", "QueueLink", "Waiter", "change_job"]
@@ -85,6 +86,13 @@ class QueueLink(Generic[TransportT]):
     """Why this link's jobs do not support ``on_resume``; None if they do."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is; None = a queue by itself."""
+    references: References | None = None
+    """Made at first use, to find jobs in other partitions."""
+
+    @property
+    def queue_name(self) -> str:
+        """Name of the queue; of a partition, that of the whole queue."""
+        return self.keys.name if self.partition is None else self.partition.queue_name
 
 
 class ConnectedQueue(Protocol):

@@ -1,7 +1,8 @@
-"""Read the number of jobs per state, which the server keeps: one call for a queue of any size."""
+"""Read the number of jobs per state, which the server keeps: one call for a queue of any size, or per partition."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from glidemq_py._core.calls import Call, reading
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.partitioned import layout_of, options_of
 from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["CountsReader"]
@@ -48,11 +50,14 @@ class CountsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the counts as one Arrow batch."""
         options, transport = self._options, transport_of(self._options.place)
-        numbers = transport.call(reading.counts(options.keys.meta))
-        calls: Any = _Calls(transport)
-        found: dict[str, int] = dict(
-            zip(FIGURES, run_immediately(complete_counts(calls, options.keys.meta, numbers)), strict=True)
-        )
+        layout = layout_of(transport, options.keys)
+        names = (options.keys.name,) if layout is None else layout.served
+        found: Counter[str] = Counter()
+        for each in names:
+            meta = options_of(options, each).keys.meta
+            calls: Any = _Calls(transport)
+            numbers = run_immediately(complete_counts(calls, meta, transport.call(reading.counts(meta))))
+            found.update(dict(zip(FIGURES, numbers, strict=True)))
         rows = [{"queue": options.keys.name, "state": state, "jobs": str(found[state])} for state in options.states]
-        names = [ours(name, "counts") for name, _ in self._columns]
-        yield Frame(self._columns).batch([[row[name] for row in rows] for name in names], len(rows))
+        columns = [ours(name, "counts") for name, _ in self._columns]
+        yield Frame(self._columns).batch([[row[name] for row in rows] for name in columns], len(rows))

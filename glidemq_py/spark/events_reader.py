@@ -16,6 +16,7 @@ from glidemq_py.errors import EventsLostError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.partitioned import reject_partitions
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.stream_reader import Offset, QueueStreamReader
 
@@ -53,6 +54,7 @@ class EventsReader(QueueStreamReader):
 
     def _start(self) -> Offset:
         transport, starting = transport_of(self._options.place, check=True), self._options.starting
+        reject_partitions(transport, self._options.keys)
         now = self._page(transport, _BEGINNING, 0)
         if starting == "latest" and self._options.starting_at is None:
             return _offset(now.last, now.added)

@@ -11,17 +11,20 @@ where they are: all but the newest are read by ranges.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.calls import reading
+from glidemq_py._features.partitions.layout import Partition
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, job_batch, ours
 from glidemq_py.spark.filters import Accepted, Wanted, accept, offer_filters, without_filters
 from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.partitioned import ids_in, layout_of, options_of
 from glidemq_py.spark.read_options import FINISHED, ReadOptions
 
 __all__ = ["JobsReader", "Range"]
@@ -53,6 +56,8 @@ class Range(InputPartition):
         lowest: lowest score, inclusive.
         highest: highest score, inclusive.
         ids: ids of jobs.
+        name: name of the partition, as a queue; '' = the queue has none.
+        number: number of the partition.
     """
 
     state: str
@@ -61,6 +66,8 @@ class Range(InputPartition):
     lowest: int | None = None
     highest: int | None = None
     ids: tuple[str, ...] = ()
+    name: str = ""
+    number: int = 0
 
 
 class JobsReader(DataSourceReader):
@@ -97,6 +104,25 @@ class JobsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges that the tasks read."""
+        layout = layout_of(transport_of(self._options.place, check=True), self._options.keys)
+        if layout is None:
+            return [*self._own_partitions()]
+        found: list[InputPartition] = []
+        for number, name in enumerate(layout.served):
+            ids = self._wanted.ids
+            wanted = self._wanted if ids is None else replace(self._wanted, ids=ids_in(ids, number, layout))
+            for each in self._of(name, wanted)._own_partitions():
+                each.name, each.number = name, number
+                found.append(each)
+        return found
+
+    def _of(self, name: str, wanted: Wanted) -> JobsReader:
+        """Return the reader of one partition."""
+        reader = copy.copy(self)
+        reader._options, reader._wanted = options_of(self._options, name), wanted
+        return reader
+
+    def _own_partitions(self) -> list[Range]:
         wanted, options = self._wanted, self._options
         if wanted.ids is not None:
             return [*_by_id(sorted(wanted.ids), 1)] or [Range(state="")]
@@ -104,7 +130,7 @@ class JobsReader(DataSourceReader):
         states = [state for state in options.states if wanted.states is None or state in wanted.states]
         if wanted.finished:
             states = [state for state in states if state in FINISHED]
-        found: list[InputPartition] = []
+        found: list[Range] = []
         if len(states) > 1 and any(state not in FINISHED for state in states):
             seconds, _ = transport.command("TIME")
             settled = int(seconds) * 1_000 - _SETTLED_MS
@@ -194,11 +220,14 @@ class JobsReader(DataSourceReader):
         assert isinstance(partition, Range)
         fields = [ours(name, "jobs") for name, _ in self._columns]
         names = [field for field in fields if field not in ("id", "state")]
-        pages = self._by_ids(partition, names) if not partition.state else self._by_index(partition, names)
+        reader, home = self, Partition(partition.number, self._options.keys.name)
+        if partition.name:
+            reader = self._of(partition.name, self._wanted)
+        pages = reader._by_ids(partition, names) if not partition.state else reader._by_index(partition, names)
         frame = Frame(self._columns, self._options.serializer)
         rows: list[tuple[str, str, list[Any]]] = []
         for page in pages:
-            rows += page
+            rows += [(home.id_of(job_id), state, values) for job_id, state, values in page] if partition.name else page
             if len(rows) >= _BATCH_ROWS:
                 yield self._wanted.filtered(job_batch(frame, fields, rows), fields)
                 rows = []

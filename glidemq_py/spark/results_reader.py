@@ -16,6 +16,7 @@ from glidemq_py.errors import GlideMQValidationError, ResultsLostError
 from glidemq_py.spark.api import InputPartition
 from glidemq_py.spark.columns import Columns, Frame, column_batch, ours
 from glidemq_py.spark.options import transport_of
+from glidemq_py.spark.partitioned import reject_partitions
 from glidemq_py.spark.read_options import ReadOptions
 from glidemq_py.spark.stream_reader import Offset, QueueStreamReader
 
@@ -53,6 +54,7 @@ class ResultsReader(QueueStreamReader):
     # -- offsets, on the driver ---------------------------------------------------------------------------------
 
     def _start(self) -> Offset:
+        reject_partitions(transport_of(self._options.place, check=True), self._options.keys)
         self._search_once()
         starting, now = self._options.starting, self._range()
         if self._options.starting_at is not None:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport
+from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
 from glidemq_py._features.staged_writes import (
@@ -37,6 +38,7 @@ from glidemq_py.spark.api import (
 )
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions, forget, transport_of
+from glidemq_py.spark.partitioned import reject_partitions
 from glidemq_py.spark.reports import facts_of
 from glidemq_py.spark.sinks import ENDED, Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_schema import WritePlan
@@ -107,8 +109,12 @@ def _run_task(
                 if isinstance(sink, StagedSink):
                     message.attempt = sink.attempt
                     sink.begin(create)
+                checked = {options.keys.name}
                 for batch in batches:
                     for queue, rows in encoder.encode(batch):
+                        if queue not in checked:
+                            reject_partitions(transport_of(options.place), QueueKeys(options.keys.prefix, queue))
+                            checked.add(queue)
                         collected.put(queue, rows)
                     collected.flush()
                 collected.end()
@@ -322,6 +328,7 @@ class FrameWriter(DataSourceArrowWriter):
     def _begin(self) -> str:
         """Return the state of the write; '' unless it is staged."""
         transport = transport_of(self._options.place, check=True)
+        reject_partitions(transport, self._options.keys)
         _finish_others(self._options)
         return self._open(transport) if self._options.guarantee == "atomic" else ""
 
@@ -371,7 +378,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
         self._driver = secrets.token_hex(8)
         # Fail now if the server is unreachable.
-        transport_of(options.place, check=True).call(staging.writes(options.keys))
+        transport = transport_of(options.place, check=True)
+        reject_partitions(transport, options.keys)
+        transport.call(staging.writes(options.keys))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task of a micro-batch."""

@@ -160,6 +160,8 @@ class ChaosRun:
         """No job may stall: its workers are healthy."""
         self.checks: list[Callable[[], None]] = []
         """Checks of the row after the drain."""
+        self.names: tuple[str, ...] = (QUEUE,)
+        """Names of the partitions of the queue that have, or have had, jobs."""
         self._least = 0
         self._killed: list[tuple[float, frozenset[str], float]] = []
 
@@ -227,8 +229,16 @@ class ChaosRun:
     def queue(self, name: str = QUEUE) -> Queue[Any, Any]:
         return Queue(name, self._url)
 
-    def key(self, suffix: str) -> str:
-        return f"glide:{{{QUEUE}}}:{suffix}"
+    def key(self, suffix: str, name: str = QUEUE) -> str:
+        return f"glide:{{{name}}}:{suffix}"
+
+    def partitioned(self, names: Iterable[str]) -> None:
+        """The queue has these partitions now; those that it had are judged too."""
+        self.names = tuple(dict.fromkeys((*self.names, *names)))
+
+    def ids(self, index: str) -> list[str]:
+        """Return the ids of the jobs in an index, a sorted set, of each partition. One may be in it twice."""
+        return [each for name in self.names for each in self.client.execute("ZRANGE", self.key(index, name), 0, -1)]
 
     def faults(
         self, short: int, *, every: float = 2.0, progress: int = 100, least: int = 0, jobs: int = 0
@@ -383,17 +393,20 @@ class ChaosRun:
         return {job_id for job_id in self.ledger.acknowledged if self._may_be_lost(job_id)}
 
     def _ended(self) -> set[str]:
-        run = self.client.execute
-        return {each for name in ("completed", "failed") for each in run("ZRANGE", self.key(name), 0, -1)}
+        return {*self.ids("completed"), *self.ids("failed")}
 
     def judge(self) -> Verdict:
         """Compare the ledger with the server, check the queue, and look for leaks."""
-        ledger, found, run = self.ledger, self.verdict, self.client.execute
+        ledger, found = self.ledger, self.verdict
         for check in self.checks:
             check()
-        completed = set(run("ZRANGE", self.key("completed"), 0, -1))
-        failed = set(run("ZRANGE", self.key("failed"), 0, -1))
-        records = {key.rpartition(":")[2] for key in self.client.keys(self.key("job:*"))}
+        completed, failed = set(self.ids("completed")), set(self.ids("failed"))
+        keys = [key for name in self.names for key in self.client.keys(self.key("job:*", name))]
+        records = {key.rpartition(":")[2] for key in keys}
+        if len(self.names) > 1 and len(keys) > len(records):
+            numbers = Counter(key.rpartition(":")[2] for key in keys)
+            twice = [job_id for job_id, count in numbers.items() if count > 1]
+            self.problem(f"{len(twice)} jobs are in several partitions: {', '.join(twice[:SHOWN])}")
         present = records - completed - failed
         found.attempted, found.acknowledged = len(ledger.attempted), len(ledger.acknowledged)
         found.completed, found.failed, found.present = len(completed), len(failed), len(present)
@@ -431,7 +444,8 @@ class ChaosRun:
             found.findings = [str(finding) for finding in report.findings if not finding.repaired]
             if len(report.findings) > len(found.findings):
                 found.notes.append(f"check repaired {len(report.findings) - len(found.findings)} findings")
-        found.leaked += left_behind(self.client, self.key(""))
+        for name in self.names:
+            found.leaked += left_behind(self.client, self.key("", name))
         if self._leaks is not None:
             found.leaked += self._leaks.found()
         found.seconds = time.monotonic() - self.began
@@ -448,20 +462,24 @@ class ChaosRun:
     def _completed_twice(self) -> set[str]:
         events: Counter[str] = Counter()
         stalled = 0
-        after = "-"
-        while rows := self.client.execute("XRANGE", self.key("events"), after, "+", "COUNT", 10_000):
-            for _, fields in rows:
-                event = dict(zip(fields[::2], fields[1::2], strict=True))
-                if event.get("event") == COMPLETED:
-                    events[event.get("jobId", "")] += 1
-                stalled += event.get("event") == "stalled"
-            after = f"({rows[-1][0]}"
+        for event in self._events():
+            if event.get("event") == COMPLETED:
+                events[event.get("jobId", "")] += 1
+            stalled += event.get("event") == "stalled"
         if self.no_stalls:
             self.expect(not stalled, f"{stalled} jobs of healthy workers stalled")
         reported = self.ledger.ends[COMPLETED]
         return {job_id for job_id, count in events.items() if count > 1} | {
             job_id for job_id, steps in reported.items() if self._counted(steps) > 1
         }
+
+    def _events(self) -> Iterator[dict[str, str]]:
+        for name in self.names:
+            after = "-"
+            while rows := self.client.execute("XRANGE", self.key("events", name), after, "+", "COUNT", 10_000):
+                for _, fields in rows:
+                    yield dict(zip(fields[::2], fields[1::2], strict=True))
+                after = f"({rows[-1][0]}"
 
     def _counted(self, steps: list[Step]) -> int:
         """Return the number of completions, without those that the server may have lost."""

@@ -33,10 +33,16 @@ class ExpectedError(Exception):
     """Raised by jobs that must fail."""
 
 
+def id_of(job: Job) -> str:
+    """Return the id in the ledger: that which the producer gave, without its partition."""
+    return job.id.rpartition("||")[2]
+
+
 async def handle(job: Job) -> str:
+    job_id = id_of(job)
     if job.name == "generated":  # its producer does not know its id if the answer was lost
-        SCRIBE.write("attempted", job.id, job.name)
-    SCRIBE.write("started", job.id, job.attempts_made)
+        SCRIBE.write("attempted", job_id, job.name)
+    SCRIBE.write("started", job_id, job.attempts_made)
     try:
         if job.name == "leaking":
             LEAK.append(b"x" * LEAKED_BYTES)
@@ -54,7 +60,7 @@ async def handle(job: Job) -> str:
                 await job.log(f"ran {job.id}")
                 await job.update_progress(50)
     finally:
-        SCRIBE.write("ended", job.id)
+        SCRIBE.write("ended", job_id)
     return job.id
 
 
@@ -80,7 +86,7 @@ async def lifespan(_: Worker[Any]) -> AsyncIterator[None]:
 
 def on_error(error: Exception) -> None:
     if isinstance(error, StaleAttemptError):
-        SCRIBE.write("stale", error.job_id or "")
+        SCRIBE.write("stale", (error.job_id or "").rpartition("||")[2])
     else:
         SCRIBE.write("error", detail=type(error).__name__)
 
@@ -95,6 +101,6 @@ worker = Worker(
     list(SETTINGS.queues) or SETTINGS.queue, handle, SETTINGS.connection(), lifespan=lifespan,
     **{name: value for name, value in OPTIONS.items() if value is not None},
 )  # fmt: skip
-worker.on("completed", lambda job, _: SCRIBE.write("completed", job.id))
-worker.on("failed", lambda job, error: SCRIBE.write("failed", job.id, repr(error)))
+worker.on("completed", lambda job, _: SCRIBE.write("completed", id_of(job)))
+worker.on("failed", lambda job, error: SCRIBE.write("failed", id_of(job), repr(error)))
 worker.on("error", on_error)

@@ -108,9 +108,6 @@ async def test_options_that_choose_different_partitions_are_rejected(url: str, q
         with pytest.raises(GlideMQValidationError) as numeric:
             await queue.add_bulk([("n", 1), ("n", 1, {"job_id": "17"})])
         assert numeric.value.option == "jobs[1].job_id"
-        with pytest.raises(UnsupportedOptionError) as unsupported:
-            await queue.add("n", parent={"queue": queue_name, "id": "1"})
-        assert unsupported.value.option == "parent"
         with pytest.raises(GlideMQValidationError) as invalid:
             await queue.add_bulk([("n", 1), ("n", object())])
         assert invalid.value.option == "jobs[1].data"
@@ -300,13 +297,11 @@ async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue
 
 async def test_what_is_not_supported_names_the_method(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=2) as queue:
-        with pytest.raises(PartitionedQueueError, match=r"get_backups\(\)") as raised:
-            await queue.get_backups("/tmp")
+        with pytest.raises(PartitionedQueueError, match=r"get_usage_summary\(\)") as raised:
+            await queue.get_usage_summary()
         assert (raised.value.queue, raised.value.partitions) == (queue_name, 2)
-        with pytest.raises(PartitionedQueueError, match="iter_batches"):
-            await anext(aiter(queue.iter_batches()))
-        with pytest.raises(PartitionedQueueError):
-            await queue.create_batch()
+        with pytest.raises(PartitionedQueueError, match="drop_job_index"):
+            await queue.drop_job_index()
 
 
 async def test_middleware_and_errors_name_the_whole_queue(url: str, queue_name: str):

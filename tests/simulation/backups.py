@@ -121,7 +121,7 @@ class Backups:
     async def _restore(self, info: BackupInfo) -> list[str]:
         async with Queue[Any, Any](_RESTORED, Source(self._network)) as queue:
             link = await queue._connected()
-            report = await restore_backup(link, cast("BackupStore", self._store), info)
+            report = await restore_backup([link], cast("BackupStore", self._store), info)
             problems = [f"restored backup: {finding}" for finding in (await queue.check(recheck_after=0)).findings]
             if report.jobs != info.jobs:
                 problems.append(f"{report.jobs} of {info.jobs} jobs of backup {info.id} were restored")

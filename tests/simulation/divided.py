@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue, Worker
-from glidemq_py.errors import GlideMQError
+from glidemq_py.errors import GlideMQError, JobNotFoundError
 from tests.simulation.network import Network, Source
 from tests.simulation.producer import CARRIED, ORIGIN
 
@@ -44,6 +44,12 @@ class DividedQueue:
         self.tries: Counter[str] = Counter()
         """How often each job was added."""
         self.acknowledged: dict[str, float] = {}
+        self._lost: list[tuple[float, float]] = []
+        """The times whose writes a failover lost."""
+        self._named: list[str] = []
+        """Jobs that others may wait for."""
+        self._after: dict[str, list[str]] = {}
+        """The jobs that a job waits for."""
         self.changes = 0
         """Number of changes of the number of partitions."""
 
@@ -59,19 +65,34 @@ class DividedQueue:
         await asyncio.sleep(0.001 + 0.03 * self._chance.random())
 
     async def add(self, queue: Queue[Any, Any], number: int, pick: random.Random, now: Callable[[], float]) -> None:
-        """Add a job with an ordering key, with its own id, or with neither. Only an id makes a repetition safe."""
+        """Add a job with an ordering key, with its own id, or with neither. Only an id makes a repetition safe.
+
+        Some with an id wait for earlier ones, of any partition.
+        """
         name = f"j{number}"
         options: dict[str, Any] = pick.choice(
             ({"ordering": {"key": f"o{pick.randint(1, 3)}"}}, {"ordering": {"key": f"o{pick.randint(1, 3)}"}},
-             {"job_id": name}, {})
+             {"job_id": name}, {"job_id": name}, {})
         )  # fmt: skip
+        after = self._after.get(name, [])
+        if "job_id" in options and self._named and pick.random() < 0.5:
+            after = self._after.setdefault(name, sorted({pick.choice(self._named) for _ in range(2)}))
+            options |= {"depends_on": after, "on_dependency_failure": "ignore"}
         self.tries[name] += 1
+        began = now()
+        data = {"of": name, "key": options.get("ordering", {}).get("key"), "after": after}
         try:
-            await queue.add("divided", {"of": name, "key": options.get("ordering", {}).get("key")}, **options)
+            await queue.add("divided", data, **options)
+        except JobNotFoundError:  # a failover lost the job that it would wait for
+            return
         finally:
             if "job_id" in options:
                 self.tries[name] = 1
-        self.acknowledged.setdefault(name, now())
+        if "job_id" in options and name not in self._named:
+            self._named.append(name)
+        # With dependencies, an add takes several calls: a failover may lose the first one while a later one is made.
+        if not any(began <= last and now() >= first for first, last in self._lost):
+            self.acknowledged.setdefault(name, now())
 
     async def divide(self, queue: Queue[Any, Any], pick: random.Random) -> None:
         """Change the number of partitions; connection errors are raised."""
@@ -84,6 +105,7 @@ class DividedQueue:
 
     def lost_since(self, first: float, last: float) -> None:
         """A failover lost the writes of this time."""
+        self._lost.append((first, last))
         self.acknowledged = {name: at for name, at in self.acknowledged.items() if not first <= at <= last}
 
     def judge(self) -> list[str]:
@@ -94,6 +116,7 @@ class DividedQueue:
         started: dict[str, dict[tuple[bytes, bytes], None]] = defaultdict(dict)
         active: dict[str, set[tuple[bytes, bytes]]] = defaultdict(set)
         ends: Counter[tuple[bytes, bytes]] = Counter()
+        ended: set[str] = set()
         for event in self.log:
             job, kind = (event[b"queue"], event.get(b"jobId", b"")), event[b"event"]
             if b"new" in event:
@@ -104,12 +127,16 @@ class DividedQueue:
             elif kind == b"state":
                 key, running = of[job]["key"], event[b"state"] == b"active"
                 (active[key].add if running else active[key].discard)(job)
+                early = [each for each in of[job]["after"] if each in self.acknowledged and each not in ended]
+                if running and early:
+                    problems.append(f"job {of[job]['of']} {job} is active before {early}, for which it waits")
                 if running and key is not None:
                     started[key].setdefault(job)
                     if len(active[key]) > 1:
                         problems.append(f"jobs {sorted(active[key])} of the key {key!r} are active together")
             elif kind in _ENDS:
                 ends[job] += 1
+                ended.add(of[job]["of"])
         for key, jobs in added.items():
             expected = [job for job in jobs if job in started[key]]
             if key and [*started[key]] != expected:

@@ -13,7 +13,6 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEAST_LINES = 40
 
 SMALL = {
-    "_api/partitions_protocol.py": "the type of the partitions, apart from both modules that use each other",
     "_api/queue_names.py": "lists of queues need no `Queue`, so it imports none",
     "_core/layout_errors.py": "raised by clients and caught by queues, which do not import each other",
     "_features/job_batches/batch_ref.py": "jobs return it, so it imports no jobs",

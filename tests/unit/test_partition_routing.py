@@ -31,6 +31,7 @@ EIGHT = Layout(1, (8,), partition_names("q", 8))
         ({"deduplication": {"id": "c"}}, "c"),
         ({"job_id": "d"}, "d"),
         ({"job_id": "a", "ordering": {"key": "a"}}, "a"),
+        ({"parent": {"queue": "q", "id": "1"}, "depends_on": ["1"]}, None),
     ],
 )
 def test_the_routing_key_of_a_job(options: dict[str, Any], key: str | None) -> None:
@@ -42,8 +43,6 @@ def test_the_routing_key_of_a_job(options: dict[str, Any], key: str | None) -> N
     [
         ({"ordering": {"key": "a"}, "job_id": "b"}, "job_id"),
         ({"fair_key": "a", "deduplication": {"id": "b"}}, "deduplication"),
-        ({"parent": {"queue": "q", "id": "1"}}, "parent"),
-        ({"depends_on": ["1"]}, "depends_on"),
     ],
 )
 def test_options_that_a_partitioned_queue_rejects(options: dict[str, Any], option: str) -> None:

@@ -6,13 +6,21 @@ import gzip
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import pack
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup import calls
-from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, new_backup_id, parse_manifest, time_of
+from glidemq_py._features.backup.manifest import (
+    BackedUpPartition,
+    BackupInfo,
+    BackupPart,
+    new_backup_id,
+    parse_manifest,
+    time_of,
+)
 from glidemq_py._features.backup.names import READ_LAST, is_backed_up, text_of
 from glidemq_py._features.backup.records import RecordReader
 from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
@@ -56,8 +64,8 @@ class _Throttle:
 class _Parts:
     """Collects rows and writes them as parts."""
 
-    def __init__(self, store: BackupStore, queue: str, backup: str) -> None:
-        self._store, self._queue, self._backup = store, queue, backup
+    def __init__(self, store: BackupStore, queue: str, backup: str, beginning: str = "") -> None:
+        self._store, self._queue, self._backup, self._beginning = store, queue, backup, beginning
         self._chunks: list[bytes] = []
         self._size = 0
         self.written: list[BackupPart] = []
@@ -76,7 +84,7 @@ class _Parts:
             return
         chunks, self._chunks, self._size = self._chunks, [], 0
         content = await in_thread(self._store.runtime, lambda: gzip.compress(b"".join(chunks), 1, mtime=0))
-        name = f"part-{len(self.written) + 1:05}.msgpack.gz"
+        name = f"{self._beginning}part-{len(self.written) + 1:05}.msgpack.gz"
         await self._store.put(part_path(self._queue, self._backup, name), content)
         part = BackupPart(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
         self.written.append(part)
@@ -182,11 +190,16 @@ class _Reading:
             self.keys += len(found)
 
 
-async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: float) -> BackupInfo:
+async def create_backup(
+    link: QueueLink, store: BackupStore, *, max_server_cpu: float, counts: Sequence[int] = (),
+    others: Sequence[QueueLink] = (),
+) -> BackupInfo:  # fmt: skip
     """Create a backup of the queue.
 
     Args:
-        link: the queue.
+        link: the queue; of a partitioned one, its partition 0.
+        counts: see `BackupInfo`.
+        others: the other partitions, which are read one after the other.
         store: where the backup is kept.
         max_server_cpu: share of one core of the server that reading may use, above 0 to 1.
 
@@ -194,25 +207,57 @@ async def create_backup(link: QueueLink, store: BackupStore, *, max_server_cpu: 
         BackupError: If the queue is a broadcast, the store fails, or the connection was interrupted again and again.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
-    keys, call = link.keys, link.transport.call
-    facts = await call(calls.backup_facts(keys.meta))
+    keys = link.keys
+    facts = await link.transport.call(calls.backup_facts(keys.meta))
     if facts.broadcast:
         raise BackupError(f"queue {keys.name!r} is a broadcast; only queues can be backed up")
     backup = new_backup_id(facts.now)
-    parts = _Parts(store, keys.name, backup)
-    reading = _Reading(link, parts, _Throttle(link.runtime, max_server_cpu))
+    throttle = _Throttle(link.runtime, max_server_cpu)
+    sections: list[BackupInfo] = []
+    for number, each in enumerate([link, *others]):
+        beginning = f"partition-{number:03}-" if others else ""
+        parts = _Parts(store, keys.name, backup, beginning)
+        sections.append(await _read(each, parts, throttle, backup, facts.now))
+    info = sections[0] if not others else _joined(sections, counts)
+    await store.put(manifest_path(keys.name, backup), info.to_json())
+    return info
+
+
+async def _read(link: QueueLink, parts: _Parts, throttle: _Throttle, backup: str, started: int) -> BackupInfo:
+    """Write the parts of a queue, or a partition, and return what they contain."""
+    keys = link.keys
+    reading = _Reading(link, parts, throttle)
     await reading.run()
     await parts.flush()
-    ended = await call(calls.backup_facts(keys.meta))
+    ended = await link.transport.call(calls.backup_facts(keys.meta))
     counter = text_of(await link.transport.command("GET", keys.id) or b"")
     last_id = max(reading.last_id, int(counter) if counter.isascii() and counter.isdigit() else 0)
-    info = BackupInfo(
-        id=backup, queue=keys.name, prefix=keys.prefix, started=facts.now, ended=ended.now, jobs=reading.jobs,
+    return BackupInfo(
+        id=backup, queue=keys.name, prefix=keys.prefix, started=started, ended=ended.now, jobs=reading.jobs,
         keys=reading.keys, size=sum(part.size for part in parts.written), last_id=last_id, features=ended.features,
         parts=tuple(parts.written),
     )  # fmt: skip
-    await store.put(manifest_path(keys.name, backup), info.to_json())
-    return info
+
+
+def _joined(sections: Sequence[BackupInfo], counts: Sequence[int]) -> BackupInfo:
+    """Return the backup of a partitioned queue."""
+    partitions = tuple(
+        BackedUpPartition(
+            name=each.queue,
+            jobs=each.jobs,
+            keys=each.keys,
+            last_id=each.last_id,
+            features=each.features,
+            parts=tuple(part.name for part in each.parts),
+        )
+        for each in sections
+    )
+    return replace(
+        sections[0], ended=sections[-1].ended, jobs=sum(each.jobs for each in sections),
+        keys=sum(each.keys for each in sections), size=sum(each.size for each in sections),
+        last_id=max(each.last_id for each in sections), parts=tuple(part for each in sections for part in each.parts),
+        partitions=partitions, counts=tuple(counts),
+    )  # fmt: skip
 
 
 async def apply_retention(store: BackupStore, queue: str, keep: int, now: int) -> list[str]:

@@ -6,15 +6,17 @@ import hashlib
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from glidemq_py.errors import BackupError
 
-__all__ = ["BackupInfo", "BackupPart", "new_backup_id", "parse_manifest", "time_of"]
+__all__ = ["BackedUpPartition", "BackupInfo", "BackupPart", "new_backup_id", "parse_manifest", "time_of"]
 
 FORMAT: Final = 1
+PARTITIONED: Final = 2
+"""Format of the backup of a partitioned queue, which earlier releases would take for that of a plain one."""
 _ID: Final = re.compile(r"(\d{8}T\d{6}\.\d{3})Z-[0-9a-f]{8}")
 _TIME: Final = "%Y%m%dT%H%M%S.%f"
 
@@ -35,6 +37,27 @@ class BackupPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackedUpPartition:
+    """One partition of a queue in a backup.
+
+    Attributes:
+        name: its name as a queue.
+        jobs: number of jobs.
+        keys: number of other keys.
+        last_id: highest generated job id.
+        features: features that older builds reject, separated by commas.
+        parts: names of its files.
+    """
+
+    name: str
+    jobs: int
+    keys: int
+    last_id: int
+    features: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackupInfo:
     """A complete backup of a queue.
 
@@ -50,6 +73,9 @@ class BackupInfo:
         last_id: highest generated job id.
         features: features of the queue that older builds reject, separated by commas.
         parts: the files.
+        partitions: the partitions of the queue, by their numbers; empty if it has none.
+        counts: of a partitioned queue, the numbers of partitions from which keys may have been routed; the last one is
+            that of new jobs.
     """
 
     id: str
@@ -63,10 +89,35 @@ class BackupInfo:
     last_id: int
     features: str
     parts: tuple[BackupPart, ...]
+    partitions: tuple[BackedUpPartition, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def sections(self) -> list[BackupInfo]:
+        """The backup of each partition, as that of a queue with its name; of a queue without partitions, its own."""
+        if not self.partitions:
+            return [self]
+        files = {part.name: part for part in self.parts}
+        return [
+            replace(
+                self,
+                queue=each.name,
+                jobs=each.jobs,
+                keys=each.keys,
+                last_id=each.last_id,
+                features=each.features,
+                parts=tuple(files[name] for name in each.parts),
+                partitions=(),
+                counts=(),
+            )
+            for each in self.partitions
+        ]
 
     def to_json(self) -> bytes:
         """Return the manifest as stored."""
-        content = {"format": FORMAT, **asdict(self)}
+        content = {"format": PARTITIONED if self.partitions else FORMAT, **asdict(self)}
+        if not self.partitions:
+            del content["partitions"], content["counts"]
         return json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode()
 
 
@@ -83,15 +134,20 @@ def parse_manifest(text: bytes) -> BackupInfo:
     try:
         content: dict[str, Any] = json.loads(text)
         found = content.pop("sha256")
-        if content["format"] != FORMAT:
+        if content["format"] not in (FORMAT, PARTITIONED):
+            known = f"formats {FORMAT} and {PARTITIONED}"
             raise BackupError(
-                f"backup {content.get('id')!r} has format {content['format']!r}; this release reads format {FORMAT}"
+                f"backup {content.get('id')!r} has format {content['format']!r}; this release reads {known}"
             )
         if found != _checksum(content):
             raise BackupError(f"the manifest of backup {content.get('id')!r} is damaged: its checksum differs")
         del content["format"]
         parts = tuple(BackupPart(**part) for part in content.pop("parts"))
-        return BackupInfo(**content, parts=parts)
+        partitions = tuple(
+            BackedUpPartition(**{**each, "parts": tuple(each["parts"])}) for each in content.pop("partitions", ())
+        )
+        info = BackupInfo(**content, parts=parts, partitions=partitions)
+        return replace(info, counts=tuple(info.counts))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackupError(f"the manifest of a backup is damaged: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from glidemq_py._core.keys import QueueKeys
@@ -27,7 +28,7 @@ _MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
 """Beginnings of the fields of a record that name another job."""
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
-    b"wakeChannels", b"failureScan",
+    b"wakeChannels", b"failureScan", b"partitions", b"layoutNumber",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((
@@ -59,14 +60,14 @@ class Renaming:
     reports to parents in other queues nor waits for children there.
 
     Args:
-        old: Keys of the queue that was backed up.
-        new: Keys of the restored queue.
+        renamed: Keys of the queue that was backed up, and those of the restored queue; of a partitioned queue, those of
+            each partition.
     """
 
-    def __init__(self, old: QueueKeys, new: QueueKeys) -> None:
-        self.is_copy = old.stem != new.stem
-        self._old_stem, self._new_stem = old.stem.encode(), new.stem.encode()
-        self._old_name, self._new_name = old.name, new.name
+    def __init__(self, renamed: Mapping[QueueKeys, QueueKeys]) -> None:
+        self.is_copy = any(old.stem != new.stem for old, new in renamed.items())
+        self._stems = {old.stem.encode(): new.stem.encode() for old, new in renamed.items()}
+        self._names = {old.name: new.name for old, new in renamed.items()}
 
     def record(self, fields: list[bytes]) -> list[bytes]:
         """Return the fields of a record, flat, without those of its old place."""
@@ -83,17 +84,23 @@ class Renaming:
         prefix = next((each for each in _MEMBER_FIELDS if name.startswith(each)), None)
         return name if prefix is None else prefix + self._member(name[len(prefix) :])
 
+    def _is_own(self, text: bytes) -> bool:
+        return text[: text.find(b"}:") + 2] in self._stems
+
     def _member(self, text: bytes) -> bytes:
-        return self._new_stem + text[len(self._old_stem) :] if text.startswith(self._old_stem) else text
+        end = text.find(b"}:") + 2
+        stem = self._stems.get(text[:end])
+        return text if stem is None else stem + text[end:]
 
     def _relate(self, record: dict[bytes, bytes]) -> None:
         if b"budgetKey" in record:
             budget = record.pop(b"budgetKey")
-            if budget.startswith(self._old_stem):
+            if self._is_own(budget):
                 record[b"budgetKey"] = self._member(budget)
         if b"parentId" in record or b"parentQueue" in record:
-            if record.get(b"parentQueue", b"").decode("utf-8", "replace") == self._old_name:
-                record[b"parentQueue"] = self._new_name.encode()
+            name = self._names.get(record.get(b"parentQueue", b"").decode("utf-8", "replace"))
+            if name is not None:
+                record[b"parentQueue"] = name.encode()
             else:
                 record.pop(b"parentId", None)
                 record.pop(b"parentQueue", None)
@@ -102,14 +109,14 @@ class Renaming:
             record[b"parentIds"] = record[b"parentQueues"] = ids
         elif ids and queues and (pairs := self._own_parents(ids, queues)):
             record[b"parentIds"] = json.dumps([each for each, _ in pairs]).encode()
-            record[b"parentQueues"] = json.dumps([self._new_name] * len(pairs)).encode()
+            record[b"parentQueues"] = json.dumps([self._names[queue] for _, queue in pairs]).encode()
 
     def _own_parents(self, ids: bytes, queues: bytes) -> list[tuple[Any, Any]]:
         try:
             pairs = list(zip(json.loads(ids), json.loads(queues), strict=False))
         except (ValueError, TypeError):
             return []
-        return [(each, queue) for each, queue in pairs if queue == self._old_name]
+        return [(each, queue) for each, queue in pairs if queue in self._names]
 
     def key(self, suffix: bytes, content: list[bytes]) -> list[bytes] | None:
         """Return the content of a key; None if the restored queue does not have the key."""
@@ -129,7 +136,7 @@ class Renaming:
         ):
             return None
         if suffix.startswith((b"deps:", b"parents:")):
-            return [self._member(each) for each in content if each.startswith(self._old_stem)]
+            return [self._member(each) for each in content if self._is_own(each)]
         if suffix.startswith(b"depvals:"):
             return [self._member(text) if i % 2 == 0 else text for i, text in enumerate(content)]
         return content

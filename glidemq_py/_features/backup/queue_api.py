@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ from glidemq_py._features.backup.manifest import BackupInfo, parse_manifest, tim
 from glidemq_py._features.backup.restoring import RestoreReport, fetch_parts, find_backup, restore_backup
 from glidemq_py._features.backup.store import BackupStore, Destination, manifest_path
 from glidemq_py._features.queue_list import register
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["MAX_SERVER_CPU", "backup", "check_share", "get_backups", "restore", "verify_backup"]
@@ -29,6 +29,18 @@ class QueueWithBackups(ConnectedQueue, Protocol):
     """A `Queue` as the methods of this module use it."""
 
     _runtime: Runtime
+
+    async def _plain_link(self) -> QueueLink | None:
+        """Return the queue's link; None if it is partitioned."""
+        ...
+
+    async def _backup_layout(self) -> tuple[Sequence[QueueLink], Sequence[int]]:
+        """Return the partitions, and `BackupInfo.counts`; of a queue without partitions, its link and ()."""
+        ...
+
+    async def _restore_partitions(self, store: BackupStore, info: BackupInfo) -> RestoreReport:
+        """Restore a backup that is, or a queue that has been, partitioned."""
+        ...
 
 
 async def backup(
@@ -66,8 +78,8 @@ async def backup(
     most = None if keep is None else check_int("keep", keep, 1, _KEEP_MOST)
     share = check_share(max_server_cpu)
     store = BackupStore(destination, storage_options, self._runtime, writes=True)
-    link = await self._connected()
-    info = await create_backup(link, store, max_server_cpu=share)
+    (first, *others), counts = await self._backup_layout()
+    info = await create_backup(first, store, max_server_cpu=share, counts=counts, others=others)
     if most is not None:
         await apply_retention(store, self.name, most, info.ended)
     return info
@@ -142,6 +154,9 @@ async def restore(
 ) -> RestoreReport:
     """Restore a backup into this queue, which must be empty.
 
+    The restored queue has the partitions of the backup. Jobs of a queue without partitions that are restored into
+    a partitioned one are in partition 0; new jobs go to all partitions.
+
     The backup is read and verified before anything is written. Jobs that were active return to waiting, with a new
     attempt. Workers get no job before all are written. If the restore is interrupted, repeat it: it continues.
 
@@ -165,7 +180,9 @@ async def restore(
     wanted = _checked_id(backup_id)
     store = BackupStore(destination, storage_options, self._runtime)
     info = await find_backup(store, name, wanted)
-    link = await self._connected()
-    report = await restore_backup(link, store, info)
+    link = await self._plain_link()
+    if link is None or info.partitions:
+        return await self._restore_partitions(store, info)
+    report = await restore_backup([link], store, info)
     await register(link)
     return report

@@ -6,7 +6,7 @@ import hashlib
 import io
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -92,16 +92,23 @@ async def fetch_parts(store: BackupStore, info: BackupInfo, folder: Path) -> int
     Raises:
         BackupError: If a part is missing or damaged, or the number of jobs differs from the manifest.
     """
-    jobs, large = 0, set[bytes]()
-    for part in info.parts:
-        content = await store.get(part_path(info.queue, info.id, part.name))
-        count, names = await in_thread(store.runtime, partial(_verified, part, content, info.id, folder / part.name))
-        jobs += count
-        large |= names
-    jobs += len(large)
-    if jobs != info.jobs:
-        raise BackupError(f"backup {info.id!r} is damaged: it contains {jobs:,} jobs instead of {info.jobs:,}")
-    return jobs
+    total = 0
+    for section in info.sections:
+        jobs, large = 0, set[bytes]()
+        for part in section.parts:
+            content = await store.get(part_path(info.queue, info.id, part.name))
+            check = partial(_verified, part, content, info.id, folder / part.name)
+            count, names = await in_thread(store.runtime, check)
+            jobs += count
+            large |= names
+        jobs += len(large)
+        if jobs != section.jobs:
+            raise BackupError(
+                f"backup {info.id!r} of queue {section.queue!r} is damaged: it contains {jobs:,} jobs instead of "
+                f"{section.jobs:,}"
+            )
+        total += jobs
+    return total
 
 
 def _verified(part: BackupPart, content: bytes, backup: str, path: Path) -> tuple[int, set[bytes]]:
@@ -167,12 +174,13 @@ def _number(text: bytes | None) -> float:
 
 
 class _Restore:
-    """One restore while it is made."""
+    """The restore of a queue, or of a partition, while it is made."""
 
-    def __init__(self, link: QueueLink, info: BackupInfo, folder: Path) -> None:
+    def __init__(self, link: QueueLink, info: BackupInfo, folder: Path, names: Renaming) -> None:
         self._link, self._info, self._folder = link, info, folder
         self._meta = link.keys.meta
-        self._names = Renaming(QueueKeys(info.prefix, info.queue), link.keys)
+        self._names = names
+        self.resumed = self._writes = self.is_done = False
         self._unplaced: list[_Unplaced] = []
         self._ids: set[str] = set()
         self._large: dict[bytes, list[bytes]] = {}
@@ -180,8 +188,32 @@ class _Restore:
         self._groups: list[str] = []
         self.jobs = self.keys = self.placed = 0
 
-    async def run(self) -> bool:
-        resumed, writes = await self._begin()
+    async def begin(self) -> None:
+        """Check that the queue is empty, or that an earlier restore of this backup was interrupted.
+
+        Raises:
+            QueueNotEmptyError: If it has jobs or schedulers, or another backup was being restored.
+        """
+        link, info = self._link, self._info
+        begun = await link.transport.call(calls.restore_begin(self._meta, info.id, info.features, info.last_id))
+        name = link.queue_name
+        if begun.status == "other":
+            raise QueueNotEmptyError(name, f"the restore of backup {begun.detail!r} into it was interrupted")
+        if begun.status == "live":
+            raise QueueNotEmptyError(name, f"it has jobs or schedulers (in {begun.detail})")
+        if begun.status == "ok" and await self._has_jobs():
+            await self.end()
+            raise QueueNotEmptyError(name, "it has jobs")
+        self.resumed, self._writes = begun.status == "again", begun.detail == "writing"
+
+    async def has_begun(self) -> bool:
+        """Return True if a restore of this backup into the queue was interrupted."""
+        stored = await self._link.transport.command("HGET", f"{self._link.keys.stem}restore", "backup")
+        return bool(stored == self._info.id.encode())
+
+    async def write(self) -> None:
+        """Write records and keys."""
+        writes = self._writes
         for part in self._info.parts:
             for kind, rows in await self._read(part):
                 if kind == b"jobs":
@@ -194,25 +226,16 @@ class _Restore:
             for kind, rows in await self._read(part):
                 if kind == b"keys":
                     await self._write_keys(rows)
+
+    async def place(self) -> None:
+        """Put the unfinished jobs in their places."""
         await self._place()
         if self._groups:
             await self._start_groups()
-        await self._link.transport.call(calls.restore_end(self._meta, self._info.id))
-        return resumed
 
-    async def _begin(self) -> tuple[bool, bool]:
-        """Return whether this continues a restore, and whether records and keys are still to be written."""
-        link, info = self._link, self._info
-        begun = await link.transport.call(calls.restore_begin(self._meta, info.id, info.features, info.last_id))
-        name = link.keys.name
-        if begun.status == "other":
-            raise QueueNotEmptyError(name, f"the restore of backup {begun.detail!r} into it was interrupted")
-        if begun.status == "live":
-            raise QueueNotEmptyError(name, f"it has jobs or schedulers (in {begun.detail})")
-        if begun.status == "ok" and await self._has_jobs():
-            await link.transport.call(calls.restore_end(self._meta, info.id))
-            raise QueueNotEmptyError(name, "it has jobs")
-        return begun.status == "again", begun.detail == "writing"
+    async def end(self) -> None:
+        """End the restore: workers may fetch the jobs."""
+        await self._link.transport.call(calls.restore_end(self._meta, self._info.id))
 
     async def _has_jobs(self) -> bool:
         stem = f"{self._link.keys.stem}{_JOB}"
@@ -290,23 +313,71 @@ def _batches(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[list[T]
         yield batch
 
 
-async def restore_backup(link: QueueLink, store: BackupStore, info: BackupInfo) -> RestoreReport:
+async def restore_backup(
+    links: Sequence[QueueLink], store: BackupStore, info: BackupInfo,
+    before_writing: Callable[[], Awaitable[None]] | None = None,
+) -> RestoreReport:  # fmt: skip
     """Restore a backup into an empty queue.
 
     Everything is downloaded and verified before the first write. No worker gets a job before all records are written.
     An interrupted restore is continued by repeating it.
+
+    Args:
+        links: The queue, or its partitions in the order of the backup.
+        store: The store.
+        info: The backup.
+        before_writing: Awaited when the queue was found to be empty.
 
     Raises:
         BackupError: If the backup is damaged.
         QueueNotEmptyError: If the queue has jobs or schedulers.
         GlideMQError: If the server cannot be reached or rejects a call.
     """
+    sections = info.sections
+    renamed = {QueueKeys(each.prefix, each.queue): link.keys for each, link in zip(sections, links, strict=True)}
+    names = Renaming(renamed)
     with tempfile.TemporaryDirectory(prefix="glidemq-restore-") as name:
         folder = Path(name)
         await fetch_parts(store, info, folder)
-        restore = _Restore(link, info, folder)
-        resumed = await restore.run()
+        restores = [_Restore(link, each, folder, names) for each, link in zip(sections, links, strict=True)]
+        await _begin(restores)
+        if before_writing is not None:
+            await before_writing()
+        pending = [each for each in restores if not each.is_done]
+        for each in pending:
+            await each.write()
+        for each in pending:
+            await each.place()
+        for each in reversed(pending):
+            await each.end()
+    jobs = sum(each.jobs for each in restores)
     return RestoreReport(
-        queue=link.keys.name, backup=info, jobs=restore.jobs, existing=info.jobs - restore.jobs, placed=restore.placed,
-        keys=restore.keys, resumed=resumed,
+        queue=links[0].queue_name, backup=info, jobs=jobs, existing=info.jobs - jobs,
+        placed=sum(each.placed for each in restores), keys=sum(each.keys for each in restores),
+        resumed=any(each.resumed for each in restores),
     )  # fmt: skip
+
+
+async def _begin(restores: Sequence[_Restore]) -> None:
+    """Begin with the last partition, and end with the first one, whose mark says that all have begun.
+
+    If it has the mark of an interrupted restore, a partition that is not empty has been restored completely.
+    """
+    first, *others = restores
+    has_begun = others and await first.has_begun()
+    begun: list[_Restore] = []
+    try:
+        for each in reversed(restores):
+            try:
+                await each.begin()
+            except QueueNotEmptyError:
+                if not has_begun or each is first:
+                    raise
+                each.is_done = True
+            else:
+                begun.append(each)
+    except QueueNotEmptyError:
+        for each in begun:
+            if not each.resumed:
+                await each.end()
+        raise

@@ -19,6 +19,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import ChildOutcome, DependencyAnswer
 from glidemq_py._features.flows.job_api import children_of, ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput
+from glidemq_py._features.flows.references import is_own, references_of, shown_ref
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError
 
@@ -89,7 +90,12 @@ async def check_dependencies(link: QueueLink[Any], each: Iterable[RemoteDependen
             piece = ids[i : i + _IDS_PER_CALL]
             for job_id, answer in zip(piece, await _depend(link, queue, [("", piece)]), strict=True):
                 if answer.how == "gone":
-                    raise JobNotFoundError(job_id, f"in queue {queue!r} (depends_on)")
+                    raise await _missing(link, queue, job_id)
+
+
+async def _missing(link: QueueLink[Any], queue: str, job_id: str) -> JobNotFoundError:
+    shown = await shown_ref(link, queue, job_id)
+    return JobNotFoundError(shown.id, f"in queue {shown.queue!r} (depends_on)")
 
 
 async def _depend(
@@ -128,7 +134,7 @@ async def register_dependents(
             answers = await _depend(link, queue, [(link.keys.member(waiting), [job_id]) for waiting, job_id in piece])
             for (waiting, job_id), answer in zip(piece, answers, strict=True):
                 if answer.how == "gone":
-                    missing[waiting] = JobNotFoundError(job_id, f"in queue {queue!r} (depends_on)")
+                    missing[waiting] = await _missing(link, queue, job_id)
                 elif answer.how != "open":
                     ends.append(ChildOutcome(waiting, keys.member(job_id), answer.how, answer.text, "fail_parent"))
     for waiting in missing:
@@ -154,11 +160,7 @@ def add_order(link: QueueLink, options: Sequence[JobOptions]) -> list[int] | Non
     """
     places = {each.job_id: i for i, each in enumerate(options) if each.job_id}
     inside = [
-        [
-            places[job_id]
-            for queue, job_id in each.depends_on or ()
-            if queue in ("", link.keys.name) and job_id in places
-        ]
+        [places[job_id] for queue, job_id in each.depends_on or () if is_own(link, queue) and job_id in places]
         for each in options
     ]
     if all(place < i for i, needed in enumerate(inside) for place in needed):
@@ -195,13 +197,15 @@ async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: st
         JobNotFoundError: One of the jobs does not exist.
         JobStateError: The job has started, has a turn in an ordering group, or is being fetched.
     """
-    link, keys = job._link, QueueKeys(job._link.keys.prefix, dependency.queue)
+    link, shown = job._link, dependency
+    dependency = (await references_of(link).placed([shown]))[shown]
+    keys = QueueKeys(link.keys.prefix, dependency.queue)
     member, is_remote = keys.member(dependency.id), dependency.queue != link.keys.name
     if is_remote:
         await check_dependencies(link, [{dependency.queue: [dependency.id]}])
     answer = await link.transport.call(flows.add_dependency(link.keys.meta, job._stored_id, member, policy))
     if answer in ("gone", "unknown"):
-        raise JobNotFoundError(job.id if answer == "gone" else dependency.id)
+        raise JobNotFoundError(job.id if answer == "gone" else shown.id)
     if answer != "ok":
         raise JobStateError(job.id, answer, "add a dependency to")
     if not is_remote:
@@ -209,7 +213,7 @@ async def add_dependency(job: Job[Any, Any, Any], dependency: JobRef, policy: st
     (found,) = await _depend(link, dependency.queue, [(link.keys.member(job._stored_id), [dependency.id])])
     if found.how == "gone":  # it was removed since the check
         await link.transport.call(flows.remove_dependency(link.keys.meta, job._stored_id, member))
-        raise JobNotFoundError(dependency.id)
+        raise JobNotFoundError(shown.id)
     if found.how != "open":
         outcome = ChildOutcome(job._stored_id, member, found.how, found.text, policy)
         await link.transport.call(flows.children_ended(link.keys.meta, [outcome]))
@@ -248,7 +252,8 @@ async def _dependencies_among(job: Job[Any, Any, Any], outcomes: Sequence[tuple[
             state: Literal["open", "completed", "failed"] = (
                 "failed" if failed else "open" if done is None else "completed"
             )
-            found.append(Dependency(*ref_of_member(member), state, done is None, outcome[1:] if failed else None))
+            shown = await shown_ref(job._link, *ref_of_member(member))
+            found.append(Dependency(*shown, state, done is None, outcome[1:] if failed else None))
     return found
 
 
@@ -267,15 +272,16 @@ async def remove_dependency(self: Job[Any, Any, Any], dependency: str | ParentIn
         JobStateError: This job neither has that dependency nor that child.
     """
     if isinstance(dependency, str):
-        ref = JobRef(self._link.keys.name, parse_job_id(dependency))
+        given = JobRef("", parse_job_id(dependency))
     else:
         (given,) = parse_dependencies("dependency", (dependency,))
-        ref = given if given.queue else JobRef(self._link.keys.name, given.id)
+    shown = JobRef(given.queue or self._link.queue_name, given.id)
+    ref = (await references_of(self._link).placed([shown]))[shown]
     member = QueueKeys(self._link.keys.prefix, ref.queue).member(ref.id)
     answer = await self._link.transport.call(flows.remove_dependency(self._link.keys.meta, self._stored_id, member))
     if answer == "gone":
         raise JobNotFoundError(self.id)
     if answer == "unknown":
-        message = f"job {self.id!r} has no dependency {ref.id!r} in queue {ref.queue!r}"
+        message = f"job {self.id!r} has no dependency {shown.id!r} in queue {shown.queue!r}"
         raise JobStateError(self.id, answer, "remove a dependency of", message)
     return answer == "ok"

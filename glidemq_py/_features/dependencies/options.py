@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, cast
 
-from glidemq_py._core.names import validate_job_id
+from glidemq_py._core.names import validate_reference_id
 from glidemq_py._features.flows.parent_option import JobRef, ParentInput, parse_parent
 from glidemq_py.errors import GlideMQValidationError
 
@@ -45,9 +45,9 @@ def parse_dependencies(option: str, value: object) -> tuple[JobRef, ...]:
 
 def _reference(option: str, value: object) -> JobRef:
     if isinstance(value, str):
-        return JobRef("", validate_job_id(value, option))
+        return JobRef("", validate_reference_id(value, option))
     if isinstance(value, JobRef) and not value.queue:
-        return JobRef("", validate_job_id(value.id, option))
+        return JobRef("", validate_reference_id(value.id, option))
     return parse_parent(option, value)
 
 

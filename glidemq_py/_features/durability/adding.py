@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from glidemq_py._core import requests
@@ -100,14 +100,25 @@ class FlowWait:
 
     Args:
         confirmers: confirmer of each queue of the flows, by its declared key; none if the flows are not durable.
+        of_plans: returns the confirmers of other plans.
     """
 
-    def __init__(self, confirmers: dict[str, Confirmer]) -> None:
+    def __init__(
+        self, confirmers: dict[str, Confirmer],
+        of_plans: Callable[[Any], Awaitable[dict[str, Confirmer]]] | None = None,
+    ) -> None:  # fmt: skip
         self._confirmers = confirmers
+        self._of_plans = of_plans
         self._text = _new_mark()
         self._marks: dict[str, list[Mark]] = {}
         self.marker = self._next_mark if confirmers else None
         """Returns the mark of the next call for a queue; None if the flows are not durable."""
+
+    async def cover(self, plans: Any) -> None:
+        """Use the queues of these plans, after the flow was refused because its queues have other partitions."""
+        if self._of_plans is not None:
+            self._confirmers.update(await self._of_plans(plans))
+            self._marks.clear()
 
     def _next_mark(self, meta: str) -> str:
         marks = self._marks.setdefault(meta, [])

@@ -26,6 +26,7 @@ from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.plan import CHARS, NextMark, Planned, Step, is_small, steps_of, whole_request
+from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -93,7 +94,7 @@ async def _attach(link: QueueLink, parent: JobRef, members: list[str]) -> None:
     meta = QueueKeys(link.keys.prefix, parent.queue).meta
     answer = await link.transport.call(add_remote_children(meta, parent.id, members))
     if answer != "ok":
-        raise invalid_parent(parent, answer)
+        raise invalid_parent(await shown_ref(link, *parent), answer)
 
 
 _log = get_logger(__name__)
@@ -126,13 +127,15 @@ async def add_planned(
     Raises:
         DuplicateJobError: a job id is already used; nothing was added.
         JobCostError: a job costs more than its group's bucket holds; nothing was added.
+        LayoutChangedError: a queue has other partitions than those that were chosen; nothing was added.
         AmbiguousResultError: the connection was lost. A flow of several steps is finished by the workers of the
             root's queue if it was committed; a flow that takes one call may have been added.
     """
     _check_ids(plan)
     if not is_small(plan):
-        await _reserve(transport, plan)
-        return await _by_steps(transport, plan, quiet, budget, flow_id, next_mark)
+        token = secrets.token_hex(12)
+        await _reserve(transport, plan, token)
+        return await _by_steps(transport, plan, token, quiet, budget, flow_id, next_mark)
     meta = plan[0].link.keys.meta
     mark = None if next_mark is None else next_mark(meta)
     reply = await transport.call(flows.flow_add(meta, whole_request(plan, quiet, budget, flow_id, mark)))
@@ -155,11 +158,11 @@ def _check_ids(plan: Sequence[Planned]) -> None:
 
 def _rejected(job: Planned, why: str) -> Exception:
     if why == "duplicate":
-        return DuplicateJobError(job.id, job.link.keys.name)
+        return DuplicateJobError(job.shown_id, job.link.queue_name)
     return JobCostError(job.options.cost, job.options.ordering.key if job.options.ordering else None)
 
 
-async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
+async def _reserve(transport: Transport, plan: Sequence[Planned], token: str) -> None:
     """Reserve an id for every job.
 
     Raises:
@@ -176,12 +179,13 @@ async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
             without_id = [job for job in jobs if not job.id]
             ordered = [job for job in jobs if job.ordering]
             custom = [job.id for job in jobs if job.id]
-            call = flows.flow_reserve(meta, len(without_id), custom, [job.ordering for job in ordered])
+            orderings = [job.ordering for job in ordered]
+            call = flows.flow_reserve(meta, len(without_id), custom, orderings, token, jobs[0].layout)
             reply = await transport.call(call)
             if reply.costly:
                 raise _rejected(ordered[reply.costly - 1], "cost")
             if isinstance(reply.taken, str):
-                raise DuplicateJobError(reply.taken, jobs[0].link.keys.name)
+                raise _rejected(next(job for job in jobs if job.id == reply.taken), "duplicate")
             issued.append((without_id, reply.ids))
     for without_id, ids in issued:
         for job, job_id in zip(without_id, ids, strict=True):
@@ -191,13 +195,13 @@ async def _reserve(transport: Transport, plan: Sequence[Planned]) -> None:
 async def _by_steps(
     transport: Transport,
     plan: Sequence[Planned],
+    token: str,
     quiet: bool,
     budget: Budget | None,
     flow_id: str | None,
     next_mark: NextMark | None,
 ) -> int:
-    root = plan[0].link.keys
-    token = secrets.token_hex(12)
+    root, queue = plan[0].link.keys, plan[0].link.queue_name
     steps = list(steps_of(plan, token, quiet, budget, flow_id, next_mark))
     pieces = list(_pieces(steps))
     for i, piece in enumerate(pieces):
@@ -206,12 +210,13 @@ async def _by_steps(
     try:
         now, refused = await _execute(transport, steps)
     except GlideMQError as error:
-        text = f"the flow was accepted and a worker of queue {root.name!r} will finish adding it: {error}"
+        text = f"the flow was accepted and a worker of queue {queue!r} will finish adding it: {error}"
         raise AmbiguousResultError(text) from error
     with contextlib.suppress(GlideMQError):  # all steps are done; otherwise a worker deletes the record
         await _close(transport, root.meta, token, steps)
     if refused is not None:
-        raise DuplicateJobError(refused, root.name)
+        shown = await shown_ref(plan[0].link, root.name, refused)
+        raise DuplicateJobError(shown.id, shown.queue)
     return now
 
 

@@ -268,11 +268,15 @@ def withdraw_dependent(meta: str, job_id: str) -> Call[bool]:
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-def flow_reserve(meta: str, count: int, custom: Sequence[str], orderings: Sequence[object]) -> Call[Reserved]:
-    """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket."""
-    return Call(
-        "flow_reserve", meta, requests.flow_reserve(count=count, ids=custom, orderings=orderings), reader(Reserved)
-    )
+def flow_reserve(
+    meta: str, count: int, custom: Sequence[str], orderings: Sequence[object], token: str = "", layout: int = False
+) -> Call[Reserved]:
+    """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket.
+
+    ``layout`` is the number of the layout of the queue's partitions, in which the flow ``token`` then has jobs.
+    """
+    request = requests.flow_reserve(count=count, ids=custom, orderings=orderings, token=token, layout=layout)
+    return Call("flow_reserve", meta, request, reader(Reserved))
 
 
 def flow_request(
@@ -285,11 +289,12 @@ def flow_request(
     budget: tuple[str, Sequence[str] | bool] | None,
     flow_id: str | None = None,
     mark: str | None = None,
+    layout: int = False,
 ) -> bytes:
     """Return the packed argument of `flow_add`; see ``lua/features/flows/functions/flow_add.lua``."""
     (packed,) = requests.flow_add(
         token=token, number=number, rows=rows, deps=deps, ready=ready, quiet=quiet, budget=budget or False,
-        flow=flow_id or False, mark=mark or False,
+        flow=flow_id or False, mark=mark or False, layout=layout,
     )  # fmt: skip
     return packed
 

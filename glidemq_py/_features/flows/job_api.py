@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.keys import split_member
+from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.payload import decode_result
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.references import references_of
 from glidemq_py._job.steps import SAME, data_of_step
 from glidemq_py.errors import ChildFailedError, SerializationError, WaitingChildrenError
 
@@ -25,6 +27,8 @@ __all__ = [
     "move_to_waiting_children",
     "ref_of_member",
 ]
+
+T = TypeVar("T")
 
 _PAGE: Final = 200
 _SMALL_PAGE: Final = 100
@@ -46,16 +50,12 @@ async def get_parents(self: Job[Any, Any, Any]) -> list[JobRef]:
     names = ("parentId", "parentQueue", "parentIds", "parentQueues")
     single, queue, ids, queues = await transport.command("HMGET", keys.job(self._stored_id), *names)
     found = [JobRef(queue.decode(), single.decode())] if single and queue else []
-    if not ids:
-        return found
-    for member in await transport.command("SMEMBERS", keys.parents(self._stored_id)):
-        try:
+    for member in await transport.command("SMEMBERS", keys.parents(self._stored_id)) if ids else ():
+        with contextlib.suppress(ValueError):
             found.append(ref_of_member(member.decode()))
-        except ValueError:
-            continue
     # Node clients write these fields before the set.
     found += [JobRef(name, job_id) for name, job_id in zip(_names(queues), _names(ids), strict=False)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(await references_of(self._link).shown(found)))
 
 
 async def get_children_values(self: Job[Any, Any, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def get_children_values(self: Job[Any, Any, Any]) -> dict[str, Any]:
             unknown.append(member)
     for member, text in await _results_of(self, unknown):
         values[member] = decode_result(text, self._link.serializer)
-    return values
+    return await _shown_members(self, values)
 
 
 async def get_children_failures(self: Job[Any, Any, Any]) -> dict[str, str]:
@@ -84,12 +84,29 @@ async def get_children_failures(self: Job[Any, Any, Any]) -> dict[str, str]:
 
     The keys are full names, as in `get_children_values`.
     """
-    return {member: outcome[1:] async for member, outcome in children_of(self) if outcome[:1] == "f"}
+    failures = {member: outcome[1:] async for member, outcome in children_of(self) if outcome[:1] == "f"}
+    return await _shown_members(self, failures)
 
 
 async def get_open_children(self: Job[Any, Any, Any]) -> list[JobRef]:
     """Return the unfinished children."""
-    return [ref_of_member(member) async for member, outcome in children_of(self) if not outcome]
+    found = [ref_of_member(member) async for member, outcome in children_of(self) if not outcome]
+    return await references_of(self._link).shown(found)
+
+
+async def _shown_members(job: Job[Any, Any, Any], by_member: dict[str, T]) -> dict[str, T]:
+    """Return a mapping of members with the names of partitioned queues in place of those of their partitions."""
+    shown: dict[str, T] = {}
+    references = references_of(job._link)
+    for member, value in by_member.items():
+        base, job_id = split_member(member)
+        partition = await references.partition(base[base.index(":{") + 2 : -1])
+        if partition is None:
+            shown[member] = value
+        else:
+            keys = QueueKeys(job._link.keys.prefix, partition.queue_name)
+            shown[keys.member(partition.id_of(job_id))] = value
+    return shown
 
 
 async def children_of(job: Job[Any, Any, Any]) -> AsyncIterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, cast, runtime_checkable
 
-from glidemq_py._core.names import validate_job_id, validate_queue_name
+from glidemq_py._core.names import validate_queue_name, validate_reference_id
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["FAILURE_POLICIES", "FailurePolicy", "JobRef", "ParentDict", "ParentInput", "parse_parent"]
@@ -63,4 +63,4 @@ def parse_parent(option: str, value: object) -> JobRef:
         if not isinstance(value, tuple) or len(parts) != 2:
             raise GlideMQValidationError(option, parts, "must be a job, a pair (queue, id) or a mapping of the two")
         queue, job_id = parts
-    return JobRef(validate_queue_name(queue, f"{option}.queue"), validate_job_id(job_id, f"{option}.id"))
+    return JobRef(validate_queue_name(queue, f"{option}.queue"), validate_reference_id(job_id, f"{option}.id"))

@@ -41,6 +41,7 @@ class Planned:
         inner: it waits for other jobs.
         multi: it is stored as a job that may have several parents.
         id: the custom or reserved id; "" until one is reserved.
+        layout: number of the layout by which the queue was chosen; 0 = it has no partitions, False = not checked.
     """
 
     link: QueueLink
@@ -52,6 +53,12 @@ class Planned:
     inner: bool
     multi: bool
     id: str
+    layout: int = 0
+
+    @property
+    def shown_id(self) -> str:
+        """The id that users know."""
+        return self.id if self.link.partition is None else self.link.partition.id_of(self.id)
 
     def rename(self, name: str) -> None:
         """Replace the name of the job. Raises GlideMQValidationError."""
@@ -160,7 +167,7 @@ def whole_request(
     """Return the argument of the call that adds a whole small flow."""
     rows = [_flow_row(job, [i + 1 for i in job.parents]) for job in plan]
     charged = None if budget is None else ("", budget.to_fields())
-    return flow_request("", 0, rows, (), (), quiet, charged, flow_id, mark)
+    return flow_request("", 0, rows, (), (), quiet, charged, flow_id, mark, plan[0].layout)
 
 
 def steps_of(

@@ -13,6 +13,7 @@ from glidemq_py._core.record import JobRecord
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.job_api import ref_of_member
 from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.flows.references import name_partition, references_of
 from glidemq_py._job.job import Job
 from glidemq_py._job.link import QueueLink
 
@@ -105,6 +106,7 @@ class _Reader:
             by_queue.setdefault(ref.queue, []).append(ref.id)
         for queue, ids in by_queue.items():
             link = self._link_of(queue)
+            await name_partition(link)
             for i in range(0, len(ids), _SMALL_PAGE):
                 page = ids[i : i + _SMALL_PAGE]
                 rows = await link.transport.call(flows.flow_nodes(link.keys.meta, page, _FIELDS))
@@ -146,13 +148,17 @@ def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
 async def read_jobs(refs: Sequence[JobRef], link_of: Callable[[str], QueueLink]) -> dict[JobRef, JobNode]:
     """Return jobs by reference, without their children; the state of a deleted job is None."""
     reader = _Reader(link_of)
-    await reader.jobs(list(refs))
-    return reader.nodes
+    if not refs:
+        return {}
+    placed = await references_of(link_of(refs[0].queue)).placed(refs)
+    await reader.jobs([placed[ref] for ref in refs])
+    return {ref: reader.nodes[placed[ref]] for ref in refs}
 
 
 async def read_flow(root: JobRef, link_of: Callable[[str], QueueLink], depth: int, max_jobs: int) -> JobNode | None:
     """Read a flow; see `FlowProducer.get_flow`."""
     reader = _Reader(link_of)
+    root = (await references_of(link_of(root.queue)).placed([root]))[root]
     level = await reader.jobs([root])
     top = reader.nodes[root]
     if top.state is None and not top.job.name:

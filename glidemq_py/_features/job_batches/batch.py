@@ -7,7 +7,7 @@ client stops between the two calls, workers of the batch's queue find that the j
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Never, Protocol, Self, Unpack, cast, runtime_checkable
 
@@ -20,9 +20,10 @@ from glidemq_py._core.misuse import reject_positional_options
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._features.durability.options import DurableInput, parse_durable
 from glidemq_py._features.flows.calls import ChildOutcome, children_ended
+from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.job_batches import calls
 from glidemq_py._job.job import Job
-from glidemq_py._job.link import ConnectedQueue
+from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
@@ -96,16 +97,33 @@ class BatchStatus:
         return self.is_closed and self.pending == 0
 
 
+JoinAndAdd = Callable[["JobQueue", Sequence[JobSpec]], Awaitable[list[Job[Any, Any]]]]
+"""Adds jobs of a batch to a queue or a partition."""
+
+
 @runtime_checkable
 class JobQueue(ConnectedQueue, Protocol):
     """A `Queue` to which a batch adds jobs."""
 
-    async def add_bulk(self, jobs: Iterable[JobSpec], *, durable: DurableInput = None) -> list[Job[Any, Any]]:
-        """See `Queue.add_bulk`."""
+    _layout_number: int
+
+    async def _first_connected(self) -> QueueLink:
+        """Return the queue's link; that of its first partition if it has been partitioned meanwhile."""
         ...
 
-    async def get_job(self, job_id: str, *, exclude_data: bool = False) -> Job[Any, Any] | None:
-        """See `Queue.get_job`."""
+    async def _add_in_batch(self, jobs: Sequence[JobSpec], join_and_add: JoinAndAdd) -> list[Job[Any, Any]]:
+        """Call ``join_and_add`` with the jobs, or with those of each partition, within the middleware.
+
+        Raises the errors of `Queue.add_bulk`.
+        """
+        ...
+
+    async def _add_joined(self, jobs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
+        """Add jobs that have joined a batch. Raises the errors of `Queue.add_bulk`.
+
+        Raises:
+            BulkAddError: Its results may be `LayoutChangedError` or `JobMovedError`, which `_add_in_batch` handles.
+        """
         ...
 
 
@@ -131,12 +149,13 @@ class JobBatch:
         id: id of the batch.
     """
 
-    __slots__ = ("_queue", "id")
+    __slots__ = ("_home", "_own_id", "_queue", "id")
 
-    def __init__(self, queue: JobQueue, batch_id: str) -> None:
-        """Create a batch; for queues only."""
-        self._queue = queue
-        self.id = batch_id
+    def __init__(self, queue: JobQueue, batch_id: str, home: JobQueue | None = None, shown_id: str = "") -> None:
+        """Create a batch; for queues only. ``home``: the whole queue, if ``queue`` is a partition of it."""
+        self._queue, self._home = queue, home or queue
+        self._own_id = batch_id
+        self.id = shown_id or batch_id
 
     def __repr__(self) -> str:
         return f"<JobBatch {self.id!r} of queue {self.queue_name!r}>"
@@ -144,7 +163,7 @@ class JobBatch:
     @property
     def queue_name(self) -> str:
         """Name of the queue in which the batch was created, and to which its callbacks are added."""
-        return self._queue.name
+        return self._home.name
 
     async def __aenter__(self) -> Self:
         return self
@@ -237,30 +256,37 @@ class JobBatch:
         for i, spec in enumerate(specs):
             problem = "is not accepted for jobs of a batch"
             reject_unusable(spec.options, where.format(i), ("parent", "deduplication"), problem)
-        await target._connected()  # a closed queue is rejected before the jobs join
-        stem = QueueKeys(self._queue.options.prefix, target.name).stem
+
+        async def join_and_add(part: JobQueue, given: Sequence[JobSpec]) -> list[Job[Any, Any]]:
+            return await self._add_to(part, given, durable)
+
+        return await target._add_in_batch(specs, join_and_add)
+
+    async def _add_to(self, target: JobQueue, specs: Sequence[JobSpec], durable: DurableInput) -> list[Job[Any, Any]]:
+        """Let jobs join, and add them to a queue, which may be a partition."""
+        stem = (await target._connected()).keys.stem  # a closed queue is rejected before the jobs join
         ids, new = await self._join(stem, [spec.options.job_id or "" for spec in specs])
-        member = (await self._queue._connected()).keys.member(self.id)
+        member = (await self._queue._first_connected()).keys.member(self._own_id)
         joined = [
-            JobSpec(spec.name, spec.data, spec.options.with_changes(job_id=job_id).in_batch(member))
+            JobSpec(spec.name, spec.data, spec.options.in_batch(member, job_id))
             for spec, job_id in zip(specs, ids, strict=True)
         ]
         try:
-            added = await target.add_bulk(joined, durable=durable)
+            added = await target._add_joined(joined, durable)
         except BulkAddError as error:
             await self._withdraw(stem, ids, new, error.results)
             raise
         except _UNKNOWN_RESULTS:
             raise
-        except Exception as error:  # invalid jobs, or the error of a middleware before or after the add
-            await self._withdraw(stem, ids, new, await self._found(target, ids, error))
+        except Exception as error:  # invalid jobs: nothing was sent
+            await self._withdraw(stem, ids, new, [error] * len(ids))
             raise
         await self._withdraw(stem, ids, new, added)
         return added
 
     def _target(self, queue: Any) -> JobQueue:
         # A blocking queue holds the queue itself.
-        target = self._queue if queue is None else getattr(queue, "_core", queue)
+        target = self._home if queue is None else getattr(queue, "_core", queue)
         if not isinstance(target, JobQueue):
             raise GlideMQValidationError("queue", queue, "must be a Queue or None")
         if target.options.prefix != self._queue.options.prefix:
@@ -270,12 +296,12 @@ class JobBatch:
 
     async def _join(self, stem: str, wanted: Sequence[str]) -> tuple[list[str], list[bool]]:
         """Let jobs join. Return their ids, and whether each is new in the batch."""
-        link = await self._queue._connected()
+        link = await self._queue._first_connected()
         ids: list[str] = []
         new: list[bool] = []
         for i in range(0, len(wanted), _IDS_PER_CALL):
             piece = wanted[i : i + _IDS_PER_CALL]
-            joined = await link.transport.call(calls.batch_join(link.keys.meta, self.id, stem, piece))
+            joined = await link.transport.call(calls.batch_join(link.keys.meta, self._own_id, stem, piece))
             if joined.status != "ok":
                 gone = joined.status == "gone"
                 error = JobBatchNotFoundError(self.id) if gone else JobBatchFinishedError(self.id, joined.status)
@@ -289,27 +315,20 @@ class JobBatch:
     async def _withdraw(self, stem: str, ids: Sequence[str], new: Sequence[bool], results: Sequence[Any]) -> None:
         """Let the jobs that were certainly not added leave the batch, unless another add to it has added them."""
         ends = [
-            ChildOutcome(calls.PARENT + self.id, stem + job_id, calls.REMOVED, "", "")
+            ChildOutcome(calls.PARENT + self._own_id, stem + job_id, calls.REMOVED, "", "")
             for job_id, is_new, result in zip(ids, new, results, strict=True)
             if is_new and _was_not_added(result) and not await self._contains(result)
         ]
-        link = await self._queue._connected()
+        link = await self._queue._first_connected()
         for i in range(0, len(ends), _IDS_PER_CALL):
             await link.transport.call(children_ended(link.keys.meta, ends[i : i + _IDS_PER_CALL]))
-
-    async def _found(self, target: JobQueue, ids: Sequence[str], error: Exception) -> list[Any]:
-        """Return per id the job of this batch that exists, else the error of its add."""
-        if not target.options.middleware:
-            return [error] * len(ids)  # nothing was sent
-        jobs = [await target.get_job(job_id, exclude_data=True) for job_id in ids]
-        return [job if job is not None and await self._contains(job) else error for job in jobs]
 
     async def _contains(self, result: Any) -> bool:
         """Return whether the existing job that an add has found is of this batch."""
         if isinstance(result, BaseException):
             return False
         ref = await result.get_batch_ref()
-        return ref is not None and (ref.queue, ref.id) == (self._queue.name, self.id)
+        return ref is not None and (ref.queue, ref.id) == (self.queue_name, self.id)
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -339,7 +358,7 @@ class JobBatch:
         await self._change("cancel")
         revoked = 0
         waiting: dict[str, list[str]] = {}
-        async for job in self.iter_jobs("pending"):
+        async for job in self._members("pending"):
             ids = waiting.setdefault(job.queue, [])
             ids.append(job.id)
             if len(ids) == _REVOKED_AT_ONCE:
@@ -350,7 +369,7 @@ class JobBatch:
 
     async def _revoke(self, queue: str, ids: Sequence[str]) -> int:
         """Revoke at most a hundred jobs of a queue, and return how many existed."""
-        link = await self._queue._connected()
+        link = await self._queue._first_connected()
         meta = QueueKeys(link.keys.prefix, queue).meta
         outcomes: list[str] = []
         while len(outcomes) < len(ids):
@@ -362,8 +381,8 @@ class JobBatch:
         return len(ids) - outcomes.count("not_found")
 
     async def _change(self, action: Literal["close", "cancel"]) -> None:
-        link = await self._queue._connected()
-        if await link.transport.call(calls.batch_change(link.keys.meta, self.id, action)) == "gone":
+        link = await self._queue._first_connected()
+        if await link.transport.call(calls.batch_change(link.keys.meta, self._own_id, action)) == "gone":
             raise JobBatchNotFoundError(self.id)
 
     async def get_status(self) -> BatchStatus:
@@ -372,8 +391,8 @@ class JobBatch:
         Raises:
             JobBatchNotFoundError: If the batch does not exist.
         """
-        link = await self._queue._connected()
-        found = await link.transport.call(calls.batch_status(link.keys.meta, self.id))
+        link = await self._queue._first_connected()
+        found = await link.transport.call(calls.batch_status(link.keys.meta, self._own_id))
         if not found:
             raise JobBatchNotFoundError(self.id)
         pending, completed, failed = (found.get(name, 0) for name in ("pending", "completed", "failed"))
@@ -397,10 +416,16 @@ class JobBatch:
         """
         if state is not None:
             check_choice("state", state, choices=tuple(_STATES.values()))
-        link, cursor = await self._queue._connected(), ""
+        async for job in self._members(state):
+            queue, job_id = await shown_ref(await self._queue._first_connected(), job.queue, job.id)
+            yield BatchJob(queue, job_id, job.state)
+
+    async def _members(self, state: str | None) -> AsyncIterator[BatchJob]:
+        """Iterate over the jobs, by the queues that have them: partitions, if their queue has any."""
+        link, cursor = await self._queue._first_connected(), ""
         seen: set[str] = set()  # a page may repeat jobs of the page before it
         while True:
-            page = await link.transport.call(calls.batch_jobs(link.keys.meta, self.id, cursor, _PAGE))
+            page = await link.transport.call(calls.batch_jobs(link.keys.meta, self._own_id, cursor, _PAGE))
             members = dict(page.rows)
             for member, found in members.items():
                 job_state = _STATES.get(found)

@@ -81,8 +81,12 @@ def batch_create(
     failure: Row | None,
     keep: int,
     quiet: bool,
+    layout: int = 0,
 ) -> Call[int]:
-    """Create a batch with the rows of its callbacks; ids of its jobs begin with ``stem``. Returns 0 if it exists."""
+    """Create a batch with the rows of its callbacks; ids of its jobs begin with ``stem``. Returns 0 if it exists.
+
+    ``layout``: number of the layout of the queue's partitions; 0 = not checked.
+    """
     arguments = requests.batch_create(
         id=batch,
         stem=stem,
@@ -91,6 +95,7 @@ def batch_create(
         failure=failure or False,
         keep=keep,
         quiet=quiet,
+        layout=layout or False,
     )
     return Call("batch_create", meta, arguments, int, repeatable=True)
 

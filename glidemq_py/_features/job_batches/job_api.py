@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py._core.keys import split_member
+from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._features.job_batches.batch_ref import BatchRef
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ async def get_batch_ref(self: Job[Any, Any, Any]) -> BatchRef | None:
         base, batch = split_member(value.decode("utf-8", "surrogateescape"))
     except ValueError:
         return None
-    return BatchRef(base[:-1].rpartition(":{")[2], batch)
+    return BatchRef(*await shown_ref(self._link, base[:-1].rpartition(":{")[2], batch))

@@ -76,6 +76,7 @@ async def create_batch(
         failure=_callback(self, link, "on_failure", on_failure),
         keep=kept,
         quiet=not self.options.events,
+        layout=self._layout_number,
     )
     await link.transport.call(call)
     return JobBatch(self, name)

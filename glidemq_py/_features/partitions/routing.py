@@ -12,7 +12,6 @@ from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
 __all__ = ["candidates", "moving_row", "routing_key"]
 
 _DIGITS: Final = re.compile(r"[0-9]+")
-_REJECTED: Final = ("parent", "depends_on")
 
 
 def routing_key(options: JobOptions) -> str | None:
@@ -20,11 +19,8 @@ def routing_key(options: JobOptions) -> str | None:
 
     Raises:
         GlideMQValidationError: A custom id has digits only: each partition counts its own ids.
-        UnsupportedOptionError: An option is not supported, or options would choose different partitions.
+        UnsupportedOptionError: Options would choose different partitions.
     """
-    for name in _REJECTED:
-        if getattr(options, name) is not None:
-            raise UnsupportedOptionError(name, getattr(options, name), "is not supported by partitioned queues")
     ordering, deduplication = options.ordering, options.deduplication
     keys = {
         "ordering": None if ordering is None else ordering.key,

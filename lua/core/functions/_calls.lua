@@ -18,12 +18,12 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       token = r[1], number = r[2], rows = r[3], deps = r[4], ready = r[5], quiet = r[6], budget = r[7], flow = r[8],
-      mark = r[9],
+      mark = r[9], layout = r[10],
     }
   end,
   flow_reserve = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { count = r[1], ids = r[2], orderings = r[3] }
+    return { count = r[1], ids = r[2], orderings = r[3], token = r[4], layout = r[5] }
   end,
   flow_stage = function(args)
     local r = cmsgpack.unpack(args[1])
@@ -313,6 +313,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return {
       id = r[1], stem = r[2], complete = r[3], success = r[4], failure = r[5], keep = r[6], quiet = r[7],
+      layout = r[8],
     }
   end,
   batch_join = function(args)

@@ -174,3 +174,19 @@ async def test_a_rejected_tree_does_not_make_the_others_lost(server: ServerProce
         assert isinstance(third, JobNode)
         assert [first.job.id, third.job.id] == ["first", "third"]
         assert isinstance(rejected, DuplicateJobError)
+
+
+async def test_a_durable_flow_is_routed_again(server: ServerProcess) -> None:
+    """The producer finds out by its refused call that the queue has partitions, and waits for those."""
+    async with FlowProducer(server.url, durable=True) as producer, Queue("a", server.url) as queue:
+        await producer.add(tree("a"))
+        await queue.set_partitions(3)
+        children = [FlowJob("child", "a", number, {"job_id": f"child-{number}"}) for number in range(12)]
+        before = await waits_of(server)
+        node = await producer.add(FlowJob("root", "a", None, None, children))
+        names = {each.job.id.rpartition("||")[0] for each in node.walk()}
+        assert len(names) == 3
+        assert await waits_of(server) > before
+        server.restart(kill=True)
+        assert await node.job.get_state() == "waiting-children"
+        assert (await queue.get_job_counts()).waiting == 3 + 12

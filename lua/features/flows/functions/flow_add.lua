@@ -1,5 +1,5 @@
 -- flow_add: add jobs of a flow, parents before their children, in one step.
--- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow, mark}
+-- KEYS 1 meta   ARGV 1 packed {token, number, rows, deps, ready, quiet, budget, flow, mark, layout}
 -- -> packed {now, ids, rejected}
 --   row: as in `add`, with a 13th element {inner 0|1, multi 0|1, parents}: inner = it waits for its children; multi =
 --   it is written as a job that may have several parents; parent: number of a row of this call, or {id, queue name}
@@ -14,7 +14,10 @@
 --   false}
 --   flow: id of the record of the whole flow, which every job gets; false for none
 --   mark: absent or false, or evidence of this step for a durable add, see features/durability/durability.lua
--- errors: OOM (not allow-oom: a full server rejects new jobs). Bound: the rows and members given.
+--   layout: number of the layout of the queue's partitions by which the jobs of a whole flow were routed, 0 = it has none;
+--   absent or false = not checked, as in steps, whose ids were reserved
+-- errors: ERR layout (the partition has another layout; nothing was added), OOM (not allow-oom: a full server rejects new
+-- jobs). Bound: the rows and members given.
 local A = G.adding
 
 local JOB, LINKS, PARENT, NEW_BUDGET = G.rows.flow_job, G.rows.flow_links, G.rows.parent, G.rows.new_budget
@@ -191,6 +194,8 @@ local function reserved_ids(q, rows)
 end
 
 G.export('flow_add', {}, function(q, r)
+  local outdated = G.moving.check(q, r.layout)
+  if outdated then return outdated end
   local token, number, rows, now = r.token, r.number, r.rows, G.now(q)
   local f = { q = q, now = now, now_text = G.int(now), token = token, quiet = r.quiet, flow = r.flow, members = {} }
   local mark = q.P .. 'flow-mark:' .. token

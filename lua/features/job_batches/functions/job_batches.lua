@@ -1,7 +1,8 @@
 -- Batches: sets of jobs in any queues, with jobs that are added when all have ended (docs/learn/job-batches.md).
--- batch_create: KEYS 1 meta   ARGV 1 packed {id, stem, complete, success, failure, keep, quiet}   -> 1, or 0 if it exists
+-- batch_create: KEYS 1 meta   ARGV 1 packed {id, stem, complete, success, failure, keep, quiet, layout}   -> 1, or 0 if it exists
 --   stem: beginning of the ids of its jobs   complete, success, failure: the row of the callback (add), or false
---   keep: ms after success
+--   keep: ms after success   layout: number of the layout of the queue's partitions, false = not checked
+--   errors: ERR layout (the partition has another layout)
 -- batch_join: reserve jobs in the batch; they are added after that.
 --   KEYS 1 meta   ARGV 1 packed {id, stem, ids}   -> packed {status, ids, known}
 --   stem: `P` of the jobs' queue   ids: at most 1,000; '' = issue one   status: 'ok', or 'gone', 'finished' or 'cancelled'
@@ -26,6 +27,8 @@ local STATUS = { 'pending', 'completed', 'failed', 'removed', 'closed', 'cancell
 local function packed(row) return row and cmsgpack.pack(row) or nil end
 
 G.export('batch_create', {}, function(q, r)
+  local refused = G.moving.check(q, r.layout)
+  if refused then return refused end
   local key, now = B.key(q, r.id), G.now(q)
   if redis.call('EXISTS', key) == 1 then return 0 end
   G.use_feature(q, B.FEATURE)

@@ -1,0 +1,73 @@
+"""Backups of a partitioned queue: all partitions are in one, and are restored together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features import queue_list
+from glidemq_py._features.backup.manifest import BackupInfo
+from glidemq_py._features.backup.restoring import RestoreReport, restore_backup
+from glidemq_py._features.backup.store import BackupStore
+from glidemq_py._features.partitions.changing import advance_layout, replace_layout
+from glidemq_py._features.partitions.layout import Layout, further_names, number_after
+from glidemq_py._features.partitions.stored import parse_layout, read_layout
+from glidemq_py.errors import QueueNotEmptyError
+
+if TYPE_CHECKING:
+    from glidemq_py._api.job_queue import Queue
+
+__all__ = ["restore_partitions"]
+
+
+async def restore_partitions(home: Queue[Any, Any], store: BackupStore, info: BackupInfo) -> RestoreReport:
+    """Restore a backup that is, or into a queue that has been, partitioned. See `Queue.restore`."""
+    before = await read_layout(home._transport, home._keys)
+    following = _restored_layout(home, before, info)
+    restored = home._with_layout(following)
+    links = [await queue._connected() for queue in restored.queues[: len(info.sections)]]
+    restored_names = {link.keys.name for link in links}
+    others = [] if before is None else [name for name in before.served if name not in restored_names]
+
+    async def publish() -> None:
+        call = replace_layout(home._keys.meta, before, following)
+        stored = parse_layout(home.name, (await home._transport.call(call)).decode("utf-8", "replace"))
+        if stored != following:
+            raise LayoutChangedError(f"queue {home.name!r}: another client changed its partitions; restore it again")
+        for queue in restored.queues[1:]:
+            link = await queue._connected()
+            await link.transport.call(advance_layout(link.keys.meta, following.number))
+        await home._use_layout(following)
+
+    if before is not None:
+        await _reject_jobs(home, before, others)
+    report = await restore_backup(links, store, info, publish)
+    for link in links:
+        await queue_list.register(link)
+    return report
+
+
+def _restored_layout(home: Queue[Any, Any], before: Layout | None, info: BackupInfo) -> Layout:
+    """Return the layout of the restored queue.
+
+    Under its own name, a queue gets the partitions that it had, as records name them. Keys of a queue without
+    partitions are found in partition 0, as after its first `set_partitions`.
+    """
+    number = number_after(0 if before is None else before.number)
+    known = (home.name,) if before is None else before.names
+    if not info.partitions:
+        assert before is not None
+        return Layout(number, (1, before.partitions), known)
+    names = tuple(each.name for each in info.partitions)
+    if names[0] == home.name:
+        return Layout(number, info.counts, names)
+    return Layout(number, info.counts, further_names(known, len(names)))
+
+
+async def _reject_jobs(home: Queue[Any, Any], before: Layout, names: list[str]) -> None:
+    """Reject a queue with jobs in partitions into which nothing is restored."""
+    for queue in home._with_layout(before).queues:
+        if queue.name in names:
+            counts = await queue.get_job_counts()
+            if counts.unfinished or counts.completed or counts.failed:
+                raise QueueNotEmptyError(home.name, "it has jobs")

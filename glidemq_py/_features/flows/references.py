@@ -1,0 +1,221 @@
+"""References to jobs of partitioned queues, as parents and dependencies.
+
+Users name the queue and an id that names the partition, such as ``emails`` and ``3||17``. Keys and records name the
+partition, which is an ordinary queue, and the id in it. `References` translates both ways.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.flows import calls as flows
+from glidemq_py._features.flows.parent_option import JobRef
+from glidemq_py._features.partitions.layout import Layout, Partition, partition_home, split_partition_id
+from glidemq_py._features.partitions.routing import candidates
+from glidemq_py._features.partitions.stored import FIELD, parse_layout
+from glidemq_py._job.link import QueueLink
+
+__all__ = ["References", "is_own", "name_partition", "placed_options", "references_of", "shown_ref"]
+
+_LAYOUT_S: Final = 10.0
+"""Time for which the layout of a queue, or that it has none, is known without reading it again."""
+_LAYOUTS_KEPT: Final = 1_000
+_IDS_PER_CALL: Final = 500
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+
+class References:
+    """References to jobs, as seen over one connection.
+
+    Args:
+        transport: The connection.
+        prefix: First part of every key.
+    """
+
+    def __init__(self, transport: JobTransport, prefix: str) -> None:
+        self._transport, self._prefix = transport, prefix
+        self._layouts: dict[str, tuple[float, Layout | None]] = {}
+
+    async def layout(self, queue: str, *, fresh: bool = False) -> Layout | None:
+        """Return the layout of a queue; None if it has no partitions. It may be ten seconds old.
+
+        Args:
+            queue: Name of the queue.
+            fresh: True to read it now.
+        """
+        known = self._layouts.get(queue)
+        now = time.monotonic()
+        if known is not None and not fresh and now - known[0] < _LAYOUT_S:
+            return known[1]
+        text = await self._transport.command("HGET", QueueKeys(self._prefix, queue).meta, FIELD)
+        layout = parse_layout(queue, text.decode("utf-8", "replace")) if text else None
+        if len(self._layouts) >= _LAYOUTS_KEPT:
+            self._layouts.clear()
+        self._layouts[queue] = now, layout
+        return layout
+
+    def known(self, queue: str) -> Layout | None:
+        """Return the layout that was read last; None if none was read, or the queue has no partitions."""
+        found = self._layouts.get(queue)
+        return None if found is None else found[1]
+
+    # -- from users to keys -------------------------------------------------------------------------------
+
+    async def placed(self, refs: Iterable[JobRef]) -> dict[JobRef, JobRef]:
+        """Return for each reference the queue that has the job, which may be a partition, and the id in it.
+
+        Ids of digits are those of partition 0. Other ids cost a read of the queue's layout, and custom ids in a
+        partitioned queue a call per partition that may have the job. A job that does not exist is placed where it
+        would be.
+        """
+        found: dict[JobRef, JobRef] = {}
+        by_queue: dict[str, list[JobRef]] = {}
+        for ref in dict.fromkeys(refs):
+            if _DIGITS.fullmatch(ref.id) is not None or partition_home(ref.queue) is not None:
+                found[ref] = ref
+            else:
+                by_queue.setdefault(ref.queue, []).append(ref)
+        for queue, mine in by_queue.items():
+            layout = await self.layout(queue)
+            unknown = await self._place(layout, mine, found)
+            if unknown:
+                fresh = await self.layout(queue, fresh=True)
+                if fresh != layout:
+                    await self._place(fresh, unknown, found)
+        return found
+
+    async def _place(self, layout: Layout | None, refs: Sequence[JobRef], found: dict[JobRef, JobRef]) -> list[JobRef]:
+        """Place references to one queue. Return those whose job was not found."""
+        if layout is None:
+            found.update((ref, ref) for ref in refs)
+            return [ref for ref in refs if split_partition_id(ref.id)[1] != ref.id]
+        looked: dict[JobRef, list[JobRef]] = {}
+        unknown: list[JobRef] = []
+        for ref in refs:
+            places = [JobRef(layout.names[number], own) for number, own in candidates(ref.id, layout)]
+            found[ref] = places[0]
+            if places[0].id == ref.id:  # no partition is named
+                looked[ref] = places
+        while looked:
+            existing = await self._existing(places[0] for places in looked.values())
+            following: dict[JobRef, list[JobRef]] = {}
+            for ref, (place, *others) in looked.items():
+                if place in existing:
+                    found[ref] = place
+                elif others:
+                    following[ref] = others
+                else:
+                    unknown.append(ref)
+            looked = following
+        return unknown
+
+    async def _existing(self, places: Iterable[JobRef]) -> set[JobRef]:
+        by_queue: dict[str, list[str]] = {}
+        for queue, job_id in dict.fromkeys(places):
+            by_queue.setdefault(queue, []).append(job_id)
+        found: set[JobRef] = set()
+        for queue, ids in by_queue.items():
+            meta = QueueKeys(self._prefix, queue).meta
+            for i in range(0, len(ids), _IDS_PER_CALL):
+                page = ids[i : i + _IDS_PER_CALL]
+                answers = await self._transport.call(flows.depend(meta, [("", page)]))
+                found |= {
+                    JobRef(queue, job_id) for job_id, answer in zip(page, answers, strict=True) if answer.how != "gone"
+                }
+        return found
+
+    # -- from keys to users -------------------------------------------------------------------------------
+
+    async def shown(self, refs: Iterable[JobRef]) -> list[JobRef]:
+        """Return references by the queue and the id that users know."""
+        found: list[JobRef] = []
+        for ref in refs:
+            partition = await self.partition(ref.queue)
+            found.append(ref if partition is None else JobRef(partition.queue_name, partition.id_of(ref.id)))
+        return found
+
+    async def partition(self, name: str) -> Partition | None:
+        """Return the partition that has this name as a queue; None if it is a queue by itself.
+
+        Only names of the form of a partition's cost a read, once per partitioned queue.
+        """
+        home = partition_home(name)
+        if home is None:
+            return None
+        known = self._layouts.get(home)
+        layout = None if known is None else known[1]  # names keep their positions
+        if layout is None or name not in layout.names:
+            layout = await self.layout(home, fresh=True)
+        if layout is None or name not in layout.names:
+            return None
+        return Partition(layout.names.index(name), home)
+
+
+def references_of(link: QueueLink[Any]) -> References:
+    """Return the references over the connection of a queue."""
+    found = link.references
+    if found is None:
+        found = link.references = References(link.transport, link.keys.prefix)
+    return found
+
+
+async def name_partition(link: QueueLink[Any]) -> None:
+    """Let a link to a partition, opened by its name, show the names and ids that users know."""
+    if link.partition is None and partition_home(link.keys.name) is not None:
+        link.partition = await references_of(link).partition(link.keys.name)
+
+
+def is_own(link: QueueLink[Any], queue: str) -> bool:
+    """Return True if the queue of a reference is the given one, or the whole queue of a partition."""
+    return queue in ("", link.keys.name, link.queue_name)
+
+
+async def shown_ref(link: QueueLink[Any], queue: str, job_id: str) -> JobRef:
+    """Return a reference by the queue and the id that users know."""
+    (shown,) = await references_of(link).shown([JobRef(queue, job_id)])
+    return shown
+
+
+async def placed_options(
+    link: QueueLink[Any], each: Sequence[JobOptions], inside: Collection[str] = ()
+) -> list[JobOptions]:
+    """Return the options of new jobs with parents and dependencies as keys and records name them.
+
+    Args:
+        link: The queue of the jobs, or its partition.
+        each: Options as users give them.
+        inside: Ids of jobs that are added to this queue in the same bulk.
+    """
+    related = [options for options in each if options.parent is not None or options.depends_on is not None]
+    wanted = {ref for options in related for ref in _refs(options) if not _is_placed(link, ref)}
+    if not wanted:
+        return list(each)
+    added = {ref: JobRef("", ref.id) for ref in wanted if ref.id in inside and is_own(link, ref.queue)}
+    whole = {ref: JobRef(ref.queue or link.queue_name, ref.id) for ref in wanted if ref not in added}
+    placed = await references_of(link).placed(whole.values())
+    places = added | {ref: placed[given] for ref, given in whole.items()}
+    return [
+        options.with_references(
+            options.parent and places.get(options.parent, options.parent),
+            options.depends_on and tuple(dict.fromkeys(places.get(ref, ref) for ref in options.depends_on)),
+        )
+        if any(places.get(ref, ref) != ref for ref in _refs(options))
+        else options
+        for options in each
+    ]
+
+
+def _refs(options: JobOptions) -> Sequence[JobRef]:
+    own: Sequence[JobRef] = () if options.parent is None else (options.parent,)
+    return [*own, *(options.depends_on or ())]
+
+
+def _is_placed(link: QueueLink[Any], ref: JobRef) -> bool:
+    """Return True if a reference of a queue without partitions need not be looked up."""
+    return link.partition is None and (is_own(link, ref.queue) or _DIGITS.fullmatch(ref.id) is not None)
