@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,20 +25,34 @@ from glidemq_py.gateway.values import PortableMap, frame_of
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
 
-__all__ = ["EventFeed", "Subscriber", "result_of"]
+__all__ = ["EventFeed", "Subscriber", "result_of", "tell_starts"]
 
 _log = get_logger(__name__)
 
 _PAUSE_S: Final = 0.002
 """Pause after a read that has found events."""
 _PLAIN: Final[Mapping[str, str]] = {
-    "added": "pushed", "active": "pulled", "stalled": "stalled", "waiting-children": "waiting-children",
-    "removed": "removed",
+    "added": "pushed", "active": "pulled", "deduplicated": "duplicated", "stalled": "stalled",
+    "waiting-children": "waiting-children", "removed": "removed",
 }  # fmt: skip
+_TELL_MS: Final = 180_000
+_TELL_AGAIN_S: Final = 60.0
 _OF_QUEUE: Final = ("0", "")
 """Ids of jobs in events that are about the queue."""
 
 Event = dict[str, Any]
+
+
+async def tell_starts(queue: Queue[Any, Any]) -> None:
+    """Let a queue write an event for each fetched job and for each duplicate, for three minutes.
+
+    Raises:
+        GlideMQError: If the server cannot be reached.
+    """
+    link = await queue._connected()
+    seconds, micros = await link.transport.command("TIME")
+    till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
+    await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
 
 
 class Subscriber(Protocol):
@@ -70,6 +85,8 @@ class WireEvents:
             return [self._event(event, event.event, "")]
         if event.job_id in _OF_QUEUE or event.event in ("drained", "cleaned"):
             return []
+        if event.event == "active" and "started" not in event.fields:
+            return []  # of a Node client, or a parent that becomes ready
         name = self._queue.name
         job_id = self._ids.known_on_wire(name, event.job_id) or await self._ids.on_wire(name, event.job_id)
         if event.event in _PLAIN:
@@ -154,6 +171,7 @@ class EventFeed:
         self._queue, self._wire = queue, WireEvents(queue, ids)
         self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
         self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._has_warned = False
         self._starting = asyncio.Lock()
         self.subscribers: set[Subscriber] = set()
@@ -167,6 +185,9 @@ class EventFeed:
         """
         async with self._starting:
             await self._events.wait_until_ready()
+            if self._telling is None:
+                await tell_starts(self._queue)
+                self._telling = asyncio.create_task(self._keep_telling(), name=f"gateway-starts-{self._queue.name}")
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
 
@@ -175,10 +196,17 @@ class EventFeed:
         self.subscribers.clear()
         self.followers.clear()
         await self._events.close()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._telling):
+            if task is not None and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(_TELL_AGAIN_S * random.uniform(0.9, 1.1))
+            with contextlib.suppress(GlideMQError):
+                await tell_starts(self._queue)
 
     async def _run(self) -> None:
         while not self._events._closed:

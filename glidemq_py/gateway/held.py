@@ -62,8 +62,7 @@ class HeldJobs:
         return len(self._jobs)
 
     def add(
-        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, lock_ms: int,
-        is_owned: bool, is_kept: bool,
+        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, is_owned: bool, is_kept: bool
     ) -> None:  # fmt: skip
         """Remember a job."""
         now = time.monotonic()
@@ -74,8 +73,8 @@ class HeldJobs:
             del self._jobs[oldest]
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = Held(
-            connection, queue, job.facts, token, lock_ms, job.expires_at, is_owned, is_kept, now,
-            now + lock_ms / 1_000 + _MARGIN_S,
+            connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept, now,
+            now + job.lock_ms / 1_000 + _MARGIN_S,
         )  # fmt: skip
 
     def find(self, job_id: str) -> Held | None:

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
-from glidemq_py.gateway.commands.monitoring import counts_of_queues, memory_mb
+from glidemq_py.gateway.commands.monitoring import memory_mb
 from glidemq_py.gateway.event_stream import EventStream, sent_events
 from glidemq_py.gateway.frames import MAX_FRAME
 from glidemq_py.gateway.http_limits import AddressLimits, client_address
@@ -298,7 +298,7 @@ class HttpApi:
                     **{state: counts[state] for state in ("prioritized", "active", "completed", "failed", "delayed")},
                 },
             }
-            for name, counts in (await counts_of_queues(request)).items()
+            for name, counts in (await request.state.counts.get()).items()
         ]  # fmt: skip
         await self._answer(send, headers, 200, queues)
 

@@ -11,7 +11,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from glidemq_py.gateway.commands.cron import all_crons
-from glidemq_py.gateway.commands.monitoring import counts_of_queues
 from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.figures import BUCKETS_S, Histogram
 
@@ -46,7 +45,7 @@ async def exposition(session: Session) -> str:
         GlideMQConnectionError: If the server of the queues cannot be reached.
     """
     state, figures = session.state, session.state.figures
-    queues = await counts_of_queues(session)
+    queues = await session.state.counts.get()
     _, workers = await list_workers(session)
     found: list[Metric] = []
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.payload import PackedValue, encode_data
+from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.limits.options import MAX_COUNT
 from glidemq_py.errors import FairKeyFullError
 from glidemq_py.gateway.chosen_ids import engine_id
@@ -39,7 +41,15 @@ _MOST_BYTES: Final = 2**53 - 1
 _FIXED_JITTER: Final = 0.2
 _EXPONENTIAL_JITTER: Final = 1.0
 
-_TEMPLATE_NAMES: Final = ("maxAttempts", "backoff", "timeout", "delay", "removeOnComplete", "removeOnFail")
+_TEMPLATE_NAMES: Final = (
+    "maxAttempts",
+    "backoff",
+    "timeout",
+    "delay",
+    "removeOnComplete",
+    "removeOnFail",
+    "stallTimeout",
+)
 
 JOB_FIELDS: Final = (
     Field("name", Kind.ANY), Field("data", Kind.ANY), Field("jobId", minimum=1), Field("customId", minimum=1),
@@ -57,12 +67,13 @@ JOB_FIELDS: Final = (
     Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
     Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
     Field("timestamp", Kind.NUMBER), Field("keepLogs", Kind.ANY), Field("repeat", Kind.ANY),
-    Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
+    Field("stackTraceLimit", Kind.INTEGER, minimum=0, maximum=MAX_TRACE_LINES),
+    Field("stallTimeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
     *(
         Field(name, Kind.UNSUPPORTED)
         for name in (
             "childrenIds", "parentId", "failParentOnFailure", "removeDependencyOnFailure",
-            "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout",
+            "ignoreDependencyOnFailure", "continueParentOnFailure",
         )
     ),
 )  # fmt: skip
@@ -79,9 +90,7 @@ FLOW_FIELDS: Final = (
 )  # fmt: skip
 """The fields of the jobs of a flow."""
 
-TEMPLATE_FIELDS: Final = (
-    *(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES), Field("stallTimeout", Kind.UNSUPPORTED),
-)  # fmt: skip
+TEMPLATE_FIELDS: Final = tuple(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES)
 """The options of the jobs of a cron job."""
 
 Push = tuple[str, Any, dict[str, Any]]
@@ -136,6 +145,8 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     chosen = chosen_id(given)
     options: dict[str, Any] = {"job_id": await ids.make(queue) if chosen is None else engine_id(chosen)}
     _add_common(given, options)
+    if given["stackTraceLimit"] is not None:
+        options["stack_trace_limit"] = given["stackTraceLimit"]
     if given["ttl"]:
         options["ttl"] = max(1, round(given["ttl"]))
     _add_order(given, options)
@@ -184,6 +195,8 @@ def _add_common(given: Mapping[str, Any], options: dict[str, Any]) -> None:
         kept = _retention(field, given[field])
         if kept is not None:
             options[option] = kept
+    if given["stallTimeout"]:
+        options["lock_duration"] = max(SECOND_MS, round(given["stallTimeout"]))
 
 
 def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.commands import COMMANDS
@@ -25,6 +26,7 @@ from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.rate import FrameLimit
+from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
 from glidemq_py.gateway.webhooks.service import Webhooks
@@ -52,6 +54,10 @@ class GatewayState(Protocol):
     version: str
     held: HeldJobs
     figures: Figures
+    counts: SharedRead[dict[str, dict[str, int]]]
+    """The jobs of all queues by state, by the name of the queue on the wire."""
+    schedulers: SharedRead[list[tuple[str, JobScheduler]]]
+    """The schedulers of all queues by name, with their queues."""
 
     @property
     def webhooks(self) -> Webhooks:

@@ -212,7 +212,7 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
         job_id, token = ids.known_on_wire(queue.name, job.id) or await ids.on_wire(queue.name, job.id), job.token
         known.append((job, job_id, token))
         held.add(
-            job_id, job, token, session, queue=queue.name, lock_ms=lock_ms, is_owned=is_owned, is_kept=is_kept
+            job_id, job, token, session, queue=queue.name, is_owned=is_owned, is_kept=is_kept
         )  # fmt: skip
     jobs: list[Any] = []
     tokens: list[str] = []
@@ -393,6 +393,8 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
 
 class ClientError(Exception):
     """An error that a client has reported; its stack is stored as the traceback."""
+
+    innermost_first = True
 
     def __init__(self, message: str, stack: Sequence[str]) -> None:
         super().__init__(message)

@@ -19,9 +19,9 @@ from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind,
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
+    from glidemq_py.gateway.session import GatewayState, Session
 
-__all__ = ["COMMANDS", "STATES", "counts_of_queues", "memory_mb"]
+__all__ = ["COMMANDS", "STATES", "memory_mb", "read_counts"]
 
 _AT_A_TIME: Final = 50
 _MOST: Final = 2**53
@@ -32,19 +32,19 @@ _QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
 
 
-async def counts_of_queues(session: Session) -> dict[str, dict[str, int]]:
-    """Return the jobs of all queues by state, by the name of the queue on the wire."""
-    names = await find_queues(session.state.transport, session.state.options.prefix)
+async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
+    """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.counts`."""
+    names = await find_queues(state.transport, state.options.prefix)
     found: dict[str, dict[str, int]] = {}
     for start in range(0, len(names), _AT_A_TIME):
         some = names[start : start + _AT_A_TIME]
-        for name, counts in zip(some, await asyncio.gather(*(_counts(session, each) for each in some)), strict=True):
+        for name, counts in zip(some, await asyncio.gather(*(_counts(state, each) for each in some)), strict=True):
             found[wire_name(name)] = counts
     return found
 
 
-async def _counts(session: Session, queue: str) -> dict[str, int]:
-    return wire_counts(await (await session.state.queue(queue)).get_job_counts())
+async def _counts(state: GatewayState, queue: str) -> dict[str, int]:
+    return wire_counts(await (await state.queue(queue)).get_job_counts())
 
 
 def _sums(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -64,7 +64,7 @@ def memory_mb() -> float:
 
 
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    figures, sums = session.state.figures, _sums(await session.state.counts.get())
     return {
         "stats": {
             "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
@@ -124,7 +124,7 @@ async def _compact(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    figures, sums = session.state.figures, _sums(await session.state.counts.get())
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
@@ -157,7 +157,7 @@ async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await counts_of_queues(session)
+    found = await session.state.counts.get()
     queues = [
         {
             "name": name, "waiting": counts["waiting"] + counts["paused"], "prioritized": counts["prioritized"],

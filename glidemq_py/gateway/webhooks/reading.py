@@ -24,6 +24,7 @@ from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.chosen_ids import claim_ids
+from glidemq_py.gateway.events import tell_starts
 from glidemq_py.gateway.webhooks.messages import Message, event_name, message_of
 from glidemq_py.gateway.webhooks.registry import Webhook
 
@@ -39,7 +40,6 @@ EVENTS_KEPT: Final = 20_000
 _PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 
-_TELL_MS: Final = 180_000
 _TELL_AGAIN_S: Final = 60.0
 
 Delivery = tuple[str, str, Message]
@@ -57,10 +57,7 @@ async def prepare(queue: Queue[Any, Any], events: Iterable[str]) -> None:
     if await queue.get_event_retention() < EVENTS_KEPT:
         await queue.set_event_retention(EVENTS_KEPT)
     if "job.started" in events:
-        link = await queue._connected()
-        seconds, micros = await link.transport.command("TIME")
-        till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
-        await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
+        await tell_starts(queue)
 
 
 class ReadingLock:

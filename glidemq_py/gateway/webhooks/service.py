@@ -123,14 +123,14 @@ class Webhooks:
         for name in [name for name, reading in self._readings.items() if name not in wanted or reading.has_ended]:
             await self._readings.pop(name).close()
         for name, webhooks in wanted.items():
-            reading = self._readings.get(name)
+            reading, queue = self._readings.get(name), await self._open_queue(name)  # a queue in use is not forgotten
             if reading is not None:
                 is_new = any(each not in reading.webhooks for each in webhooks)
                 reading.webhooks = webhooks
                 await reading.keep_prepared(always=is_new)
                 continue
             reading = self._readings[name] = EventReading(
-                await self._open_queue(name), self._connection, self._transport, self._lock, self._on_wire, self._add
+                queue, self._connection, self._transport, self._lock, self._on_wire, self._add
             )
             reading.start(webhooks)
 
