@@ -49,6 +49,13 @@ class Held:
     fetched_at: float
     forget_at: float
 
+    def is_of(self, token: str | None) -> bool:
+        """Return whether a client may report the job with this token.
+
+        One that differs is of another attempt, also if the client of this attempt has none.
+        """
+        return token == self.token or (not token and not self.is_owned)
+
 
 class HeldJobs:
     """Fetched jobs by id. Those whose locks have expired are forgotten, so they cannot accumulate."""

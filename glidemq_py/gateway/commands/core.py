@@ -12,6 +12,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
@@ -295,8 +296,7 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
         CommandError: If there is no such job, or the token is missing or invalid.
     """
     held = session.state.held.find(job_id)
-    # A token that differs is of another attempt, also if the client of this attempt has none.
-    if held is not None and (token == held.token or (not token and not held.is_owned)):
+    if held is not None and held.is_of(token):
         return LeasedJob(job_id, await session.state.queue(held.queue), held.facts, held.token, held.lock_ms)
     found = await session.state.ids.find(job_id)
     if found is None:
@@ -366,15 +366,23 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
     nothing: list[Any] = [None] * len(ids)
     results, tokens, removals = (given[field] or nothing for field in ("results", "tokens", "removeOnCompletes"))
     jobs: list[LeasedJob] = []
+    queues: dict[str, Queue[Any, Any]] = {}
     pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
     for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):
         if token is not None and not isinstance(token, str):
             raise CommandError(f"tokens[{number}] must be a string")
-        job = await leased_job(session, job_id, token)
+        held = session.state.held.find(job_id)
+        queue = None if held is None or not held.is_of(token) else queues.get(held.queue)
+        if held is None or queue is None:
+            job = await leased_job(session, job_id, token)
+            queues[job.queue.name] = job.queue
+        else:
+            job = LeasedJob(job_id, queue, held.facts, held.token, held.lock_ms)
         _remove_on_complete(job, remove is True)
         jobs.append(job)
         value = stored_value(result)
-        await check_readers(f"results[{number}]", value, job.queue)
+        if value.__class__ is PackedValue:
+            await check_readers(f"results[{number}]", value, job.queue)
         pairs.setdefault(job.queue, []).append((job, value))
     lost: list[LeasedJob] = []
     for queue, of_queue in pairs.items():
