@@ -73,7 +73,11 @@ async def exposition(session: Session) -> str:
     gauge("webhooks_enabled", "Webhooks that are enabled", sum(each.enabled for each, _ in webhooks.values()))
     connections = GaugeMetricFamily("bunqueue_connections", "Connections of clients", labels=["transport"])
     connections.add_metric(["tcp"], state.connections)
+    for transport in ("websocket", "sse"):
+        connections.add_metric([transport], state.http_clients[transport])
     found.append(connections)
+    for problem in ("degraded", "disk_full"):
+        gauge(f"storage_{problem}", "Always 0: without the server of the queues there are no figures", 0)
     for name, histogram in figures.durations.items():
         found.append(_histogram(f"bunqueue_{name}_duration_seconds", histogram))
     found += _of_queues(queues)

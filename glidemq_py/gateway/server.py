@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -103,6 +103,7 @@ class Gateway:
         self._connection = connection
         self.held = HeldJobs()
         self.figures = Figures()
+        self.http_clients: Counter[str] = Counter()
         self.counts = SharedRead(partial(read_counts, self))
         self.schedulers = SharedRead(partial(read_schedulers, self))
         self._client: ConnectionSource | None = None

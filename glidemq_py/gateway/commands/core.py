@@ -25,6 +25,7 @@ from glidemq_py.errors import (
     JobDataError,
     JobNotFoundError,
     LeaseLostError,
+    PayloadTooLargeError,
 )
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
@@ -32,7 +33,7 @@ from glidemq_py.gateway.group_limits import group_size, set_group_defaults, set_
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
@@ -116,7 +117,8 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     """Check a job, and claim its chosen id; return the id if it is that of an unfinished job."""
     fields = check_all(JOB_FIELDS, given)
     push = await push_of(ids, queue.name, fields)
-    chosen, is_special = chosen_id(fields), fields["durable"] or "depends_on" in push[2] or TELEMETRY.on
+    chosen, options = chosen_id(fields), push[2]
+    is_special = fields["durable"] or "depends_on" in options or "parent" in options or TELEMETRY.on
     # A job is checked before its id is claimed.
     made = None if is_special and chosen is None else row_of(queue, link, push)
     if chosen is None:
@@ -133,7 +135,7 @@ async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> 
     try:
         added = await _again(lambda: queue.add(name, data, durable=durable, **options))
     except JobNotFoundError as error:
-        raise CommandError(f"Dependency job not found: {error.job_id}") from None
+        raise CommandError(missing_job(error, options)) from None
     except FairKeyFullError as error:
         raise GroupFullError(error, job.fields) from None
     return await ids.on_wire(queue.name, added.id)
@@ -156,6 +158,8 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             return {"ids": [await _add(session, given["queue"], jobs[0])]}
         except GroupFullError:
             raise
+        except PayloadTooLargeError as error:
+            raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:

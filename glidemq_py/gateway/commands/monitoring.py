@@ -21,7 +21,7 @@ from glidemq_py.gateway.values import UNDEFINED
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState, Session
 
-__all__ = ["COMMANDS", "STATES", "memory_mb", "read_counts"]
+__all__ = ["COMMANDS", "STATES", "memory_mb", "overview", "read_counts", "summed"]
 
 _AT_A_TIME: Final = 50
 _MOST: Final = 2**53
@@ -47,7 +47,8 @@ async def _counts(state: GatewayState, queue: str) -> dict[str, int]:
     return wire_counts(await (await state.queue(queue)).get_job_counts())
 
 
-def _sums(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the jobs of all queues by state; `waiting` includes those of paused queues."""
     sums = {state: sum(counts[state] for counts in queues.values()) for state in STATES}
     sums["waiting"] += sums["paused"]
     return sums
@@ -64,7 +65,7 @@ def memory_mb() -> float:
 
 
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await session.state.counts.get())
+    figures, sums = session.state.figures, summed(await session.state.counts.get())
     return {
         "stats": {
             "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
@@ -124,35 +125,38 @@ async def _compact(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await session.state.counts.get())
+    return {"data": await overview(session)}
+
+
+async def overview(session: Session) -> Answer:
+    """Return jobs, rates, latencies, workers and cron jobs."""
+    figures, sums = session.state.figures, summed(await session.state.counts.get())
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
-        "data": {
-            "stats": {
-                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
-                "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
-                "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
-                "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
-                "uptime": figures.uptime_ms,
+        "stats": {
+            "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
+            "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
+            "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
+            "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
+            "uptime": figures.uptime_ms,
+        },
+        "throughput": {
+            f"{name}PerSec": figures.rate(kind)
+            for name, kind in (
+                ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
+            )
+        },
+        "latency": {
+            "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
+            "percentiles": {
+                name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
+                for name, each in durations.items()
             },
-            "throughput": {
-                f"{name}PerSec": figures.rate(kind)
-                for name, kind in (
-                    ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
-                )
-            },
-            "latency": {
-                "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
-                "percentiles": {
-                    name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
-                    for name, each in durations.items()
-                },
-            },
-            "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
-            "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
-            "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
-        }
+        },
+        "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
+        "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
+        "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
     }  # fmt: skip
 
 

@@ -288,7 +288,10 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"groupId": "g", "groupMaxSize": 0}, "groupMaxSize must be at least 1"),
         ({"data": "abcdefgh", "sizeLimit": 9}, "data has 10 bytes, more than sizeLimit 9"),
         ({"debounceId": "d", "debounceTtl": -1}, "debounceTtl must be at least 0"),
-        ({"parentId": "p"}, "parentId is not supported yet"),
+        ({"parentId": "p"}, "Parent job not found: p"),
+        ({"parentId": "p", "uniqueKey": "u"}, "parentId is not supported with uniqueKey or debounceId"),
+        ({"failParentOnFailure": True}, "failParentOnFailure requires parentId"),
+        ({"childrenIds": ["p"]}, "childrenIds is not supported yet"),
         ({"dedup": {"ttl": 5}}, "dedup requires uniqueKey"),
         ({"uniqueKey": "u", "dedup": {"extend": True}}, "dedup.extend requires dedup.ttl"),
         ({"uniqueKey": "u", "dedup": {"x": True}}, "dedup.x is not supported"),
@@ -373,8 +376,9 @@ async def test_progress_cancel_and_discard(wire: Wire, queue: Queue) -> None:
     assert await failure(wire, "Cancel", id=second) == "Job not found or cannot be cancelled"
     await good(wire, "Discard", id=third)
     assert await state_of(wire, third) == "failed"
-    for cmd in ("GetJob", "Progress", "GetProgress", "Discard", "MoveToWait"):
+    for cmd in ("GetJob", "Progress", "GetProgress", "Discard"):
         assert await failure(wire, cmd, id=second) == "Job not found"
+    assert await failure(wire, "MoveToWait", id=second) == "Cannot move job from state 'unknown' to waiting"
     assert "result" in await good(wire, "GetResult", id=second)
 
 
