@@ -81,7 +81,7 @@ class AsyncTransport:
         self.config = config
         self._owned = owned
         self.library = library or assemble()
-        self._names = {name: self.library.function(name).encode() for name in self.library.functions}
+        self._names = self.library.full_names
         self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
         self._loading: asyncio.Task[None] | None = None
         self._under_way = 0

@@ -69,7 +69,7 @@ class ThreadTransport:
         self._client: Any = create_blocking(config) if client is None else client
         self.config = config
         self.library = library or assemble()
-        self._names = {name: self.library.function(name).encode() for name in self.library.functions}
+        self._names = self.library.full_names
         self._new_batch: Any = glide_sync.ClusterBatch if self.is_cluster else glide_sync.Batch
         self._options = direct
         self._direct = blocking_nodes(direct)

@@ -24,8 +24,8 @@ _ANOTHER = "make another QueueEvents for another reader"
 
 QUEUE_EVENTS: Final = (
     "added", "active", "progress", "completed", "retrying", "failed", "expired", "stalled", "promoted", "retried",
-    "removed", "revoked", "delay-changed", "priority-changed", "rank-changed", "group-rate-limited", "waiting-children",
-    "budget-exceeded", "usage", "drained", "cleaned", "trimmed", "suspended", "resumed", "paused",
+    "removed", "revoked", "deduplicated", "delay-changed", "priority-changed", "rank-changed", "group-rate-limited",
+    "waiting-children", "budget-exceeded", "usage", "drained", "cleaned", "trimmed", "suspended", "resumed", "paused",
     "scheduler-paused", "scheduler-resumed",
 )  # fmt: skip
 """Names of the events of a queue, of this package and of glide-mq for Node (docs/learn/events.md)."""

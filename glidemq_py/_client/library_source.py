@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -69,6 +70,12 @@ class Library:
     functions: frozenset[str]
     """Exported names, without the prefix."""
     _origins: tuple[SourceLocation | None, ...] = field(repr=False)
+    full_names: Mapping[str, bytes] = field(init=False, repr=False, compare=False)
+    """Full name of each exported function; one mapping for all transports."""
+
+    def __post_init__(self) -> None:
+        """Compute the full names."""
+        object.__setattr__(self, "full_names", {name: self.function(name).encode() for name in self.functions})
 
     def function(self, name: str) -> str:
         """Return the full name of the exported function ``name``."""

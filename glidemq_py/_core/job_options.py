@@ -50,6 +50,9 @@ MAX_PRIORITY: Final = 2047
 MAX_RANK: Final = 1_000_000
 """Largest rank; the smallest is its negative. Rank r from 1 to 2047 is the priority 2048 - r."""
 
+MAX_TRACE_LINES: Final = 1_000_000
+"""Largest `stack_trace_limit`."""
+
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "parents": "is an option of flows; use FlowProducer.add_dag for several parents",
     "wait_timeout": "is an option of Queue.add_and_wait",
@@ -89,6 +92,7 @@ class JobOptionsDict(TypedDict, total=False):
     remove_on_complete: RetentionInput | None
     remove_on_fail: RetentionInput | None
     lock_duration: Milliseconds | None
+    stack_trace_limit: int | None
     ordering: OrderingInput | None
     cost: float | None
     fair_key: str | None
@@ -139,7 +143,10 @@ class JobOptions(CheckedOptions):
         remove_on_complete: retention of the completed job. True or 0 removes it immediately, a number keeps that many
             jobs, `{"age": seconds, "count": number}` or `KeepJobs` limits both, False keeps all.
         remove_on_fail: the same for failed jobs.
-        lock_duration: how long the lock is valid without a heartbeat, 1,000 to 86,400,000 ms or a timedelta.
+        lock_duration: how long the lock is valid without a heartbeat, 1,000 to 86,400,000 ms or a timedelta. It can
+            shorten the lock of a lease, not extend it.
+        stack_trace_limit: maximum number of lines stored of the traceback of a failed attempt, 0 to 1,000,000: the last
+            ones. 0 stores no traceback.
         ordering: ordering group of the job: an `Ordering`, a mapping of its fields, or the key. Not with `lifo`.
         cost: tokens charged to the group's token bucket, 0.001 to 10**9; 1 by default. Requires `ordering`.
         fair_key: jobs with different keys take turns, 1..256 characters, such as the name of a tenant. Jobs of one key
@@ -181,6 +188,9 @@ class JobOptions(CheckedOptions):
     remove_on_fail: Retention | None = option(parse_retention, wire="removeOnFail", encode=retention_to_wire)
     lock_duration: int | None = option(
         partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, wire="lockDuration"
+    )
+    stack_trace_limit: int | None = option(
+        partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), wire="stackTraceLimit"
     )
     ordering: Ordering | None = option(Ordering.parse, none_overrides=True, wire="ordering", encode=Ordering.to_wire)
     cost: float | None = option(check_tokens, none_overrides=True, wire="cost")

@@ -36,8 +36,15 @@ def stored_text(text: str, limit: int = _REASON_CHARS) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def stacktraces_with(earlier: object, error: BaseException) -> str:
-    """Return a JSON array of the job's last tracebacks, newest last."""
+def stacktraces_with(earlier: object, error: BaseException, lines: int | None = None) -> str:
+    """Return a JSON array of the job's last tracebacks, newest last.
+
+    Args:
+        earlier: The array of its earlier attempts, or None.
+        error: Why the attempt failed. ``sandbox_traceback`` of it is the traceback, if it has one;
+            ``innermost_first`` is True if its first lines are those of the failed code.
+        lines: Maximum number of lines of this traceback; 0: it is not stored. None: no limit.
+    """
     known: list[str] = []
     if isinstance(earlier, str):
         try:
@@ -49,5 +56,11 @@ def stacktraces_with(earlier: object, error: BaseException) -> str:
     trace = getattr(error, "sandbox_traceback", None)
     if trace is None:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_TRACE_FRAMES))
-    text = stored_text(trace[-_TRACE_CHARS:], _TRACE_CHARS)
+    is_reversed: bool = getattr(error, "innermost_first", False)
+    if lines == 0:
+        return json.dumps(known[-MAX_STACKTRACES:])
+    if lines is not None:
+        some = trace.splitlines(keepends=True)
+        trace = "".join(some[:lines]).rstrip("\n") if is_reversed else "".join(some[-lines:])
+    text = stored_text(trace[:_TRACE_CHARS] if is_reversed else trace[-_TRACE_CHARS:], _TRACE_CHARS)
     return json.dumps([*known[-(MAX_STACKTRACES - 1) :], text])

@@ -74,7 +74,10 @@ class Background:
             policy=self.policy, outbox_pending=self.outbox.wake,
         )  # fmt: skip
         self.schedulers = SchedulerTask(
-            link=link, quiet=not options.events, on_error=lambda error: listeners.emit("error", error)
+            link=link,
+            quiet=not options.events,
+            on_error=lambda error: listeners.emit("error", error),
+            is_worker=True,
         )
         fetching.schedulers = self.schedulers.on_revision
         self.sleepers = SuspendTimeoutsTask(link, self.outbox.wake, fetching.failure_log.signal_timed_out)

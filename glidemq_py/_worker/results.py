@@ -95,7 +95,7 @@ class Outcomes:
             attempt.processed_on,
             reason_of(error),
             type(error).__name__,
-            stacktraces_with(run.stacktrace, error),
+            stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit),
             limit,
             self._backoff(run, error) if limit else 0,
             self._keep(run, run.options.remove_on_fail),

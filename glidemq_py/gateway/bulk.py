@@ -41,7 +41,7 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
-from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.state import TELEMETRY
@@ -53,6 +53,7 @@ ROWS_AT_ONCE: Final = 250
 """Jobs of one atomic call: about 2 ms of server time."""
 _CHARS_AT_ONCE: Final = 512 * 1_024
 _ID: Final = FIELDS["new_job"].index("id")
+_SPECIAL: Final = ("durable", "dependsOn", "parentId")
 _PIECES_TOGETHER: Final = 8
 _WRITE_MS: Final = 60_000
 """Lifetime of staged jobs without any change, and of the memory of the write."""
@@ -150,7 +151,7 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
     beside = {each for each in named if isinstance(each, str)}
     is_durable = False
-    is_special = TELEMETRY.on or any(is_map(each) and (each.get("durable") or each.get("dependsOn")) for each in given)
+    is_special = TELEMETRY.on or any(is_map(each) and any(map(each.get, _SPECIAL)) for each in given)
     jobs, rows, checked, chosen = list[Push](), list[Row](), list[JobOptions](), list[str | None]()
     sizes = list[GroupSize | None]()
     for number, each in enumerate(given):
@@ -201,7 +202,7 @@ async def _add_at_once(
         except GlideMQError as error:
             results.append(error)
     if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results, numbers))
+        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs))
     return results
 
 
@@ -218,22 +219,26 @@ async def _add_specially(
             added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
         results = [each if isinstance(each, BaseException) else cast("Any", each).id for each in error.results]
-        raise CommandError(await _taken_back(queue, results, numbers)) from None
+        raise CommandError(await _taken_back(queue, results, numbers, jobs)) from None
     return [job.id for job in added]
 
 
-async def _taken_back(queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None) -> str:
+async def _taken_back(
+    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push]
+) -> str:
     """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
 
     Args:
         queue: The queue.
         results: The id or error of each job.
         numbers: Numbers of the jobs in the command; None = 0, 1, ...
+        jobs: The jobs.
     """
     message = ""
-    for number, each in zip(range(len(results)) if numbers is None else numbers, results, strict=True):
+    numbered = zip(range(len(results)) if numbers is None else numbers, results, jobs, strict=True)
+    for number, each, (_, _, options) in numbered:
         if isinstance(each, BaseException):
-            what = f"Dependency job not found: {each.job_id}" if isinstance(each, JobNotFoundError) else str(each)
+            what = missing_job(each, options) if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"
             continue
         with contextlib.suppress(JobStateError):
@@ -250,8 +255,9 @@ def _check_staged(jobs: Sequence[Push], is_durable: bool) -> None:
     if is_durable:
         raise CommandError(f"durable is not supported in {size}")
     for number, (_, _, options) in enumerate(jobs):
-        if "depends_on" in options:
-            raise CommandError(f"jobs[{number}]: dependsOn is not supported in {size}")
+        for option, field in (("depends_on", "dependsOn"), ("parent", "parentId")):
+            if option in options:
+                raise CommandError(f"jobs[{number}]: {field} is not supported in {size}")
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -39,7 +39,7 @@ _NAMES: Final = {"pulled": "active"}
 _SHOWN: Final = ("progress", "error", "delay", "prev", "terminal")
 EVENT_NAMES: Final = frozenset((
     *(f"job:{kind}" for kind in (
-        "pushed", "active", "progress", "completed", "failed", "retried", "delayed", "removed", "stalled",
+        "pushed", "active", "progress", "completed", "failed", "retried", "delayed", "removed", "stalled", "duplicated",
         "waiting-children", "paused", "resumed",
     )), "queue:paused", "queue:resumed",
 ))  # fmt: skip

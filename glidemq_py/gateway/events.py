@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,25 +21,39 @@ from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py.errors import GlideMQError, SerializationError
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.values import PortableMap, frame_of
+from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.job_ids import JobIds
 
-__all__ = ["EventFeed", "Subscriber", "result_of"]
+__all__ = ["EventFeed", "Subscriber", "result_of", "tell_starts"]
 
 _log = get_logger(__name__)
 
 _PAUSE_S: Final = 0.002
 """Pause after a read that has found events."""
 _PLAIN: Final[Mapping[str, str]] = {
-    "added": "pushed", "active": "pulled", "stalled": "stalled", "waiting-children": "waiting-children",
-    "removed": "removed",
+    "added": "pushed", "active": "pulled", "deduplicated": "duplicated", "stalled": "stalled",
+    "waiting-children": "waiting-children", "removed": "removed",
 }  # fmt: skip
+_TELL_MS: Final = 180_000
+_TELL_AGAIN_S: Final = 60.0
 _OF_QUEUE: Final = ("0", "")
 """Ids of jobs in events that are about the queue."""
 
 Event = dict[str, Any]
+
+
+async def tell_starts(queue: Queue[Any, Any]) -> None:
+    """Let a queue write an event for each fetched job and for each duplicate, for three minutes.
+
+    Raises:
+        GlideMQError: If the server cannot be reached.
+    """
+    link = await queue._connected()
+    seconds, micros = await link.transport.command("TIME")
+    till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
+    await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
 
 
 class Subscriber(Protocol):
@@ -70,6 +86,8 @@ class WireEvents:
             return [self._event(event, event.event, "")]
         if event.job_id in _OF_QUEUE or event.event in ("drained", "cleaned"):
             return []
+        if event.event == "active" and "started" not in event.fields:
+            return []  # of a Node client, or a parent that becomes ready
         name = self._queue.name
         job_id = self._ids.known_on_wire(name, event.job_id) or await self._ids.on_wire(name, event.job_id)
         if event.event in _PLAIN:
@@ -115,6 +133,54 @@ async def result_of(queue: Queue[Any, Any], event: QueueEvent) -> Any:
     return None
 
 
+class _UsualFrames:
+    """Frames of the most frequent events, made from parts that are packed once.
+
+    Args:
+        queue: Name of the queue.
+        ids: Returns the ids of jobs on the wire.
+    """
+
+    def __init__(self, queue: str, ids: JobIds) -> None:
+        self._queue, self._ids = queue, ids
+        self._heads = {
+            event: _head_of(_PLAIN.get(event, event), wire_name(queue), members)
+            for event, members in (("added", 4), ("active", 4), ("completed", 5))
+        }
+
+    def of(self, event: QueueEvent) -> bytes | None:
+        """Return the frame of an event; None if it is not usual."""
+        name = event.event
+        head, fields = self._heads.get(name), event.fields
+        if head is None or (name == "active" and "started" not in fields):
+            return None
+        job_id = self._ids.known_on_wire(self._queue, event.job_id)
+        if job_id is None:
+            return None
+        body = head + packed_value(job_id) + _TIMESTAMP + _FLOAT.pack(event.timestamp)
+        if name == "completed":
+            text = fields.get("returnvalue")
+            if text is None:
+                return None
+            try:
+                body += _DATA + packed_value(decode_result(text, JSON_SERIALIZER))
+            except (SerializationError, RecursionError, ValueError):
+                return None
+        return framed(body)
+
+
+def _head_of(kind: str, queue: str, members: int) -> bytes:
+    """Return the beginning of a frame's value, up to the id of the job: maps of 2 and ``members`` members."""
+    words = ("type", "event", "event", "eventType", kind, "queue", queue, "jobId")
+    packed = [packed_value(word) for word in words]
+    return b"\x82" + b"".join(packed[:3]) + bytes((0x80 | members,)) + b"".join(packed[3:])
+
+
+_TIMESTAMP: Final = packed_value("timestamp") + b"\xcb"
+_DATA: Final = packed_value("data")
+_FLOAT: Final = struct.Struct(">d")
+
+
 class News:
     """Names of the queues with new events, for one follower."""
 
@@ -151,9 +217,10 @@ class EventFeed:
     """
 
     def __init__(self, queue: Queue[Any, Any], connection: Connection, ids: JobIds) -> None:
-        self._queue, self._wire = queue, WireEvents(queue, ids)
+        self._queue, self._wire, self._usual = queue, WireEvents(queue, ids), _UsualFrames(queue.name, ids)
         self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
         self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._has_warned = False
         self._starting = asyncio.Lock()
         self.subscribers: set[Subscriber] = set()
@@ -167,6 +234,9 @@ class EventFeed:
         """
         async with self._starting:
             await self._events.wait_until_ready()
+            if self._telling is None:
+                await tell_starts(self._queue)
+                self._telling = asyncio.create_task(self._keep_telling(), name=f"gateway-starts-{self._queue.name}")
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
 
@@ -175,10 +245,17 @@ class EventFeed:
         self.subscribers.clear()
         self.followers.clear()
         await self._events.close()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._telling):
+            if task is not None and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(_TELL_AGAIN_S * random.uniform(0.9, 1.1))
+            with contextlib.suppress(GlideMQError):
+                await tell_starts(self._queue)
 
     async def _run(self) -> None:
         while not self._events._closed:
@@ -196,6 +273,10 @@ class EventFeed:
     async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
         frames: list[bytes] = []
         for event in events:
+            usual = self._usual.of(event)
+            if usual is not None:
+                frames.append(usual)
+                continue
             try:
                 found = await self._wire.of(event)
                 frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]

@@ -46,6 +46,8 @@ class _Shape(NamedTuple):
     delay: int
     timeout: int
     """Milliseconds; 0 = none."""
+    lock: int | None
+    """Longest duration of their locks, ms."""
     keep: Keep
 
 
@@ -58,10 +60,11 @@ class Fetched:
 
     Attributes:
         facts: What identifies its lease.
+        lock_ms: Duration of its lock.
         expires_at: When its lock expires, epoch ms of the server's clock.
     """
 
-    __slots__ = ("_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts")
+    __slots__ = ("_lease", "_link", "_now", "_options", "_queue", "_row", "_shape", "expires_at", "facts", "lock_ms")
 
     def __init__(
         self, queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape
@@ -71,7 +74,8 @@ class Fetched:
         self._lease: Lease[Any, Any] | None = None
         limit = now + shape.timeout if shape.timeout else 0
         self.facts = LeaseFacts(row[0], row[1], row[2], now, limit, shape.keep)
-        expiry = now + options.lock_duration
+        self.lock_ms = options.lock_duration if shape.lock is None else min(shape.lock, options.lock_duration)
+        expiry = now + self.lock_ms
         self.expires_at = min(expiry, limit) if limit else expiry
 
     @classmethod
@@ -81,6 +85,8 @@ class Fetched:
         found._queue, found._shape = queue, None
         found.facts = facts_of(run)
         found._lease = Lease(queue, found.facts, options, run)
+        own = run.options.lock_duration
+        found.lock_ms = options.lock_duration if own is None else min(own, options.lock_duration)
         found.expires_at = found._lease.expires_at
         return found
 
@@ -154,5 +160,6 @@ def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:
     members = portable(job_object(run.job, row[0]))
     delay = opts.get("delay")
     return _Shape(
-        members, delay if isinstance(delay, int) else 0, facts.limit - now if facts.limit else 0, facts.keep
+        members, delay if isinstance(delay, int) else 0, facts.limit - now if facts.limit else 0,
+        run.options.lock_duration, facts.keep,
     )  # fmt: skip

@@ -49,6 +49,13 @@ class Held:
     fetched_at: float
     forget_at: float
 
+    def is_of(self, token: str | None) -> bool:
+        """Return whether a client may report the job with this token.
+
+        One that differs is of another attempt, also if the client of this attempt has none.
+        """
+        return token == self.token or (not token and not self.is_owned)
+
 
 class HeldJobs:
     """Fetched jobs by id. Those whose locks have expired are forgotten, so they cannot accumulate."""
@@ -62,8 +69,7 @@ class HeldJobs:
         return len(self._jobs)
 
     def add(
-        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, lock_ms: int,
-        is_owned: bool, is_kept: bool,
+        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, is_owned: bool, is_kept: bool
     ) -> None:  # fmt: skip
         """Remember a job."""
         now = time.monotonic()
@@ -74,8 +80,8 @@ class HeldJobs:
             del self._jobs[oldest]
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = Held(
-            connection, queue, job.facts, token, lock_ms, job.expires_at, is_owned, is_kept, now,
-            now + lock_ms / 1_000 + _MARGIN_S,
+            connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept, now,
+            now + job.lock_ms / 1_000 + _MARGIN_S,
         )  # fmt: skip
 
     def find(self, job_id: str) -> Held | None:

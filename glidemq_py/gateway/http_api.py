@@ -14,9 +14,10 @@ from starlette.websockets import WebSocket
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
-from glidemq_py.gateway.commands.monitoring import counts_of_queues, memory_mb
+from glidemq_py.gateway.commands.monitoring import memory_mb
 from glidemq_py.gateway.event_stream import EventStream, sent_events
 from glidemq_py.gateway.frames import MAX_FRAME
+from glidemq_py.gateway.http_figures import dashboard, dashboard_queues, stats
 from glidemq_py.gateway.http_limits import AddressLimits, client_address
 from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
 from glidemq_py.gateway.names import QueueNameError, engine_name
@@ -85,8 +86,10 @@ class HttpApi:
         self._totals = Totals(self._count)
         self._own: Mapping[str, Callable[[HttpSession, Send, Headers], Awaitable[None]]] = {
             "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
-            "/queues/summary": self._summary,
-            **dict.fromkeys(_LIVE, self._alive),
+            "/queues/summary": self._summary, **dict.fromkeys(_LIVE, self._alive),
+        }  # fmt: skip
+        self._figures: Mapping[str, Callable[[HttpSession, Mapping[str, str]], Awaitable[Answer]]] = {
+            "/stats": stats, "/dashboard": dashboard, "/dashboard/queues": dashboard_queues,
         }  # fmt: skip
 
     def begin_closing(self) -> None:
@@ -117,6 +120,8 @@ class HttpApi:
             await self._answer(send, headers, error.status, {"ok": False, "error": str(error)})
         except NotAllowedError as error:
             await self._answer(send, headers, 403, {"ok": False, "error": str(error)})
+        except GlideMQError as error:  # figures could not be read
+            await self._answer(send, headers, 503, {"ok": False, "error": str(error)})
 
     async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         method, path = scope["method"], _path_of(scope)
@@ -128,6 +133,10 @@ class HttpApi:
         request = HttpSession(self._state)
         if own is not None:
             await own(request, send, headers)
+            return
+        figures = self._figures.get(path) if method == "GET" else None
+        if figures is not None:
+            await self._answer(send, headers, 200, await figures(request, dict(_query_of(scope))))
             return
         found = find_route(method, path)
         if found is None:
@@ -208,6 +217,7 @@ class HttpApi:
         queue = _queue_of(name)
         stream = EventStream(self._state, queue, headers.get("last-event-id"))
         self._streams.add(stream)
+        self._state.http_clients["sse"] += 1
         try:
             try:
                 await stream.start()
@@ -223,6 +233,7 @@ class HttpApi:
                 await asyncio.gather(sending, leaving, return_exceptions=True)
         finally:
             self._streams.discard(stream)
+            self._state.http_clients["sse"] -= 1
             stream.close()
 
     async def _send_events(self, stream: EventStream, headers: Headers, send: Send) -> None:
@@ -244,12 +255,14 @@ class HttpApi:
             raise _RefusedError(503, f"Too many WebSockets: at most {_MOST_STREAMS}")
         session = WebSocketSession(self._state, queue, WebSocket(scope, receive, send))
         self._sockets.add(session)
+        self._state.http_clients["websocket"] += 1
         try:
             await session.serve(self._cors(headers))
         except GlideMQError as error:
             raise _RefusedError(503, str(error)) from None
         finally:
             self._sockets.discard(session)
+            self._state.http_clients["websocket"] -= 1
 
     # -- health and metrics ----------------------------------------------------------------------------------
 
@@ -298,7 +311,7 @@ class HttpApi:
                     **{state: counts[state] for state in ("prioritized", "active", "completed", "failed", "delayed")},
                 },
             }
-            for name, counts in (await counts_of_queues(request)).items()
+            for name, counts in (await request.state.counts.get()).items()
         ]  # fmt: skip
         await self._answer(send, headers, 200, queues)
 

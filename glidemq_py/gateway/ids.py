@@ -13,6 +13,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["MAX_QUEUES", "IdMaker", "is_uuid7", "queue_number"]
@@ -25,6 +26,7 @@ _RANDOM_BITS: Final = 30
 _CHECK_BITS: Final = 8
 _RANDOM_KEPT: Final = 1_024
 """Random numbers that are got at a time."""
+_LENGTH: Final = 36
 _SHAPE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 
 
@@ -72,6 +74,11 @@ def is_uuid7(job_id: str) -> bool:
 
 def queue_number(job_id: str) -> int | None:
     """Return the number of the queue in an id, or None if the id was not made here."""
+    return _queue_number(job_id) if len(job_id) == _LENGTH else None
+
+
+@lru_cache(maxsize=4_096)  # an id is read when its job is fetched, reported, and named by events
+def _queue_number(job_id: str) -> int | None:
     if _SHAPE.fullmatch(job_id) is None:
         return None
     value = int(job_id.replace("-", ""), 16)

@@ -15,7 +15,8 @@ from glidemq_py.gateway.values import UNDEFINED
 __all__ = ["UNSTARTED", "full_job_object", "job_object", "wire_state"]
 
 _STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
-_MOST_STACKTRACES: Final = 10
+_STACK_TRACE_LIMIT: Final = 10
+"""What bunqueue shows for jobs without this option."""
 UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished and state is not JobState.ACTIVE)
 """The states of jobs that are neither active nor finished."""
 
@@ -53,7 +54,8 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
         "progress": job.progress if isinstance(job.progress, int | float) else 0, "progressMessage": None,
         "removeOnComplete": _removal(opts.get("removeOnComplete")), "removeOnFail": _removal(opts.get("removeOnFail")),
         "repeat": None, "durable": False, "lastHeartbeat": job.processed_on, "stallCount": job.stalled_count,
-        "stallTimeout": None, "stackTraceLimit": _MOST_STACKTRACES, "keepLogs": None, "sizeLimit": None,
+        "stallTimeout": opts.get("lockDuration"),
+        "stackTraceLimit": opts.get("stackTraceLimit", _STACK_TRACE_LIMIT), "keepLogs": None, "sizeLimit": None,
         "failParentOnFailure": False, "removeDependencyOnFailure": False, "continueParentOnFailure": False,
         "ignoreDependencyOnFailure": False, "debounceId": None, "debounceTtl": None,
         "stacktrace": list(job.stacktrace) or None, "timeline": [],

@@ -11,7 +11,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from glidemq_py.gateway.commands.cron import all_crons
-from glidemq_py.gateway.commands.monitoring import counts_of_queues
 from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.figures import BUCKETS_S, Histogram
 
@@ -46,7 +45,7 @@ async def exposition(session: Session) -> str:
         GlideMQConnectionError: If the server of the queues cannot be reached.
     """
     state, figures = session.state, session.state.figures
-    queues = await counts_of_queues(session)
+    queues = await session.state.counts.get()
     _, workers = await list_workers(session)
     found: list[Metric] = []
 
@@ -74,7 +73,11 @@ async def exposition(session: Session) -> str:
     gauge("webhooks_enabled", "Webhooks that are enabled", sum(each.enabled for each, _ in webhooks.values()))
     connections = GaugeMetricFamily("bunqueue_connections", "Connections of clients", labels=["transport"])
     connections.add_metric(["tcp"], state.connections)
+    for transport in ("websocket", "sse"):
+        connections.add_metric([transport], state.http_clients[transport])
     found.append(connections)
+    for problem in ("degraded", "disk_full"):
+        gauge(f"storage_{problem}", "Always 0: without the server of the queues there are no figures", 0)
     for name, histogram in figures.durations.items():
         found.append(_histogram(f"bunqueue_{name}_duration_seconds", histogram))
     found += _of_queues(queues)

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.payload import PackedValue, encode_data
+from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.limits.options import MAX_COUNT
-from glidemq_py.errors import FairKeyFullError
+from glidemq_py.errors import FairKeyFullError, JobNotFoundError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map
 
 __all__ = [
+    "CHILD_POLICIES",
     "FLOW_FIELDS",
     "JOB_FIELDS",
     "MAX_BACKOFF_MS",
     "TEMPLATE_FIELDS",
     "GroupFullError",
     "Push",
+    "child_policy",
     "chosen_id",
     "group_priority",
     "job_name_and_data",
+    "missing_job",
     "push_of",
     "template_options",
 ]
@@ -39,7 +44,19 @@ _MOST_BYTES: Final = 2**53 - 1
 _FIXED_JITTER: Final = 0.2
 _EXPONENTIAL_JITTER: Final = 1.0
 
-_TEMPLATE_NAMES: Final = ("maxAttempts", "backoff", "timeout", "delay", "removeOnComplete", "removeOnFail")
+CHILD_POLICIES: Final[Mapping[str, str]] = {
+    "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
+}  # fmt: skip
+"""What the failure of a job does to its parent, by field: the option `on_failure`."""
+_TEMPLATE_NAMES: Final = (
+    "maxAttempts",
+    "backoff",
+    "timeout",
+    "delay",
+    "removeOnComplete",
+    "removeOnFail",
+    "stallTimeout",
+)
 
 JOB_FIELDS: Final = (
     Field("name", Kind.ANY), Field("data", Kind.ANY), Field("jobId", minimum=1), Field("customId", minimum=1),
@@ -57,31 +74,20 @@ JOB_FIELDS: Final = (
     Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
     Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
     Field("timestamp", Kind.NUMBER), Field("keepLogs", Kind.ANY), Field("repeat", Kind.ANY),
-    Field("stackTraceLimit", Kind.UNSUPPORTED, default=10),
-    *(
-        Field(name, Kind.UNSUPPORTED)
-        for name in (
-            "childrenIds", "parentId", "failParentOnFailure", "removeDependencyOnFailure",
-            "ignoreDependencyOnFailure", "continueParentOnFailure", "stallTimeout",
-        )
-    ),
+    Field("stackTraceLimit", Kind.INTEGER, minimum=0, maximum=MAX_TRACE_LINES),
+    Field("stallTimeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
+    Field("parentId", minimum=1), *(Field(name, Kind.FLAG) for name in CHILD_POLICIES),
+    Field("childrenIds", Kind.UNSUPPORTED), Field("continueParentOnFailure", Kind.UNSUPPORTED),
 )  # fmt: skip
 
-_FLOW_NAMES: Final = (
-    "failParentOnFailure", "removeDependencyOnFailure", "ignoreDependencyOnFailure",
-)  # fmt: skip
 _NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize", "repeat")
-_OTHERS_OF_FLOWS: Final = ("childrenIds", "parentId", *_NOT_IN_FLOWS)
 FLOW_FIELDS: Final = (
-    *(field for field in JOB_FIELDS if field.name not in (*_FLOW_NAMES, *_OTHERS_OF_FLOWS)),
-    Field("childrenIds", Kind.TEXTS), Field("parentId"), *(Field(name, Kind.FLAG) for name in _FLOW_NAMES),
-    *(Field(name, Kind.UNSUPPORTED) for name in _NOT_IN_FLOWS),
+    *(field for field in JOB_FIELDS if field.name not in ("childrenIds", *_NOT_IN_FLOWS)),
+    Field("childrenIds", Kind.TEXTS), *(Field(name, Kind.UNSUPPORTED) for name in _NOT_IN_FLOWS),
 )  # fmt: skip
 """The fields of the jobs of a flow."""
 
-TEMPLATE_FIELDS: Final = (
-    *(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES), Field("stallTimeout", Kind.UNSUPPORTED),
-)  # fmt: skip
+TEMPLATE_FIELDS: Final = tuple(field for field in JOB_FIELDS if field.name in _TEMPLATE_NAMES)
 """The options of the jobs of a cron job."""
 
 Push = tuple[str, Any, dict[str, Any]]
@@ -136,6 +142,8 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     chosen = chosen_id(given)
     options: dict[str, Any] = {"job_id": await ids.make(queue) if chosen is None else engine_id(chosen)}
     _add_common(given, options)
+    if given["stackTraceLimit"] is not None:
+        options["stack_trace_limit"] = given["stackTraceLimit"]
     if given["ttl"]:
         options["ttl"] = max(1, round(given["ttl"]))
     _add_order(given, options)
@@ -144,6 +152,13 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
         _check_size(data, given["sizeLimit"])
     if given["tags"]:
         options["tags"] = given["tags"]
+    if given["parentId"] is not None:
+        if given["uniqueKey"] is not None or given["debounceId"]:
+            raise CommandError("parentId is not supported with uniqueKey or debounceId")
+        options["parent"] = await _parent(ids, given["parentId"])
+        options["on_failure"] = child_policy(given)
+    elif any(given[name] for name in CHILD_POLICIES):
+        raise CommandError(f"{', '.join(name for name in CHILD_POLICIES if given[name])} requires parentId")
     if given["dependsOn"]:
         if chosen in given["dependsOn"]:
             raise CommandError(f"Job cannot depend on itself: {chosen}")
@@ -184,6 +199,8 @@ def _add_common(given: Mapping[str, Any], options: dict[str, Any]) -> None:
         kept = _retention(field, given[field])
         if kept is not None:
             options[option] = kept
+    if given["stallTimeout"]:
+        options["lock_duration"] = max(SECOND_MS, round(given["stallTimeout"]))
 
 
 def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:
@@ -307,6 +324,37 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
         raise CommandError(f"{name} must be an integer from 0 to {2**31 - 1}")
     return int(value)
+
+
+def child_policy(given: Mapping[str, Any]) -> str:
+    """Return what the failure of a job does to its parent: the parent keeps waiting, unless a field says otherwise.
+
+    Raises:
+        CommandError: If several fields do.
+    """
+    found = [policy for name, policy in CHILD_POLICIES.items() if given[name]]
+    if len(found) > 1:
+        raise CommandError(f"only one of {', '.join(CHILD_POLICIES)} may be true")
+    return found[0] if found else "wait"
+
+
+async def _parent(ids: JobIds, job_id: str) -> tuple[str, str]:
+    found = await ids.find(job_id)
+    if found is None:
+        raise CommandError(f"Parent job not found: {job_id}")
+    return found
+
+
+def missing_job(error: JobNotFoundError, options: Mapping[str, Any]) -> str:
+    """Return the error of a job to add whose parent or dependency does not exist.
+
+    Args:
+        error: The error.
+        options: The options of the job.
+    """
+    parent = options.get("parent")
+    kind = "Parent" if parent is not None and parent[1] == error.job_id else "Dependency"
+    return f"{kind} job not found: {error.job_id}"
 
 
 async def _dependency(ids: JobIds, queue: str, job_id: str) -> str | tuple[str, str]:

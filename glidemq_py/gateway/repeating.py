@@ -80,8 +80,9 @@ async def _plan(ids: JobIds, queue: Queue[Any, Any], given: Mapping[str, Any]) -
     fields = check_all(JOB_FIELDS, given)
     if chosen_id(fields) is not None:
         raise CommandError("repeat jobs cannot use JobOptions.jobId; use repeat.jobId instead")
-    if fields["dependsOn"]:
-        raise CommandError("dependsOn is not supported for jobs with repeat")
+    for name in ("dependsOn", "parentId"):
+        if fields[name]:
+            raise CommandError(f"{name} is not supported for jobs with repeat")
     name, data, options = await push_of(ids, queue.name, fields)
     if data.__class__ is PackedValue:
         raise CommandError("data must be JSON for jobs with repeat")

@@ -56,13 +56,10 @@ SOCKET: Final = "WebSocket"
 """In place of a command: the route is a WebSocket."""
 
 ROUTES: Final = (
-    Route("GET", "/stats", "Stats"),
     Route("GET", "/metrics", "Metrics"),
     Route("GET", "/storage", "StorageStatus"),
     Route("GET", "/ping", "Ping"),
     Route("POST", "/gc", "CompactMemory"),
-    Route("GET", "/dashboard", "DashboardOverview", is_flat=True),
-    Route("GET", "/dashboard/queues", "DashboardQueues", is_flat=True),
     Route("GET", "/dashboard/queues/{queue}", "DashboardQueue", is_flat=True),
     # queues
     Route("GET", "/queues", "ListQueues"),

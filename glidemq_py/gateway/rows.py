@@ -24,7 +24,7 @@ __all__ = ["remember_usual", "row_of", "usual_row"]
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
-_VARIED: Final = ("deduplication", "fair_key", "depends_on", "tags")
+_VARIED: Final = ("deduplication", "fair_key", "depends_on", "tags", "parent")
 """Options that usually differ from job to job."""
 
 

@@ -9,10 +9,11 @@ import os
 import random
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.flow_producer import FlowProducer
@@ -28,6 +29,8 @@ from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.backups import Backups
+from glidemq_py.gateway.commands.cron import read_schedulers
+from glidemq_py.gateway.commands.monitoring import read_counts
 from glidemq_py.gateway.commands.workers import forget_workers
 from glidemq_py.gateway.events import EventFeed, News
 from glidemq_py.gateway.figures import Figures
@@ -37,6 +40,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.session import Session, token_digests
+from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
 from glidemq_py.gateway.webhooks.service import Webhooks
 
@@ -48,7 +52,7 @@ __all__ = ["Gateway"]
 _log = get_logger(__name__)
 
 _QUEUES_KEPT: Final = 10_000
-_UNUSED_S: Final = 900.0
+_UNUSED_S: Final = 120.0
 """Queues that do not exist any more are forgotten if no client has named them for so long."""
 _RELEASED_PER_CALL: Final = 100
 _SWEEP_S: Final = 10.0
@@ -99,6 +103,9 @@ class Gateway:
         self._connection = connection
         self.held = HeldJobs()
         self.figures = Figures()
+        self.http_clients: Counter[str] = Counter()
+        self.counts = SharedRead(partial(read_counts, self))
+        self.schedulers = SharedRead(partial(read_schedulers, self))
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
@@ -193,6 +200,7 @@ class Gateway:
         if self._webhooks is not None:
             await self._webhooks.close()
         self._is_closed = True
+        await asyncio.gather(self.counts.close(), self.schedulers.close())
         await asyncio.gather(*(self._close_queue(queue) for queue in self._queues.values()), return_exceptions=True)
         self._queues.clear()
         if self._flows is not None:

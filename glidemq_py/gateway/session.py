@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast
 
@@ -14,7 +14,8 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import GlideMQError
+from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py.errors import GlideMQError, PayloadTooLargeError
 from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.events import News
@@ -23,8 +24,10 @@ from glidemq_py.gateway.frames import MAX_FRAME, MAX_UNAUTHENTICATED_FRAME, Fram
 from glidemq_py.gateway.held import HeldJobs
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.rate import FrameLimit
+from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
 from glidemq_py.gateway.values import InvalidValueError, frame_of, value_of
 from glidemq_py.gateway.webhooks.service import Webhooks
@@ -39,6 +42,8 @@ MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
 _NOTHING_READY: Final = frozenset(("PULL", "PULLB", "JobHeartbeat", "JobHeartbeatB", "Heartbeat"))
 """Frequent commands that make no job ready."""
+_INVALID_FORMAT: Final = "Invalid command format"
+_DATA_TOO_LARGE: Final = "Job data too large (max 10MB)"
 _MOST_AT_ONCE: Final = 50
 """Frames that are answered without a task in one turn of the event loop."""
 _MAX_UNSTARTED: Final = 100
@@ -52,6 +57,12 @@ class GatewayState(Protocol):
     version: str
     held: HeldJobs
     figures: Figures
+    http_clients: Counter[str]
+    """Open WebSockets (`websocket`) and streams of events (`sse`)."""
+    counts: SharedRead[dict[str, dict[str, int]]]
+    """The jobs of all queues by state, by the name of the queue on the wire."""
+    schedulers: SharedRead[list[tuple[str, JobScheduler]]]
+    """The schedulers of all queues by name, with their queues."""
 
     @property
     def webhooks(self) -> Webhooks:
@@ -283,17 +294,17 @@ class Session(asyncio.Protocol):
         try:
             value = value_of(payload)
         except InvalidValueError:
-            self._answer(None, _failure("Invalid command format"))
+            self._answer(None, _failure(_INVALID_FORMAT))
             return False
         if not _is_map(value):
-            self._answer(None, _failure("Invalid command format" if value is None else "Invalid command"))
+            self._answer(None, _failure(_INVALID_FORMAT if value is None else "Invalid command"))
             return False
         given, name = value, value.get("cmd")
         if not is_allowed:
             self._answer(given, _failure("Rate limit exceeded"))
             return False
         if not isinstance(name, str) or not name:
-            self._answer(given, _failure("Invalid command"))
+            self._answer(given, _failure(_INVALID_FORMAT if _has_bytes_key(given) else "Invalid command"))
             return False
         answer, fields = self._at_once(name, given)
         if answer is not None:
@@ -335,6 +346,8 @@ class Session(asyncio.Protocol):
         """
         try:
             return await self._execute(name, given, fields)
+        except PayloadTooLargeError as error:
+            return _failure(_too_large(error))
         except (CommandError, GlideMQError) as error:
             return _failure(str(error))
         except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can express and a key cannot
@@ -437,8 +450,20 @@ class Session(asyncio.Protocol):
             self._transport.abort()
 
 
+def _has_bytes_key(given: Mapping[Any, Any]) -> bool:
+    return any(isinstance(key, bytes) for key in given)
+
+
 def _is_map(value: object) -> TypeGuard[dict[Any, Any]]:
     return isinstance(value, dict)
+
+
+def _too_large(error: PayloadTooLargeError) -> str:
+    """Return the text of the protocol if the data of a job are too large."""
+    where, _, name = error.option.rpartition(".")
+    if name != "data" or error.limit != LIMIT:
+        return str(error)
+    return f"{where}: {_DATA_TOO_LARGE}" if where else _DATA_TOO_LARGE
 
 
 def _failure(error: str) -> Answer:

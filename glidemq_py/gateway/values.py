@@ -21,7 +21,9 @@ __all__ = [
     "InvalidValueError",
     "PortableMap",
     "frame_of",
+    "framed",
     "is_too_deep",
+    "packed_value",
     "plain",
     "portable",
     "value_of",
@@ -54,31 +56,35 @@ class PortableMap(dict[str, Any]):
 class _Counter:
     """Counts elements while a value is decoded, and replaces `undefined`."""
 
-    __slots__ = ("containers", "elements")
+    __slots__ = ("containers", "elements", "has_undefined")
 
     def __init__(self) -> None:
         self.containers = 0
         self.elements = 0
+        self.has_undefined = False
+        """Whether the value contains `undefined` so far. Few do, so most maps and lists are not searched for it."""
 
     def map(self, found: dict[Any, Any]) -> dict[Any, Any]:
         self._add(len(found))
-        if any(each is UNDEFINED for each in found.values()):
+        if self.has_undefined:
             return {key: each for key, each in found.items() if each is not UNDEFINED}
         return found
 
     def list(self, found: list[Any]) -> list[Any]:
         self._add(len(found))
-        return [None if each is UNDEFINED else each for each in found]
+        return [None if each is UNDEFINED else each for each in found] if self.has_undefined else found
+
+    def extension(self, code: int, data: bytes) -> Any:
+        if code == _UNDEFINED_CODE:
+            self.has_undefined = True
+            return UNDEFINED
+        return _msgpack.ExtType(code, data)
 
     def _add(self, elements: int) -> None:
         self.containers += 1
         self.elements += elements + 1
         if self.elements > MAX_ELEMENTS:
             raise InvalidValueError(f"more than {MAX_ELEMENTS:,} elements")
-
-
-def _extension(code: int, data: bytes) -> Any:
-    return UNDEFINED if code == _UNDEFINED_CODE else _msgpack.ExtType(code, data)
 
 
 def value_of(payload: bytes) -> Any:
@@ -90,7 +96,7 @@ def value_of(payload: bytes) -> Any:
     counter = _Counter()
     try:
         value: Any = _msgpack.unpackb(
-            payload, raw=False, strict_map_key=False, timestamp=3, ext_hook=_extension, object_hook=counter.map,
+            payload, raw=False, strict_map_key=False, timestamp=3, ext_hook=counter.extension, object_hook=counter.map,
             list_hook=counter.list, max_array_len=_LONGEST, max_map_len=_LONGEST,
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError, _msgpack.UnpackException) as error:
@@ -118,9 +124,19 @@ def is_too_deep(value: Any) -> bool:
 _pack: Final[Any] = partial(_msgpack.packb, datetime=True, unicode_errors="replace")
 
 
+def packed_value(value: Any) -> bytes:
+    """Return the value as MessagePack."""
+    packed: bytes = _pack(portable(value))
+    return packed
+
+
 def frame_of(value: Any) -> bytes:
     """Return the frame of an answer."""
-    packed: bytes = _pack(portable(value))
+    return framed(packed_value(value))
+
+
+def framed(packed: bytes) -> bytes:
+    """Return the frame of a value that is packed."""
     return len(packed).to_bytes(4, "big") + packed
 
 

@@ -1720,6 +1720,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
         misfire: Misfire = "fire_once",
         day_match: DayMatch = "and",
         overlap: Overlap = "allow",
+        skip_without_worker: bool = False,
         template: TemplateInput | None = None,
     ) -> JobScheduler:
         """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
@@ -1741,6 +1742,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             misfire: see `Schedule`.
             day_match: see `Schedule`.
             overlap: see `Schedule`.
+            skip_without_worker: see `Schedule`.
             template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
                 to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
                 and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
@@ -1767,6 +1769,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
                 misfire=misfire,
                 day_match=day_match,
                 overlap=overlap,
+                skip_without_worker=skip_without_worker,
                 template=template,
             )
         )

@@ -141,6 +141,8 @@ class Lease(BlockingOnly, Generic[DataT, ResultT]):
     def extend(self, duration: Milliseconds) -> int:
         """Extend the lock: it expires ``duration`` from now, but never after the job's timeout.
 
+        If the job has a shorter `lock_duration`, it counts.
+
         Args:
             duration: 1_000 ms to 12 hours, in ms or as a timedelta.
 

@@ -18,6 +18,7 @@ from glidemq_py import (
     FlowProducer,
     GlideMQValidationError,
     Job,
+    JobFailedError,
     JobNotLoadedError,
     JobRevokedError,
     JobState,
@@ -121,6 +122,32 @@ async def test_extend_returns_the_new_deadline(queue: Queue):
         await lease.extend(60_000)
     await lease.fail(JobRevokedError("stop"))
     assert (await queue.get_job_counts()).failed == 1
+
+
+async def test_lock_duration_of_the_job_shortens_the_lock(queue: Queue):
+    await queue.add("a", lock_duration=5_000)
+    lease = await lease_one(queue, lock_duration=60_000)
+    started = lease.job.processed_on
+    assert started is not None
+    assert lease.expires_at == started + 5_000
+    assert started + 5_000 <= await lease.extend(60_000) < started + 60_000
+    await lease.release()
+    short = await lease_one(queue, lock_duration=1_000)
+    assert short.job.processed_on is not None
+    assert short.expires_at == short.job.processed_on + 1_000
+    await short.complete()
+
+
+async def test_job_limits_its_traceback(queue: Queue, url: str):
+    async def handler(job: Job) -> None:
+        raise ValueError("no")
+
+    async with Worker(queue.name, handler, url):
+        job = await queue.add("a", stack_trace_limit=1)
+        with pytest.raises(JobFailedError):
+            await job.wait_until_finished()
+    failed = await queue.get_jobs("failed")
+    assert failed[0].stacktrace == ("ValueError: no\n",)
 
 
 async def test_a_repeated_report_is_accepted(queue: Queue):

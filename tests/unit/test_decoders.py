@@ -323,6 +323,10 @@ DECODERS = dict(
                 "_features.usage.calls:_summed",
             ),
         ),
+        one(
+            "_job.client_workers:read_client_worker",
+            st.binary() | JSON.map(lambda text: text.encode("utf-8", "replace")),
+        ),
         # Texts of users.
         one("_client.connection_url:parse_url", URLS | VALUES),
         one("_client.connection_url:parse_addresses", URLS | VALUES),

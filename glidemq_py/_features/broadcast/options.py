@@ -125,6 +125,7 @@ class PublishOptionsDict(TypedDict, total=False):
     job_id: str | None
     ttl: Milliseconds | None
     timeout: Milliseconds | None
+    stack_trace_limit: int | None
     deduplication: DeduplicationInput | None
 
 

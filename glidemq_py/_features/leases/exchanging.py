@@ -240,9 +240,10 @@ def _failed_row(
     if permanent:
         limit = 0
     earlier = stored.stacktrace if isinstance(stored.stacktrace, str) else "[]"
+    if isinstance(error, BaseException):
+        earlier = stacktraces_with(earlier, error, options.stack_trace_limit)
     return working.failed(
-        facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind,
-        stacktraces_with(earlier, error) if isinstance(error, BaseException) else earlier, limit,
+        facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind, earlier, limit,
         retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if limit else 0,
         kept(options.remove_on_fail), limit > 0 and '"fallbacks"' in stored.opts_text, permanent,
     )  # fmt: skip
@@ -414,7 +415,8 @@ async def within_budgets(queue: LeasingQueue, link: QueueLink, runs: list[Run], 
             error = BudgetExceededError(run.job.id)
             row = working.failed(
                 run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, str(error),
-                type(error).__name__, stacktraces_with(run.stacktrace, error), 0, 0, kept(run.options.remove_on_fail),
+                type(error).__name__, stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit), 0, 0,
+                kept(run.options.remove_on_fail),
                 permanent=True,
             )  # fmt: skip
         refused.append(Report(row, 0, run))

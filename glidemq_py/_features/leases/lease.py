@@ -68,7 +68,9 @@ class Lease(Generic[DataT, ResultT]):
         self.ended = False
         self.expires_at = 0
         if run is not None:
-            expiry = facts.processed_on + options.lock_duration
+            own = run.options.lock_duration
+            lock = options.lock_duration if own is None else min(own, options.lock_duration)
+            expiry = facts.processed_on + lock
             self.expires_at = min(expiry, facts.limit) if facts.limit else expiry
 
     @classmethod
@@ -177,6 +179,8 @@ class Lease(Generic[DataT, ResultT]):
 
     async def extend(self, duration: Milliseconds) -> int:
         """Extend the lock: it expires ``duration`` from now, but never after the job's timeout.
+
+        If the job has a shorter `lock_duration`, it counts.
 
         Args:
             duration: 1_000 ms to 12 hours, in ms or as a timedelta.

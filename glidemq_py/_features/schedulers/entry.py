@@ -1,9 +1,9 @@
 """The stored entry of a scheduler, and the server calls for entries (``lua/features/schedulers/functions``).
 
 An entry is JSON text in the format of glide-mq (docs/reference/data-model.md), with extra keys: ``misfire``,
-``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``overlap`` with ``skippedCount``,
-``lastSkipped`` and ``buffered``, ``pausedAt`` and ``pausedRun``, ``runs``, ``compression``, ``quiet``, and ``text``
-in the template (data that only our serializer reads). Unknown keys are kept.
+``dayMatch``, ``lastJobId`` with ``lastJobRun`` (the run that added that job), ``overlap`` with ``buffered``,
+``skipWithoutWorker``, ``skippedCount`` with ``lastSkipped``, ``pausedAt`` and ``pausedRun``, ``runs``,
+``compression``, ``quiet``, and ``text`` in the template (data that only our serializer reads). Unknown keys are kept.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ def schedule_keys(schedule: Schedule) -> dict[str, Any]:
         "misfire": None if schedule.misfire == "fire_once" else schedule.misfire,
         "dayMatch": None if schedule.day_match == "and" else schedule.day_match,
         "overlap": None if schedule.overlap == "allow" else schedule.overlap,
+        "skipWithoutWorker": schedule.skip_without_worker or None,
     }
     return {key: value for key, value in keys.items() if value is not None}
 
@@ -193,7 +194,7 @@ def is_for_peers(schedule: Schedule, options: JobOptions, has_text: bool) -> boo
     cron = schedule.cron
     if cron is not None and (cron.has_seconds or cron.either_day):
         return False
-    if schedule.misfire != "fire_once" or schedule.overlap != "allow" or has_text:
+    if schedule.misfire != "fire_once" or schedule.overlap != "allow" or schedule.skip_without_worker or has_text:
         return False
     return all(getattr(options, name) is None for name in _NOT_BY_PEERS)
 
@@ -214,6 +215,7 @@ def _schedule(fields: dict[str, Any]) -> Schedule:
         misfire=fields.get("misfire", "fire_once"),
         day_match=fields.get("dayMatch", "and"),
         overlap=fields.get("overlap", "allow"),
+        skip_without_worker=fields.get("skipWithoutWorker", False),
     )
 
 
@@ -231,7 +233,7 @@ class JobScheduler:
         last_run: when it was last fired; None before the first run.
         iteration_count: number of runs so far.
         last_job_id: id of the last job, for ``repeat_after_complete`` and with ``overlap`` "skip" or "buffer_one".
-        skipped_count: number of due times skipped because of ``overlap="skip"``.
+        skipped_count: number of due times skipped because of ``overlap="skip"`` or ``skip_without_worker``.
         last_skipped: when a due time was last skipped; None if never.
         buffered: with ``overlap="buffer_one"``, a due time (`next_run`) waits until the last job has finished.
         for_peers: Node clients see and fire it too. False if it is paused or uses a feature that they do not support.

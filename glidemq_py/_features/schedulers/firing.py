@@ -27,6 +27,7 @@ from glidemq_py._core.payload import encode_data
 from glidemq_py._core.queue_options import Compression
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.schedulers.entry import RUNS_KEPT, DueRow, Entry, FireRow, schedulers_due, schedulers_fire
+from glidemq_py._job.client_workers import has_worker as _has_worker
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import ClosedError, FairKeyFullError, GlideMQError, GlideMQValidationError, JobCostError
 from glidemq_py.telemetry.state import TELEMETRY
@@ -39,6 +40,7 @@ AT_ONCE: Final = 100
 WATCH_MS: Final = 5_000
 """Interval at which a waiting scheduler checks its job, in case the notification of its end was lost."""
 
+_SKIPS: Final = '"skipWithoutWorker"'
 _REJECTED: Final = frozenset({"cost", "backlog"})
 _ENDED: Final = frozenset({"completed", "failed", "gone"})
 
@@ -51,13 +53,14 @@ class _Run:
     following: int | None = None
 
 
-def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
+def plan(link: QueueLink, row: DueRow, now: int, *, has_worker: bool = True) -> FireRow:
     """Return the jobs and the new entry of a scheduler that is due ``now``.
 
     Args:
         link: the queue.
         row: the entry.
         now: the server's time, epoch ms.
+        has_worker: whether the queue has a worker.
 
     Raises:
         GlideMQValidationError: the entry is invalid, or its jobs cannot be encoded (serializer, size).
@@ -72,6 +75,10 @@ def plan(link: QueueLink, row: DueRow, now: int) -> FireRow:
         return _waiting(entry, row, now)
     run = _run(entry, due, now)
     schedule = entry.schedule
+    if schedule.skip_without_worker and not has_worker and run.instants:
+        if run.following is None:
+            return _fired(row, "", 0)
+        return _fired(row, entry.changed(**_skipped(entry, run.following, now), buffered=None), run.following)
     count = entry.number("iterationCount") + len(run.instants)
     limit = schedule.limit
     if run.following is None or (limit is not None and count >= limit):
@@ -108,8 +115,12 @@ def _unless_overlapping(fired: FireRow, entry: Entry, run: _Run, now: int) -> Fi
         return fired._replace(last_job_id=last, overlap_text=text, overlap_due=now + WATCH_MS)
     if run.following is None:
         return fired._replace(last_job_id=last)
-    text = entry.changed(nextRun=run.following, skippedCount=entry.number("skippedCount") + 1, lastSkipped=now)
+    text = entry.changed(**_skipped(entry, run.following, now))
     return fired._replace(last_job_id=last, overlap_text=text, overlap_due=run.following)
+
+
+def _skipped(entry: Entry, following: int, now: int) -> dict[str, Any]:
+    return {"nextRun": following, "skippedCount": entry.number("skippedCount") + 1, "lastSkipped": now}
 
 
 def postponed(row: DueRow, until: int) -> FireRow:
@@ -245,6 +256,7 @@ class SchedulerTask(BackgroundTask):
         quiet: leave out the `added` events.
         on_error: called with every error, after it is logged.
         longest_s: maximum pause in seconds, in case `on_revision` is not called.
+        is_worker: whether this process has a worker of the queue.
     """
 
     def __init__(
@@ -254,12 +266,14 @@ class SchedulerTask(BackgroundTask):
         quiet: bool = False,
         on_error: Callable[[BaseException], None] = _ignore,
         longest_s: float = 60.0,
+        is_worker: bool = False,
     ) -> None:
         super().__init__(f"schedulers-{link.keys.name}")
         self._link = link
         self._quiet = quiet
         self._on_error = on_error
         self._longest_s = longest_s
+        self._is_worker = is_worker
         self._holder = secrets.token_hex(8)
         self._revision = 0
         self._leads = True
@@ -305,7 +319,8 @@ class SchedulerTask(BackgroundTask):
         self._leads = reply.leader in ("", self._holder)
         if not reply.rows:
             return reply.wait
-        rows = [self._plan(row, reply.now) for row in reply.rows]
+        has_worker = self._is_worker or not any(_SKIPS in row.text for row in reply.rows) or await _has_worker(link)
+        rows = [self._plan(row, reply.now, has_worker) for row in reply.rows]
         fired = await link.transport.call(schedulers_fire(link.keys.meta, self._holder, rows, self._quiet))
         for row, outcome in zip(rows, fired.outcomes, strict=True):
             if TELEMETRY.on and isinstance(outcome, list):
@@ -318,9 +333,9 @@ class SchedulerTask(BackgroundTask):
                 self._report(row.name, str(rejected), rejected)
         return 0
 
-    def _plan(self, row: DueRow, now: int) -> FireRow:
+    def _plan(self, row: DueRow, now: int, has_worker: bool = True) -> FireRow:
         try:
-            return plan(self._link, row, now)
+            return plan(self._link, row, now, has_worker=has_worker)
         except GlideMQValidationError as error:
             self._report(row.name, str(error), error)
         except Exception as error:

@@ -40,6 +40,7 @@ class ScheduleDict(TypedDict, total=False):
     misfire: Misfire
     day_match: DayMatch
     overlap: Overlap
+    skip_without_worker: bool
 
 
 def check_zone(option: str, tz: object) -> str:
@@ -95,6 +96,8 @@ class Schedule(OptionValue, kw_only=True):
         overlap: handling of a due time at which the job of an earlier one is unfinished: "allow" adds its job, "skip"
             does not, "buffer_one" adds one job for all these due times when the earlier job has finished. Not allowed
             with ``repeat_after_complete``, whose jobs never overlap, or ``misfire="fire_all"``, whose jobs do.
+        skip_without_worker: add no job at a due time at which no worker of the queue is registered. Workers of Node
+            clients and of clients of the gateway count. Not allowed with ``repeat_after_complete``.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -111,6 +114,7 @@ class Schedule(OptionValue, kw_only=True):
     misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once")
     day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and")
     overlap: Overlap = option(partial(check_choice, choices=_OVERLAPS), default="allow")
+    skip_without_worker: bool = option(check_bool, default=False)
 
     def _check_given(self) -> None:
         named = [name for name in _KINDS if getattr(self, name) is not None]
@@ -132,6 +136,8 @@ class Schedule(OptionValue, kw_only=True):
             raise GlideMQValidationError("immediately", True, "is not supported with 'start_date'")
         if self.misfire != "fire_once" and self.repeat_after_complete is not None:
             raise GlideMQValidationError("misfire", self.misfire, "is not supported with 'repeat_after_complete'")
+        if self.skip_without_worker and self.repeat_after_complete is not None:
+            raise GlideMQValidationError("skip_without_worker", True, "is not supported with 'repeat_after_complete'")
         if self.overlap != "allow":
             if self.repeat_after_complete is not None:
                 raise GlideMQValidationError("overlap", self.overlap, "is not supported with 'repeat_after_complete'")

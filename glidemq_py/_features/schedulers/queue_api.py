@@ -67,6 +67,7 @@ async def upsert_job_scheduler(
     misfire: Misfire = "fire_once",
     day_match: DayMatch = "and",
     overlap: Overlap = "allow",
+    skip_without_worker: bool = False,
     template: TemplateInput | None = None,
 ) -> JobScheduler:
     """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
@@ -88,6 +89,7 @@ async def upsert_job_scheduler(
         misfire: see `Schedule`.
         day_match: see `Schedule`.
         overlap: see `Schedule`.
+        skip_without_worker: see `Schedule`.
         template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
             to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
             and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
@@ -104,7 +106,7 @@ async def upsert_job_scheduler(
     schedule = Schedule(
         every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
         end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
-        overlap=overlap,
+        overlap=overlap, skip_without_worker=skip_without_worker,
     )  # fmt: skip
     link = await self._connected()
     options, stored = _template(link, template, self.options, name)

@@ -12,6 +12,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
 from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
@@ -24,6 +25,7 @@ from glidemq_py.errors import (
     JobDataError,
     JobNotFoundError,
     LeaseLostError,
+    PayloadTooLargeError,
 )
 from glidemq_py.gateway.bulk import push_many
 from glidemq_py.gateway.fetched import Fetched
@@ -31,7 +33,7 @@ from glidemq_py.gateway.group_limits import group_size, set_group_defaults, set_
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, push_of
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.repeating import repeated
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
@@ -115,7 +117,8 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     """Check a job, and claim its chosen id; return the id if it is that of an unfinished job."""
     fields = check_all(JOB_FIELDS, given)
     push = await push_of(ids, queue.name, fields)
-    chosen, is_special = chosen_id(fields), fields["durable"] or "depends_on" in push[2] or TELEMETRY.on
+    chosen, options = chosen_id(fields), push[2]
+    is_special = fields["durable"] or "depends_on" in options or "parent" in options or TELEMETRY.on
     # A job is checked before its id is claimed.
     made = None if is_special and chosen is None else row_of(queue, link, push)
     if chosen is None:
@@ -132,7 +135,7 @@ async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> 
     try:
         added = await _again(lambda: queue.add(name, data, durable=durable, **options))
     except JobNotFoundError as error:
-        raise CommandError(f"Dependency job not found: {error.job_id}") from None
+        raise CommandError(missing_job(error, options)) from None
     except FairKeyFullError as error:
         raise GroupFullError(error, job.fields) from None
     return await ids.on_wire(queue.name, added.id)
@@ -155,6 +158,8 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             return {"ids": [await _add(session, given["queue"], jobs[0])]}
         except GroupFullError:
             raise
+        except PayloadTooLargeError as error:
+            raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
         except CommandError as error:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
@@ -212,7 +217,7 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
         job_id, token = ids.known_on_wire(queue.name, job.id) or await ids.on_wire(queue.name, job.id), job.token
         known.append((job, job_id, token))
         held.add(
-            job_id, job, token, session, queue=queue.name, lock_ms=lock_ms, is_owned=is_owned, is_kept=is_kept
+            job_id, job, token, session, queue=queue.name, is_owned=is_owned, is_kept=is_kept
         )  # fmt: skip
     jobs: list[Any] = []
     tokens: list[str] = []
@@ -295,8 +300,7 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
         CommandError: If there is no such job, or the token is missing or invalid.
     """
     held = session.state.held.find(job_id)
-    # A token that differs is of another attempt, also if the client of this attempt has none.
-    if held is not None and (token == held.token or (not token and not held.is_owned)):
+    if held is not None and held.is_of(token):
         return LeasedJob(job_id, await session.state.queue(held.queue), held.facts, held.token, held.lock_ms)
     found = await session.state.ids.find(job_id)
     if found is None:
@@ -366,15 +370,23 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
     nothing: list[Any] = [None] * len(ids)
     results, tokens, removals = (given[field] or nothing for field in ("results", "tokens", "removeOnCompletes"))
     jobs: list[LeasedJob] = []
+    queues: dict[str, Queue[Any, Any]] = {}
     pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
     for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):
         if token is not None and not isinstance(token, str):
             raise CommandError(f"tokens[{number}] must be a string")
-        job = await leased_job(session, job_id, token)
+        held = session.state.held.find(job_id)
+        queue = None if held is None or not held.is_of(token) else queues.get(held.queue)
+        if held is None or queue is None:
+            job = await leased_job(session, job_id, token)
+            queues[job.queue.name] = job.queue
+        else:
+            job = LeasedJob(job_id, queue, held.facts, held.token, held.lock_ms)
         _remove_on_complete(job, remove is True)
         jobs.append(job)
         value = stored_value(result)
-        await check_readers(f"results[{number}]", value, job.queue)
+        if value.__class__ is PackedValue:
+            await check_readers(f"results[{number}]", value, job.queue)
         pairs.setdefault(job.queue, []).append((job, value))
     lost: list[LeasedJob] = []
     for queue, of_queue in pairs.items():
@@ -393,6 +405,8 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
 
 class ClientError(Exception):
     """An error that a client has reported; its stack is stored as the traceback."""
+
+    innermost_first = True
 
     def __init__(self, message: str, stack: Sequence[str]) -> None:
         super().__init__(message)

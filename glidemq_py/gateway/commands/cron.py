@@ -21,48 +21,47 @@ from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind,
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
+    from glidemq_py.gateway.session import GatewayState, Session
 
-__all__ = ["COMMANDS", "all_crons"]
+__all__ = ["COMMANDS", "all_crons", "read_schedulers"]
 
 _MOST: Final = 2**53 - 1
 _AT_A_TIME: Final = 50
 _NAME: Final = Field("name", required=True, minimum=1, maximum=256)
 
 
-def _key(session: Session) -> str:
-    return f"{session.state.options.prefix}:gateway:crons"
+def _key(state: GatewayState) -> str:
+    return f"{state.options.prefix}:gateway:crons"
 
 
-async def _schedulers(session: Session, queue: str) -> list[JobScheduler]:
-    return await (await session.state.queue(queue)).get_job_schedulers()
+async def _schedulers(state: GatewayState, queue: str) -> list[JobScheduler]:
+    return await (await state.queue(queue)).get_job_schedulers()
 
 
-async def _queues(session: Session) -> list[str]:
+async def _queues(state: GatewayState) -> list[str]:
     """Return the queues that may have schedulers; a queue that never had a job is only in the hash."""
-    transport = session.state.transport
-    names, cursor = set(await find_queues(transport, session.state.options.prefix)), b"0"
+    names, cursor = set(await find_queues(state.transport, state.options.prefix)), b"0"
     while True:
-        cursor, pairs = await transport.command("HSCAN", _key(session), cursor, "COUNT", "1000")
+        cursor, pairs = await state.transport.command("HSCAN", _key(state), cursor, "COUNT", "1000")
         names |= {queue.decode("utf-8", "replace") for queue in pairs[1::2]}
         if cursor == b"0":
             return sorted(names)
 
 
-async def _all(session: Session) -> list[tuple[str, JobScheduler]]:
-    """Return the schedulers of all queues, by name."""
-    queues = await _queues(session)
+async def read_schedulers(state: GatewayState) -> list[tuple[str, JobScheduler]]:
+    """Read the schedulers of all queues, by name; for `GatewayState.schedulers`."""
+    queues = await _queues(state)
     found: list[tuple[str, JobScheduler]] = []
     for start in range(0, len(queues), _AT_A_TIME):
         some = queues[start : start + _AT_A_TIME]
-        lists = await asyncio.gather(*(_schedulers(session, queue) for queue in some))
+        lists = await asyncio.gather(*(_schedulers(state, queue) for queue in some))
         found += [(queue, each) for queue, listed in zip(some, lists, strict=True) for each in listed]
     return sorted(found, key=lambda pair: (pair[1].name, pair[0]))
 
 
 async def _known_queue(session: Session, name: str) -> str | None:
     """Return the queue for which a client has created a cron job."""
-    found = await session.state.transport.command("HGET", _key(session), name)
+    found = await session.state.transport.command("HGET", _key(session.state), name)
     return None if found is None else str(found.decode("utf-8", "replace"))
 
 
@@ -73,7 +72,7 @@ async def _find(session: Session, name: str) -> tuple[str, JobScheduler] | None:
         scheduler = await (await session.state.queue(queue)).get_job_scheduler(name)
         if scheduler is not None:
             return queue, scheduler
-    return next((pair for pair in await _all(session) if pair[1].name == name), None)
+    return next((pair for pair in await session.state.schedulers.get() if pair[1].name == name), None)
 
 
 def _cron_object(queue: str, scheduler: JobScheduler) -> dict[str, Any]:
@@ -106,6 +105,8 @@ def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
         options["limit"] = given["maxLimit"]
     if given["immediately"]:
         options["immediately"] = True
+    if given["skipIfNoWorker"]:
+        options["skip_without_worker"] = True
     if given["skipMissedOnRestart"]:
         options["misfire"] = "skip"
     if pattern is None:
@@ -131,11 +132,11 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
         template["data"] = json_value("data", given["data"])
     # Only a cron job of a client is moved: a scheduler of another program may have the same name in another queue.
     before = await _known_queue(session, name)
-    await session.state.transport.command("HSET", _key(session), name, queue.name)
+    await session.state.transport.command("HSET", _key(session.state), name, queue.name)
     try:
         scheduler = await queue.upsert_job_scheduler(name, template=template, **schedule)
     except GlideMQValidationError as error:
-        undo = ("HDEL", _key(session), name) if before is None else ("HSET", _key(session), name, before)
+        undo = ("HDEL", _key(session.state), name) if before is None else ("HSET", _key(session.state), name, before)
         await session.state.transport.command(*undo)
         if error.option in ("pattern", "tz"):
             raise CommandError(f"Invalid cron expression: {error.problem}") from None
@@ -150,7 +151,7 @@ async def _delete(session: Session, given: Mapping[str, Any]) -> Answer:
     found = await _find(session, given["name"])
     if found is None or not await (await session.state.queue(found[0])).remove_job_scheduler(given["name"]):
         raise CommandError("Cron job not found")
-    await session.state.transport.command("HDEL", _key(session), given["name"])
+    await session.state.transport.command("HDEL", _key(session.state), given["name"])
     return {"id": UNDEFINED}
 
 
@@ -163,7 +164,7 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def all_crons(session: Session) -> list[dict[str, Any]]:
     """Return the cron jobs of all queues."""
-    return [_cron_object(*pair) for pair in await _all(session)]
+    return [_cron_object(*pair) for pair in await session.state.schedulers.get()]
 
 
 async def _list(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -181,7 +182,7 @@ COMMANDS: Final = (
             Field("maxLimit", Kind.INTEGER, minimum=0, maximum=_MOST), Field("timezone", maximum=256),
             Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP),
             Field("skipMissedOnRestart", Kind.FLAG, default=True), Field("immediately", Kind.FLAG, default=False),
-            Field("skipIfNoWorker", Kind.UNSUPPORTED), Field("preventOverlap", Kind.FLAG, default=True),
+            Field("skipIfNoWorker", Kind.FLAG, default=False), Field("preventOverlap", Kind.FLAG, default=True),
             Field("jobOptions", Kind.MAP),
         ),
     ),

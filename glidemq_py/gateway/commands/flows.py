@@ -26,7 +26,7 @@ from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.lookup import find_job
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
-from glidemq_py.gateway.pushing import FLOW_FIELDS, Push, push_of
+from glidemq_py.gateway.pushing import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_list, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -38,9 +38,6 @@ __all__ = ["COMMANDS", "family_of"]
 _MOST_JOBS: Final = 10_000
 _MOST_CHILDREN: Final = 1_000
 _READ_TOGETHER: Final = 500
-_POLICIES: Final[Mapping[str, str]] = {
-    "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
-}  # fmt: skip
 _ID: Final = Field("id", required=True)
 
 
@@ -133,16 +130,15 @@ async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known
     for each in children:
         if each not in needs:
             raise CommandError(f"flow child is missing from dependencies: {each}")
-    policies = [policy for name, policy in _POLICIES.items() if fields[name]]
-    if len(policies) > 1:
-        raise CommandError(f"only one of {', '.join(_POLICIES)} may be true")
-    own = {**fields, "jobId": job_id, "customId": None, "dependsOn": None}
+    policy = child_policy(fields)
+    without = dict.fromkeys(("customId", "dependsOn", "parentId", *CHILD_POLICIES))
+    own = {**fields, **without, "jobId": job_id}
     family = {
         "parentId": fields["parentId"], "dependsOn": list(needs), "childrenIds": list(children), "childrenCompleted": 0,
     }  # fmt: skip
     return _FlowJob(
         id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs, family=family,
-        policy=policies[0] if policies else "wait", is_durable=fields["durable"],
+        policy=policy, is_durable=fields["durable"],
     )  # fmt: skip
 
 

@@ -94,7 +94,9 @@ async def _discard(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _to_wait(session: Session, given: Mapping[str, Any]) -> Answer:
-    job = await existing_job(session, given["id"])
+    job = await find_job(session, given["id"])
+    if job is None:
+        raise CommandError(f"Cannot move job from state '{wire_state(None)}' to waiting")
     state = job.state
     try:
         if state is JobState.ACTIVE:

@@ -19,9 +19,9 @@ from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind,
 from glidemq_py.gateway.values import UNDEFINED
 
 if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
+    from glidemq_py.gateway.session import GatewayState, Session
 
-__all__ = ["COMMANDS", "STATES", "counts_of_queues", "memory_mb"]
+__all__ = ["COMMANDS", "STATES", "memory_mb", "overview", "read_counts", "summed"]
 
 _AT_A_TIME: Final = 50
 _MOST: Final = 2**53
@@ -32,22 +32,23 @@ _QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
 _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
 
 
-async def counts_of_queues(session: Session) -> dict[str, dict[str, int]]:
-    """Return the jobs of all queues by state, by the name of the queue on the wire."""
-    names = await find_queues(session.state.transport, session.state.options.prefix)
+async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
+    """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.counts`."""
+    names = await find_queues(state.transport, state.options.prefix)
     found: dict[str, dict[str, int]] = {}
     for start in range(0, len(names), _AT_A_TIME):
         some = names[start : start + _AT_A_TIME]
-        for name, counts in zip(some, await asyncio.gather(*(_counts(session, each) for each in some)), strict=True):
+        for name, counts in zip(some, await asyncio.gather(*(_counts(state, each) for each in some)), strict=True):
             found[wire_name(name)] = counts
     return found
 
 
-async def _counts(session: Session, queue: str) -> dict[str, int]:
-    return wire_counts(await (await session.state.queue(queue)).get_job_counts())
+async def _counts(state: GatewayState, queue: str) -> dict[str, int]:
+    return wire_counts(await (await state.queue(queue)).get_job_counts())
 
 
-def _sums(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the jobs of all queues by state; `waiting` includes those of paused queues."""
     sums = {state: sum(counts[state] for counts in queues.values()) for state in STATES}
     sums["waiting"] += sums["paused"]
     return sums
@@ -64,7 +65,7 @@ def memory_mb() -> float:
 
 
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    figures, sums = session.state.figures, summed(await session.state.counts.get())
     return {
         "stats": {
             "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
@@ -124,40 +125,43 @@ async def _compact(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _overview(session: Session, given: Mapping[str, Any]) -> Answer:
-    figures, sums = session.state.figures, _sums(await counts_of_queues(session))
+    return {"data": await overview(session)}
+
+
+async def overview(session: Session) -> Answer:
+    """Return jobs, rates, latencies, workers and cron jobs."""
+    figures, sums = session.state.figures, summed(await session.state.counts.get())
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
-        "data": {
-            "stats": {
-                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
-                "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
-                "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
-                "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
-                "uptime": figures.uptime_ms,
+        "stats": {
+            "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
+            "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
+            "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
+            "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
+            "uptime": figures.uptime_ms,
+        },
+        "throughput": {
+            f"{name}PerSec": figures.rate(kind)
+            for name, kind in (
+                ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
+            )
+        },
+        "latency": {
+            "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
+            "percentiles": {
+                name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
+                for name, each in durations.items()
             },
-            "throughput": {
-                f"{name}PerSec": figures.rate(kind)
-                for name, kind in (
-                    ("push", "pushed"), ("pull", "pulled"), ("complete", "completed"), ("fail", "failed"),
-                )
-            },
-            "latency": {
-                "averages": {f"{name}Ms": each.mean_ms for name, each in durations.items()},
-                "percentiles": {
-                    name: {f"p{share}": each.quantile_ms(share / 100) for share in (50, 95, 99)}
-                    for name, each in durations.items()
-                },
-            },
-            "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
-            "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
-            "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
-        }
+        },
+        "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
+        "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
+        "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
     }  # fmt: skip
 
 
 async def _dashboard_queues(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await counts_of_queues(session)
+    found = await session.state.counts.get()
     queues = [
         {
             "name": name, "waiting": counts["waiting"] + counts["paused"], "prioritized": counts["prioritized"],

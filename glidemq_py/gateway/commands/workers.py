@@ -6,12 +6,15 @@ client, by the gateway whose connection to it ends, or after it has not been hea
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._job.client_workers import STALE_MS, client_workers_key, read_client_worker
+from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 
 if TYPE_CHECKING:
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "FORGOTTEN_MS", "forget_workers", "list_workers"]
 
-STALE_MS: Final = 30_000
-"""Time without a sign of life after which a worker is stale."""
 FORGOTTEN_MS: Final = 600_000
 _MOST: Final = 2**53 - 1
 _MOST_QUEUES: Final = 1_000
@@ -29,7 +30,7 @@ _COUNT: Final[Mapping[str, Any]] = {"kind": Kind.INTEGER, "minimum": 0, "maximum
 
 
 def _key(session: Session) -> str:
-    return f"{session.state.options.prefix}:gateway:workers"
+    return client_workers_key(session.state.options.prefix)
 
 
 def _now() -> int:
@@ -47,14 +48,21 @@ async def _register(session: Session, given: Mapping[str, Any]) -> Answer:
     now = _now()
     worker: dict[str, Any] = {
         "id": worker_id, "name": given["name"] or worker_id, "queues": given["queues"] or [],
+        "served": list(_engine_names(given["queues"] or ())),
         "concurrency": given["concurrency"], "hostname": given["hostname"] or "unknown", "pid": given["pid"],
         "registeredAt": now, "lastSeen": now, "activeJobs": 0, "processedJobs": 0, "failedJobs": 0, "currentJob": None,
     }  # fmt: skip
     session.workers.add(worker_id)
     await _put(session, worker)
     answer = {"workerId": worker_id, **worker, "status": "active"}
-    del answer["id"]
+    del answer["id"], answer["served"]
     return {"data": answer}
+
+
+def _engine_names(queues: Iterable[str]) -> Iterator[str]:
+    for name in queues:
+        with contextlib.suppress(QueueNameError):  # no queue has this name
+            yield engine_name(name)
 
 
 async def _unregister(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -65,7 +73,7 @@ async def _unregister(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _heartbeat(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = _parsed(await session.state.transport.command("HGET", _key(session), given["id"]))
+    found = read_client_worker(await session.state.transport.command("HGET", _key(session), given["id"]))
     if found is None:
         raise CommandError("Worker not found")
     changes = {
@@ -93,10 +101,11 @@ async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str
     while True:
         cursor, pairs = await transport.command("HSCAN", key, cursor, "COUNT", "500")
         for worker_id, text in zip(pairs[::2], pairs[1::2], strict=True):
-            found = _parsed(text)
+            found = read_client_worker(text)
             if found is None or now - found["lastSeen"] > FORGOTTEN_MS:
                 gone.append(worker_id)
                 continue
+            found.pop("served", None)
             status = "active" if now - found["lastSeen"] <= STALE_MS else "stale"
             workers[found["id"]] = {**found, "status": status, "uptime": max(0, now - found["registeredAt"])}
         if cursor == b"0":
@@ -114,30 +123,10 @@ async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str
     return listed, stats
 
 
-_NUMBERS: Final = (
-    "concurrency", "pid", "registeredAt", "lastSeen", "activeJobs", "processedJobs", "failedJobs",
-)  # fmt: skip
-
-
-def _parsed(text: bytes | None) -> dict[str, Any] | None:
-    """Return a stored worker; None if it is absent or malformed."""
-    try:
-        found: Any = json.loads(text or b"null")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
-        return None
-    worker = cast("dict[str, Any]", found)
-    numbers = [worker.get(name) for name in _NUMBERS]
-    if not isinstance(worker.get("id"), str) or not all(isinstance(number, int) for number in numbers):
-        return None
-    return worker
-
-
 async def forget_workers(transport: Transport, prefix: str, workers: set[str]) -> None:
     """Remove the workers of a lost connection."""
     if workers:
-        await transport.command("HDEL", f"{prefix}:gateway:workers", *sorted(workers))
+        await transport.command("HDEL", client_workers_key(prefix), *sorted(workers))
 
 
 COMMANDS: Final = (

@@ -24,10 +24,11 @@ from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.chosen_ids import claim_ids
+from glidemq_py.gateway.events import tell_starts
 from glidemq_py.gateway.webhooks.messages import Message, event_name, message_of
-from glidemq_py.gateway.webhooks.registry import Webhook
+from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
 
-__all__ = ["Delivery", "EventReading", "ReadingLock", "prepare"]
+__all__ = ["Delivery", "EventReading", "ReadingLock", "prepare", "wanted_by"]
 
 _log = get_logger(__name__)
 
@@ -39,13 +40,20 @@ EVENTS_KEPT: Final = 20_000
 _PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 
-_TELL_MS: Final = 180_000
 _TELL_AGAIN_S: Final = 60.0
 
 Delivery = tuple[str, str, Message]
 """Id of the webhook, queue, and message."""
 AddDeliveries = Callable[[Sequence[Delivery]], Awaitable[None]]
 OnWire = Callable[[str, str], Awaitable[str]]
+
+
+def wanted_by(queue: str, webhooks: Mapping[str, tuple[Webhook, Figures]]) -> dict[str, Webhook]:
+    """Return the enabled webhooks for events of a queue, by id."""
+    return {
+        webhook_id: webhook for webhook_id, (webhook, _) in webhooks.items()
+        if webhook.enabled and webhook.queue in (None, queue)
+    }  # fmt: skip
 
 
 async def prepare(queue: Queue[Any, Any], events: Iterable[str]) -> None:
@@ -57,10 +65,7 @@ async def prepare(queue: Queue[Any, Any], events: Iterable[str]) -> None:
     if await queue.get_event_retention() < EVENTS_KEPT:
         await queue.set_event_retention(EVENTS_KEPT)
     if "job.started" in events:
-        link = await queue._connected()
-        seconds, micros = await link.transport.command("TIME")
-        till = int(seconds) * 1_000 + int(micros) // 1_000 + _TELL_MS
-        await link.transport.command("HSET", link.keys.meta, "tellsStarts", str(till))
+        await tell_starts(queue)
 
 
 class ReadingLock:
@@ -111,31 +116,48 @@ class EventReading:
         lock: The right to read.
         on_wire: Returns the id of a job on the wire.
         add: Adds deliveries, all or none; again for the same events if it failed.
+        registry: The webhooks.
     """
 
     def __init__(
         self, queue: Queue[Any, Any], connection: Connection, transport: Transport, lock: ReadingLock,
-        on_wire: OnWire, add: AddDeliveries,
+        on_wire: OnWire, add: AddDeliveries, registry: WebhookRegistry,
     ) -> None:  # fmt: skip
         self._queue, self._connection, self._transport = queue, connection, transport
-        self._lock, self._on_wire, self._add = lock, on_wire, add
+        self._lock, self._on_wire, self._add, self._registry = lock, on_wire, add, registry
+        self._revision = -1
         self._cursors = f"{queue.options.prefix}:gateway:webhook-cursors"
         self._stored = ""
         self._prepared = 0.0
         self._events: QueueEvents | None = None
         self._task: asyncio.Task[None] | None = None
         self.webhooks: Mapping[str, Webhook] = {}
-        """The enabled webhooks for events of this queue; replaced when they change."""
+        """The enabled webhooks for events of this queue, as of a revision of the registry."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it no longer reads."""
         return self._task is None or self._task.done()
 
-    def start(self, webhooks: Mapping[str, Webhook]) -> None:
+    def start(self, revision: int, webhooks: Mapping[str, Webhook]) -> None:
         """Start to read."""
-        self.webhooks = webhooks
+        self.update(revision, webhooks)
         self._task = asyncio.create_task(self._run(), name=f"gateway-webhooks-{self._queue.name}")
+
+    def update(self, revision: int, webhooks: Mapping[str, Webhook]) -> bool:
+        """Replace the webhooks, unless newer ones are known; return whether there is a new one."""
+        if revision <= self._revision:
+            return False
+        is_new = any(each not in self.webhooks for each in webhooks)
+        self._revision, self.webhooks = revision, webhooks
+        return is_new
+
+    async def _refresh(self) -> None:
+        """Read the webhooks if they have changed: one that was added before an event gets it."""
+        revision = await self._registry.revision()
+        if revision > self._revision:
+            found = wanted_by(self._queue.name, await self._registry.all())
+            await self.keep_prepared(always=self.update(revision, found))
 
     async def keep_prepared(self, *, always: bool = False) -> None:
         """Prepare the queue again in time; see `prepare`."""
@@ -208,6 +230,7 @@ class EventReading:
         """Add the deliveries of events, and advance the cursor. Return False if another gateway reads them."""
         if not self._lock.is_surely_held():
             return False
+        await self._refresh()
         deliveries: list[Delivery] = []
         for event in page:
             name = event_name(event)

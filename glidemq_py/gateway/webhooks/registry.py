@@ -44,6 +44,9 @@ class Webhook:
     enabled: bool = True
 
 
+_REVISION: Final = "revision"
+
+
 @dataclass(slots=True)
 class Figures:
     """The figures of a webhook.
@@ -83,6 +86,11 @@ class WebhookRegistry:
         await self._write(webhook_id, webhook)
         return webhook_id
 
+    async def revision(self) -> int:
+        """Return how often webhooks were changed. A webhook counts from the answer to its command on."""
+        found = await self._transport.command("HGET", self._key, _REVISION)
+        return 0 if found is None else _number(found.decode("utf-8", "replace")) or 0
+
     async def get(self, webhook_id: str) -> Webhook | None:
         """Return a webhook; None if it does not exist."""
         text = await self._transport.command("HGET", self._key, f"w:{webhook_id}")
@@ -91,6 +99,7 @@ class WebhookRegistry:
     async def remove(self, webhook_id: str) -> bool:
         """Remove a webhook; return False if it does not exist."""
         removed = await self._transport.command("HDEL", self._key, f"w:{webhook_id}")
+        await self._transport.command("HINCRBY", self._key, _REVISION, "1")
         await self._transport.command("HDEL", self._key, *(f"{name}:{webhook_id}" for name in _COUNTERS))
         return bool(removed)
 
@@ -126,12 +135,14 @@ class WebhookRegistry:
         """Remove figures of webhooks that were removed meanwhile."""
         names = {name.decode("utf-8", "replace") for name in await self._transport.command("HKEYS", self._key)}
         kept = set(known)
+        names.discard(_REVISION)
         stale = [name for name in names if not name.startswith("w:") and name.partition(":")[2] not in kept]
         if stale:
             await self._transport.command("HDEL", self._key, *stale)
 
     async def _write(self, webhook_id: str, webhook: Webhook) -> None:
         await self._transport.command("HSET", self._key, f"w:{webhook_id}", json.dumps(asdict(webhook)))
+        await self._transport.command("HINCRBY", self._key, _REVISION, "1")
 
 
 def _number(text: str | None) -> int | None:

@@ -18,7 +18,7 @@ from glidemq_py._job.job import Job
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.webhooks.posting import WebhookError, post
-from glidemq_py.gateway.webhooks.reading import Delivery, EventReading, OnWire, ReadingLock
+from glidemq_py.gateway.webhooks.reading import Delivery, EventReading, OnWire, ReadingLock, wanted_by
 from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
 from glidemq_py.gateway.webhooks.signing import headers_of
 
@@ -96,6 +96,7 @@ class Webhooks:
 
     async def _look(self) -> float:
         """Read the events of the queues that webhooks name. Return when to look again, s."""
+        revision = await self.registry.revision()
         webhooks = await self.registry.all()
         if not webhooks:
             await self.close()
@@ -104,7 +105,7 @@ class Webhooks:
         if not await self._lock.hold():
             await self._stop_reading()
             return _BUSY_S
-        await self._read(await self._wanted(webhooks))
+        await self._read(revision, await self._wanted(webhooks))
         await self.registry.forget_figures(webhooks)
         return _BUSY_S
 
@@ -114,25 +115,20 @@ class Webhooks:
         names = {webhook.queue for webhook in enabled.values() if webhook.queue is not None}
         if any(webhook.queue is None for webhook in enabled.values()):
             names |= {name for name in await find_queues(self._transport, self.options.prefix) if name != DELIVERIES}
-        return {
-            name: {each: webhook for each, webhook in enabled.items() if webhook.queue in (None, name)}
-            for name in names
-        }
+        return {name: wanted_by(name, webhooks) for name in names}
 
-    async def _read(self, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
+    async def _read(self, revision: int, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
         for name in [name for name, reading in self._readings.items() if name not in wanted or reading.has_ended]:
             await self._readings.pop(name).close()
         for name, webhooks in wanted.items():
-            reading = self._readings.get(name)
+            reading, queue = self._readings.get(name), await self._open_queue(name)  # a queue in use is not forgotten
             if reading is not None:
-                is_new = any(each not in reading.webhooks for each in webhooks)
-                reading.webhooks = webhooks
-                await reading.keep_prepared(always=is_new)
+                await reading.keep_prepared(always=reading.update(revision, webhooks))
                 continue
             reading = self._readings[name] = EventReading(
-                await self._open_queue(name), self._connection, self._transport, self._lock, self._on_wire, self._add
+                queue, self._connection, self._transport, self._lock, self._on_wire, self._add, self.registry
             )
-            reading.start(webhooks)
+            reading.start(revision, webhooks)
 
     async def _stop_reading(self) -> None:
         readings, self._readings = self._readings, {}

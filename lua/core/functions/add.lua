@@ -108,6 +108,15 @@ local function backlog_reason(q, row)
   if reached then return 'backlog', G.int(reached) end
 end
 
+-- Write an event for a job that is not added as it is a duplicate, while clients want to know (`tellsStarts` of P:meta).
+local function tell_duplicate(q, now, quiet, id, dedup_id)
+  if quiet then return end
+  local till = G.pcall('HGET', q.meta, 'tellsStarts')
+  if type(till) == 'string' and G.count_of(till) > now then
+    G.emit(q.events, 'deduplicated', id, 'deduplicationId', dedup_id)
+  end
+end
+
 -- Return why a row is not added: outcome and the id of the existing job; nil = add. The third value can be
 -- 'replaced', or
 -- 'staged' with the id of the started job as the second.
@@ -129,6 +138,7 @@ local function reject_reason(q, now, quiet, row, group)
     })
   if outcome == 'replaced' or outcome == 'staged' then return nil, existing, outcome end
   if not outcome then return backlog_reason(q, row) end
+  tell_duplicate(q, now, quiet, existing, dedup[DEDUPLICATION.id])
   return outcome, existing
 end
 

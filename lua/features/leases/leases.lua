@@ -17,6 +17,7 @@ L.CONSUMER = 'leases'
 local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)|(%d)|([%d%-]*)|(.*)$'
 local EXPIRED_PER_CALL, EXPIRED_MAX = 20, 500
 local MAX_STALLED = 1 -- as the default of workers
+local SHORTEST_LOCK_MS = 1000
 local TIMEOUT, EXPIRY = 'JobTimeoutError', 'LeaseExpiredError'
 local NO_END = {}
 
@@ -207,18 +208,26 @@ L.reported = function(q, fetching, finished, statuses, want)
   L.recover_expired(q, run_of(fetching), math.min(math.max(want, EXPIRED_PER_CALL), EXPIRED_MAX))
 end
 
--- Return the job's `timeout`, ms; 0 = none.
-local function timeout_of(opts)
-  if opts == '{}' or not string.find(opts, '"timeout"', 1, true) then return 0 end
-  return whole(decoded(opts).timeout, G.DAY_MS * 3650)
+-- Return the job's `timeout` and its `lockDuration`, ms; 0 = none.
+local function own_times(opts)
+  if opts == '{}' then return 0, 0 end
+  if not string.find(opts, '"timeout"', 1, true) and not string.find(opts, '"lockDuration"', 1, true) then
+    return 0, 0
+  end
+  local own = decoded(opts)
+  local lock = whole(own.lockDuration, G.DAY_MS)
+  return whole(own.timeout, G.DAY_MS * 3650), lock >= SHORTEST_LOCK_MS and lock or 0
 end
+
+-- Return the duration of a lock: that of the caller, at most that of the job.
+local function shorter(lock, own_lock) return own_lock > 0 and math.min(lock, own_lock) or lock end
 
 -- The job gets the token (fence, fetching.now). Return its `lease` and its `lastActive`.
 L.start = function(fetching, id, entry, fence, opts)
-  local settings, timeout = fetching.lease, timeout_of(opts)
-  if timeout == 0 and fence == 1 then return L.start_plain(fetching, id, entry) end
+  local settings, timeout, own_lock = fetching.lease, own_times(opts)
+  if timeout == 0 and own_lock == 0 and fence == 1 then return L.start_plain(fetching, id, entry) end
   local limit = timeout > 0 and fetching.now + timeout or 0
-  local deadline = fetching.now + settings.lock
+  local deadline = fetching.now + shorter(settings.lock, own_lock)
   if limit > 0 then deadline = math.min(deadline, limit) end
   local lease, text = text_of({ fence = fence, processed_on = fetching.now, deadline = deadline, limit = limit,
     counts = settings.counts, entry = entry, owner = settings.owner }), G.int(deadline)
@@ -228,7 +237,8 @@ L.start = function(fetching, id, entry, fence, opts)
   return lease, text
 end
 
--- As `start`, of the first attempt of a job without a timeout: but for the entry the same for all of a call. Hot.
+-- As `start`, of the first attempt of a job without a timeout and a lock duration: but for the entry the same for all of
+-- a call. Hot.
 L.start_plain = function(fetching, id, entry)
   local settings = fetching.lease
   local deadline, started = settings.deadline, settings.started
@@ -254,9 +264,9 @@ end
 -- job: id, fence, processed_on. Return the status, and the new deadline (0 if the lease is lost).
 L.extend = function(q, now, id, fence, processed_on, duration)
   local key = q.J .. id
-  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'lease')
+  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'lease', 'opts')
   if h.err then return G.GONE, 0 end
-  local state, job_fence, job_processed_on, revoked, text = unpack(h)
+  local state, job_fence, job_processed_on, revoked, text, opts = unpack(h)
   local rejected = G.check_attempt(fence, processed_on, NO_END, state, job_fence, job_processed_on)
   if rejected then return rejected, 0 end
   local lease = L.current({ state = state, fence = job_fence, processedOn = job_processed_on, lease = text or nil })
@@ -265,7 +275,8 @@ L.extend = function(q, now, id, fence, processed_on, duration)
     L.recover_expired(q, { now = now, max_stalled = MAX_STALLED, recovered = {}, failed = {} }, EXPIRED_PER_CALL)
     return G.STALE, 0
   end
-  lease.deadline = now + duration
+  local _, own_lock = own_times(opts or '{}')
+  lease.deadline = now + shorter(duration, own_lock)
   if lease.limit > 0 then lease.deadline = math.min(lease.deadline, lease.limit) end
   local deadline = G.int(lease.deadline)
   redis.call('ZADD', q.leases, deadline, id)

@@ -63,7 +63,7 @@ async def test_python_workers_get_the_jobs(wire: Wire, queue: Queue, url: str) -
     ("fields", "error"),
     [
         ({"delay": "soon"}, "jobs[299]: delay must be a number"),
-        ({"data": "x" * 11_000_000}, "jobs[299].data"),
+        ({"data": "x" * 11_000_000}, "jobs[299]: Job data too large (max 10MB)"),
         ({"dependsOn": ["q:1"]}, "jobs[299]: dependsOn is not supported in a PUSHB of more than 250 jobs"),
         ({"durable": True}, "durable is not supported in a PUSHB of more than 250 jobs"),
     ],

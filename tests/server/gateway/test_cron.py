@@ -1,5 +1,6 @@
 """Cron jobs of clients, with raw frames."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -61,6 +62,22 @@ async def test_gateway_fires_cron_jobs_without_a_worker(wire: Wire, queue: Queue
     await good(wire, "CronDelete", name=name)
 
 
+async def test_run_without_a_worker_is_skipped(wire: Wire, other: Wire, queue: Queue) -> None:
+    """A client's worker counts, whichever gateway it uses, and a colon in the queue's name does not matter."""
+    of_client, name = f"{queue.name}:x", f"{queue.name}-idle"
+    cron = {"name": name, "queue": of_client, "repeatEvery": 200, "skipIfNoWorker": True}
+    await good(wire, "Cron", **cron)
+    async with Queue(f"{queue.name}%3Ax", queue._connection) as found, asyncio.timeout(60):
+        while (await found.get_job_schedulers())[0].skipped_count < 2:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.05)
+        assert await found.count() == 0
+        await good(other, "RegisterWorker", name="w", queues=[of_client], workerId=name)
+        assert (await good(other, "PULL", queue=of_client, owner="w", timeout=60_000))["job"]["name"] == "default"
+        (scheduler,) = await found.get_job_schedulers()
+        assert (scheduler.schedule.skip_without_worker, scheduler.for_peers) == (True, False)
+    await good(wire, "CronDelete", name=name)
+
+
 async def test_refused_change_leaves_the_cron_job(wire: Wire, other: Wire, queue: Queue) -> None:
     name = f"{queue.name}-kept"
     await good(wire, "Cron", name=name, queue=queue.name, repeatEvery=60_000)
@@ -90,7 +107,7 @@ async def test_scheduler_of_python_with_the_name_stays(wire: Wire, queue: Queue)
         ({"schedule": "nope"}, "Invalid cron expression: "),
         ({"schedule": "* * * * *", "timezone": "Mars/X"}, "Invalid cron expression: "),
         ({"repeatEvery": 1_000, "timezone": "UTC"}, "timezone requires schedule"),
-        ({"repeatEvery": 1_000, "skipIfNoWorker": True}, "skipIfNoWorker is not supported yet"),
+        ({"repeatEvery": 1_000, "skipIfNoWorker": 1}, "skipIfNoWorker must be a boolean"),
         ({"repeatEvery": 1_000, "jobOptions": {"color": 1}}, "jobOptions.color is not supported"),
         ({"repeatEvery": 1_000, "jobOptions": {"maxAttempts": 0}}, "jobOptions.maxAttempts must be at least 1"),
     ],

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
+from glidemq_py._job.client_workers import STALE_MS
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands.workers import FORGOTTEN_MS, STALE_MS
+from glidemq_py.gateway.commands.workers import FORGOTTEN_MS
 from glidemq_py.testing import RespClient
 from tests.server.gateway.wire import Wire, failure, good
 
@@ -35,6 +36,8 @@ async def test_life_of_jobs(wire: Wire, other: Wire, queue_name: str) -> None:
     assert (event["eventType"], event["jobId"], event["queue"]) == ("pushed", job_id, queue_name)
     assert isinstance(event["timestamp"], float)  # clients take an event with a BigInt for a broken frame
     token = (await good(other, "PULL", queue=queue_name, owner="w"))["token"]
+    event = await next_event(wire)
+    assert (event["eventType"], event["jobId"], event["queue"]) == ("pulled", job_id, queue_name)
     await good(other, "Progress", id=job_id, progress=50, message="half")
     event = await next_event(wire)
     assert (event["eventType"], event["progress"]) == ("progress", 50)
@@ -46,10 +49,12 @@ async def test_life_of_jobs(wire: Wire, other: Wire, queue_name: str) -> None:
     event = await next_event(wire)
     assert (event["eventType"], event["prev"]) == ("retried", "failed")
     token = (await good(other, "PULL", queue=queue_name, owner="w", timeout=60_000))["token"]
+    assert await kinds(wire, 1) == [("pulled", job_id)]
     await good(other, "MoveToDelayed", id=job_id, token=token, delay=1)
     event = await next_event(wire)
     assert (event["eventType"], event["delay"]) == ("delayed", 1)
     token = (await good(other, "PULL", queue=queue_name, owner="w", timeout=60_000))["token"]
+    assert await kinds(wire, 1) == [("pulled", job_id)]
     await good(other, "ACK", id=job_id, token=token, result={"done": True})
     event = await next_event(wire)
     assert (event["eventType"], event["data"]) == ("completed", {"done": True})
@@ -59,6 +64,36 @@ async def test_life_of_jobs(wire: Wire, other: Wire, queue_name: str) -> None:
     await good(other, "Resume", queue=queue_name)
     expected = [("pushed", second), ("removed", second), ("paused", ""), ("resumed", "")]
     assert await kinds(wire, 4) == expected
+
+
+async def test_duplicates(wire: Wire, other: Wire, queue: Queue) -> None:
+    """Also those of other programs; the event names the job that exists."""
+    await good(wire, "SubscribeEvents", queue=queue.name)
+    job_id = (await good(other, "PUSH", queue=queue.name, data=1, uniqueKey="k"))["id"]
+    assert (await good(other, "PUSH", queue=queue.name, data=2, uniqueKey="k"))["id"] == job_id
+    assert await kinds(wire, 2) == [("pushed", job_id), ("duplicated", job_id)]
+    assert (await queue.add("n", 3, deduplication={"id": "k"})).id == job_id
+    assert await kinds(wire, 1) == [("duplicated", job_id)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"priority": 5}, {"lifo": True}, {"groupId": "g"}], ids=lambda each: next(iter(each))
+)
+async def test_each_start_is_one_event(wire: Wire, other: Wire, queue: Queue, options: dict[str, Any]) -> None:
+    """Jobs of some kinds have an event of their own for the peer library."""
+    await good(wire, "SubscribeEvents", queue=queue.name)
+    job_id = (await good(other, "PUSH", queue=queue.name, data=1, **options))["id"]
+    token = (await good(other, "PULL", queue=queue.name, owner="w"))["token"]
+    await good(other, "ACK", id=job_id, token=token)
+    assert await kinds(wire, 3) == [("pushed", job_id), ("pulled", job_id), ("completed", job_id)]
+
+
+async def test_queue_without_a_subscriber_has_no_such_events(other: Wire, queue: Queue) -> None:
+    for _ in range(2):
+        await good(other, "PUSH", queue=queue.name, data=1, uniqueKey="k")
+    await good(other, "PULL", queue=queue.name, owner="w")
+    link = await queue._connected()
+    assert await link.transport.command("XLEN", link.keys.events) == 1  # added
 
 
 async def test_long_delays_are_portable(wire: Wire, other: Wire, queue_name: str) -> None:

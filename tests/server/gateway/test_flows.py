@@ -241,3 +241,61 @@ async def test_update_parent_is_rejected(wire: Wire, queue_name: str) -> None:
     needing = (await good(wire, "PUSH", queue=queue_name, data=1, dependsOn=[free]))["id"]
     await good(wire, "UpdateParent", childId=free, parentId=third)  # the job that depends on it is not its parent
     assert await state_of(wire, needing) == "waiting-children"
+
+
+async def test_active_job_waits_for_children_that_were_pushed_meanwhile(
+    wire: Wire, other: Wire, queue_name: str
+) -> None:
+    above, below = f"{queue_name}:above", queue_name
+    parent = (await good(wire, "PUSH", queue=above, data={"p": 1}))["id"]
+    token = (await good(wire, "PULL", queue=above, owner="w"))["token"]
+    child = (await good(other, "PUSH", queue=below, data={"c": 1}, parentId=parent))["id"]
+    many = [{"data": {"c": 2}, "parentId": parent}, {"data": {"c": 3}, "parentId": parent, "jobId": made("j")[0]}]
+    children = [child, *(await good(wire, "PUSHB", queue=below, jobs=many))["ids"]]
+    assert children[2] == many[1]["jobId"]
+    assert (await good(wire, "GetJob", id=child))["job"]["parentId"] == parent
+    assert set((await good(other, "GetJob", id=parent))["job"]["childrenIds"]) == set(children)
+    assert (await good(other, "MoveToWaitingChildren", id=parent, token=token))["data"] == {"moved": True}
+    for _ in children:
+        assert await state_of(wire, parent) == "waiting-children"
+        await end(other, below)
+    pulled = await good(wire, "PULL", queue=above, owner="w", timeout=60_000)
+    assert pulled["job"]["id"] == parent
+    values = (await good(wire, "GetChildrenValues", id=parent))["data"]["values"]
+    assert sorted(value["of"] for value in values.values()) == sorted(children)
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [
+        ({}, "waiting-children"),
+        ({"failParentOnFailure": True}, "failed"),
+        ({"ignoreDependencyOnFailure": True}, "waiting"),
+        ({"removeDependencyOnFailure": True}, "waiting"),
+    ],
+)
+async def test_failure_of_a_pushed_child(
+    wire: Wire, other: Wire, queue_name: str, policy: dict[str, bool], state: str
+) -> None:
+    above, below = f"{queue_name}:above", queue_name
+    parent = (await good(wire, "PUSH", queue=above, data={"p": 1}))["id"]
+    token = (await good(wire, "PULL", queue=above, owner="w"))["token"]
+    await good(wire, "PUSH", queue=below, data=1, maxAttempts=1, parentId=parent, **policy)
+    await good(wire, "MoveToWaitingChildren", id=parent, token=token)
+    await end(other, below, "no")
+    assert await state_of(other, parent) == state
+
+
+async def test_parent_that_cannot_have_another_child(wire: Wire, queue_name: str) -> None:
+    parent = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    await end(wire, queue_name)
+    assert "completed" in await failure(wire, "PUSH", queue=queue_name, data=1, parentId=parent)
+    gone = (await good(wire, "PUSH", queue=queue_name, data=1, delay=60_000))["id"]
+    await good(wire, "Cancel", id=gone)
+    assert await failure(wire, "PUSH", queue=queue_name, data=1, parentId=gone) == f"Parent job not found: {gone}"
+    jobs: list[dict[str, Any]] = [{"data": 1}, {"data": 2, "parentId": gone}]
+    assert await failure(wire, "PUSHB", queue=queue_name, jobs=jobs) == f"jobs[1]: Parent job not found: {gone}"
+    both = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
+    parent = (await good(wire, "PUSH", queue=queue_name, data=1))["id"]
+    assert "only one of" in await failure(wire, "PUSH", queue=queue_name, data=1, parentId=parent, **both)
+    assert (await good(wire, "GetJobCounts", queue=queue_name))["counts"]["waiting"] == 1

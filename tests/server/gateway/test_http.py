@@ -188,6 +188,29 @@ async def test_health(client: Client) -> None:
     assert b"bunqueue_jobs_pushed_total" in (await client.send("GET", "/prometheus"))[2]
 
 
+async def test_figures_of_all_queues(client: Client, queue_name: str) -> None:
+    await client.good("POST", f"/queues/{queue_name}-a/jobs", {"priority": 3})
+    await client.good("POST", f"/queues/{queue_name}-b/jobs", {"delay": 60_000})
+    await client.good("POST", "/crons", {"name": queue_name, "queue": f"{queue_name}-b", "repeatEvery": 60_000})
+    found = (await client.good("GET", "/stats"))["stats"]
+    assert found["prioritized"] >= 1
+    assert found["delayed"] >= 1
+    assert (found["totalPushed"], found["totalPulled"], found["totalFailed"]) == (2, 0, 0)
+    assert found["cronJobs"] >= found["cronPending"] >= 1
+    assert found["completePerSec"] == found["failPerSec"] == 0
+    crons = (await client.good("GET", "/dashboard"))["crons"]
+    assert (crons["total"], crons["truncated"]) == (len(crons["list"]), False)
+    assert queue_name in [cron["name"] for cron in crons["list"]]
+    page = await client.good("GET", "/dashboard/queues?limit=1&offset=1")
+    assert (len(page["queues"]), page["limit"], page["offset"]) == (1, 1, 1)
+    assert page["total"] >= 2
+    for query in ("", "?limit=x&offset=-1", "?limit=&offset=99999999999999999999"):
+        page = await client.good("GET", f"/dashboard/queues{query}")
+        assert (page["limit"], page["offset"]) == (100, 0)
+    assert (await client.good("GET", "/dashboard/queues?limit=501"))["limit"] == 500
+    await client.good("DELETE", f"/crons/{queue_name}")
+
+
 async def test_health_checks_share_one_count() -> None:
     counts = 0
 

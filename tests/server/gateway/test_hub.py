@@ -212,6 +212,8 @@ async def test_unused_queues_are_forgotten(
         async with asyncio.timeout(60):
             while waiting not in gateway._hubs or not gateway._hubs[waiting].is_in_use:
                 await good(patient, "Ping")
+        for duty in gateway._duties:
+            duty.cancel()  # they forget queues too
         monkeypatch.setattr(server, "_UNUSED_S", -1.0)
         await gateway._forget_unused({kept})
         assert [name in gateway._queues for name in (kept, waiting, gone)] == [True, True, False]

@@ -283,11 +283,15 @@ async def test_dependencies(wire: Wire, queue: Queue) -> None:
         ({"backoff": float("nan")}, "backoff must be at least 0"),
         ({"name": ""}, "Job name must be a non-empty string of at most 256 characters"),
         ({"name": 5}, "Job name must be a non-empty string of at most 256 characters"),
-        ({"stallTimeout": 5}, "stallTimeout is not supported yet"),
+        ({"stallTimeout": -1}, "stallTimeout must be at least 0"),
+        ({"stackTraceLimit": 1.5}, "stackTraceLimit must be an integer"),
         ({"groupId": "g", "groupMaxSize": 0}, "groupMaxSize must be at least 1"),
         ({"data": "abcdefgh", "sizeLimit": 9}, "data has 10 bytes, more than sizeLimit 9"),
         ({"debounceId": "d", "debounceTtl": -1}, "debounceTtl must be at least 0"),
-        ({"parentId": "p"}, "parentId is not supported yet"),
+        ({"parentId": "p"}, "Parent job not found: p"),
+        ({"parentId": "p", "uniqueKey": "u"}, "parentId is not supported with uniqueKey or debounceId"),
+        ({"failParentOnFailure": True}, "failParentOnFailure requires parentId"),
+        ({"childrenIds": ["p"]}, "childrenIds is not supported yet"),
         ({"dedup": {"ttl": 5}}, "dedup requires uniqueKey"),
         ({"uniqueKey": "u", "dedup": {"extend": True}}, "dedup.extend requires dedup.ttl"),
         ({"uniqueKey": "u", "dedup": {"x": True}}, "dedup.x is not supported"),
@@ -334,7 +338,6 @@ async def test_options_without_effect_are_accepted(wire: Wire, queue: Queue) -> 
     without: dict[str, Any] = {
         "stallTimeout": 0,
         "repeat": None,
-        "stackTraceLimit": 10,
         "childrenIds": [],
         "durable": False,
     }
@@ -373,8 +376,9 @@ async def test_progress_cancel_and_discard(wire: Wire, queue: Queue) -> None:
     assert await failure(wire, "Cancel", id=second) == "Job not found or cannot be cancelled"
     await good(wire, "Discard", id=third)
     assert await state_of(wire, third) == "failed"
-    for cmd in ("GetJob", "Progress", "GetProgress", "Discard", "MoveToWait"):
+    for cmd in ("GetJob", "Progress", "GetProgress", "Discard"):
         assert await failure(wire, cmd, id=second) == "Job not found"
+    assert await failure(wire, "MoveToWait", id=second) == "Cannot move job from state 'unknown' to waiting"
     assert "result" in await good(wire, "GetResult", id=second)
 
 
@@ -398,6 +402,57 @@ async def test_locks(wire: Wire, other: Wire, queue: Queue) -> None:
     )
     assert (await failure(wire, "PULL", queue=queue.name, lockTtl=5)) == "lockTtl must be at least 1000"
     assert (await failure(wire, "PULL", queue=queue.name, timeout=60_001)) == "timeout must be at most 60000"
+
+
+async def test_lock_of_a_job_with_a_stall_timeout_is_as_short(wire: Wire, other: Wire, queue: Queue) -> None:
+    options: dict[str, Any] = {"queue": queue.name, "data": 1, "backoff": 0, "maxAttempts": 2}
+    job_id = (await good(wire, "PUSH", **options, stallTimeout=1_000))["id"]
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=600_000)
+    assert pulled["job"]["stallTimeout"] == 1_000
+    started = pulled["job"]["startedAt"]
+    link = await queue._connected()
+
+    async def deadline() -> int:
+        found = await link.transport.command("HGET", link.keys.job(job_id), "lastActive")
+        return int(found or b"0")
+
+    assert await deadline() == started + 1_000
+    await good(other, "JobHeartbeat", id=job_id, token=pulled["token"], duration=600_000)  # silent for 1 s from now on
+    assert started + 1_000 <= await deadline() < started + 60_000
+    again = await good(other, "PULL", queue=queue.name, owner="w", timeout=60_000)  # after the lock has expired
+    assert (again["job"]["id"], again["job"]["attempts"]) == (job_id, 1)
+    assert await failure(wire, "ACK", id=job_id, token=pulled["token"])
+    await good(wire, "ACK", id=job_id, token=again["token"])
+
+
+async def test_stall_timeout_does_not_extend_a_lock(wire: Wire, queue: Queue) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, stallTimeout=86_400_000))["id"]
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=5_000)
+    link = await queue._connected()
+    found = await link.transport.command("HGET", link.keys.job(job_id), "lastActive")
+    assert int(found or b"0") == pulled["job"]["startedAt"] + 5_000
+
+
+async def test_job_with_a_stall_timeout_is_released_with_its_connection(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
+) -> None:
+    async with Wire(gateways[0]) as lost:
+        job_id = (await good(lost, "PUSH", queue=queue.name, data=1, stallTimeout=3_600_000))["id"]
+        await good(lost, "PULL", queue=queue.name, owner="w", lockTtl=7_200_000)
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w", timeout=60_000)
+    assert (pulled["job"]["id"], pulled["job"]["attempts"]) == (job_id, 0)
+
+
+@pytest.mark.parametrize(("limit", "stored"), [(2, ["bad\nat a"]), (0, None), (None, ["bad\nat a\nat b\nat c"])])
+async def test_stack_of_a_failure_is_limited(
+    wire: Wire, other: Wire, queue: Queue, limit: int | None, stored: list[str] | None
+) -> None:
+    job_id = (await good(wire, "PUSH", queue=queue.name, data=1, maxAttempts=1, stackTraceLimit=limit))["id"]
+    pulled = await good(wire, "PULL", queue=queue.name, owner="w")
+    assert pulled["job"]["stackTraceLimit"] == (10 if limit is None else limit)
+    stack = ["bad", "at a", "at b", "at c"]
+    await good(other, "FAIL", id=job_id, token=pulled["token"], error="bad", stack=stack)
+    assert (await good(wire, "GetJob", id=job_id))["job"]["stacktrace"] == stored
 
 
 async def test_report_after_the_timeout_of_the_job_is_ignored(wire: Wire, queue: Queue) -> None:

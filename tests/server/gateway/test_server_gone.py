@@ -44,6 +44,9 @@ async def test_clients_continue_after_the_server_is_back(
         assert [answer["ok"] for answer in answers] == [False] * 4
         assert all(isinstance(answer["error"], str) and answer["error"] for answer in answers)
         assert (await wire.call("Ping"))["ok"] is True
+        for path in ("/stats", "/dashboard", "/dashboard/queues", "/queues/summary", "/prometheus"):
+            refused = await http.get(path)
+            assert (refused.status_code, refused.json()["ok"]) == (503, False)
 
         server.start()
         async with asyncio.timeout(60):

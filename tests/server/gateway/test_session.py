@@ -60,6 +60,7 @@ async def test_no_request_id_is_no_request_id(wire: Wire) -> None:
     [
         (b"", "Invalid command format"),
         (b"\xc1", "Invalid command format"),
+        (b"\x81\xc4\x03cmd\xa4Ping", "Invalid command format"),
         (b"\xc0", "Invalid command format"),
         (b"\x82\xa1a\x01", "Invalid command format"),
         (b"\x01\x02", "Invalid command format"),

@@ -19,35 +19,35 @@ from tests.server.gateway.spread import balanced
 METHODS = Path(__file__).with_name("npm_methods.mjs")
 MORE = Path(__file__).with_name("npm_more_methods.mjs")
 
-OPTIONS = (
-    "keepLogs", "stackTraceLimit", "sizeLimit", "stallTimeout", "debounce", "tags", "group", "ttl", "timeout",
-    "backoff", "repeat",
-)  # fmt: skip
-REJECTED = ("stackTraceLimit", "stallTimeout")
-
 # docs/learn/gateway.md, "Differences"
 DIFFERENCES: dict[str, tuple[Any, Any]] = {
     "getCountsPerPriorityAsync": ({"0": 5, "5": 1, "9": 1}, {"0": 4, "5": 1, "9": 1}),  # delayed jobs are not ready
     "events": (
         ["active", "completed", "duplicated", "failed", "paused", "progress", "removed", "resumed", "waiting"],
-        ["completed", "delayed", "failed", "paused", "progress", "removed", "resumed", "waiting"],
+        [
+            "active",
+            "completed",
+            "delayed",
+            "duplicated",
+            "failed",
+            "paused",
+            "progress",
+            "removed",
+            "resumed",
+            "waiting",
+        ],
     ),
 }
 """The answers of bunqueue and the gateway by call."""
 MORE_DIFFERENCES: dict[str, tuple[Any, Any]] = {
     "data above sizeLimit": ("added", "jobs[0]: data has 26 bytes, more than sizeLimit 10"),
-    "other options": (
-        dict.fromkeys(OPTIONS, "added"),
-        {name: f"jobs[0]: {name} is not supported yet" if name in REJECTED else "added" for name in OPTIONS},
-    ),
     "debounce again": ("another", "debounce"),
     "failing children": (
         [["fail", "failed", [], []], ["ignore", "completed", [], []], ["remove", "completed", [], []]],
         [["fail", "failed", [], ["child"]], ["ignore", "completed", ["child"], []], ["remove", "completed", [], []]],
     ),
 }
-OPTIONAL_EVENTS = {"active", "stalled"}
-"""Some jobs are fetched with an event of the queue, others without one."""
+OPTIONAL_EVENTS = {"stalled"}
 
 
 Answers = list[tuple[str, Any]]

@@ -115,9 +115,11 @@ async def test_values_are_rejected_beside_node_workers(wire: Wire, queue: Queue)
 
 async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
     text = "x" * (10 * MIB - 2)  # with its quotes 10 MiB
-    assert "bytes exceed the limit of 10,485,760 bytes" in await failure(
-        wire, "PUSH", queue=queue.name, data=text + "x"
-    )
+    too_large = "Job data too large (max 10MB)"
+    assert await failure(wire, "PUSH", queue=queue.name, data=text + "x") == too_large
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=[{"data": text + "x"}]) == f"jobs[0]: {too_large}"
+    jobs: list[Any] = [{"data": 1}, {"data": text + "x"}]
+    assert await failure(wire, "PUSHB", queue=queue.name, jobs=jobs) == f"jobs[1]: {too_large}"
     pushed = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": text}, {"data": [b"x" * (9 * MIB)]}]))["ids"]
     for value in (text, [b"x" * (9 * MIB)]):
         data, report = await pulled(other, queue.name)

@@ -225,6 +225,21 @@ async def test_failed_deliveries_are_repeated_in_order_and_given_up(
     assert (found["successCount"], found["failureCount"]) == (1, 1)
 
 
+async def test_webhook_gets_the_events_after_its_answer(
+    wire: Wire, other: Wire, receiver: Receiver, queue_name: str
+) -> None:
+    """One gateway reads the events of the queue already, another one adds the webhook."""
+    await add(wire, receiver, queue=queue_name, events=["job.pushed"])
+    await good(wire, "PUSH", queue=queue_name, data=0)
+    await receiver.wait_for_count(1)
+    for number in range(3):
+        connection = (wire, other)[number % 2]
+        await add(connection, receiver, queue=queue_name, events=["job.pushed"], url=receiver.url(f"/{number}"))
+        await good(connection, "PUSH", queue=queue_name, data=number)
+    received = await receiver.wait_for_count(1 + 2 + 3 + 4)
+    assert sorted(each.path for each in received) == ["/0"] * 3 + ["/1"] * 2 + ["/2"] + ["/hook"] * 4
+
+
 async def test_disabled_and_removed_webhooks_get_nothing(
     wire: Wire, other: Wire, receiver: Receiver, queue_name: str
 ) -> None:

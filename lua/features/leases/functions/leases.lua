@@ -2,7 +2,8 @@
 -- reports them.
 -- extend_leases:   KEYS 1 meta   ARGV 1 packed {duration ms, leases}   -> packed {now, statuses, deadlines}
 --   leases: {id, entry, fence, processed_on, limit} each   status: 0 extended, 2 gone, 3 lost, 7 extended but revoked
---   deadlines: epoch ms, at most the end of the job's timeout; 0 if the lease is lost   Bound: LEASES_MAX leases.
+--   deadlines: epoch ms, at most the end of the job's timeout, and its lockDuration from now; 0 if the lease is lost
+--   Bound: LEASES_MAX leases.
 -- release_leases:  KEYS 1 meta   ARGV 1 packed {owner, cursor, quiet}   -> packed {released, cursor}
 --   Release all leases of an owner: read PAGE leases of the queue behind the cursor ('' = from the first), and release
 --   those of the owner; call again with the cursor until it is ''.
