@@ -1,7 +1,10 @@
 """Tests of the connections of Spark's processes."""
 
+import gc
 import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,5 +42,26 @@ def test_planning_rejects_a_server_that_evicts(private_server: Callable[..., Ser
         for _ in range(2):
             with pytest.raises(ServerConfigurationError):
                 transport_of(place, check=True)
+    finally:
+        forget(place)
+
+
+def test_spark_collects_no_modules_after_each_step(spark: Any, sink: Callable[..., Any], tmp_path: Path):
+    """A full collection follows each task, and each step of planning; it would take longer than small tasks do."""
+    from tests.spark.frozen import FrozenSource
+
+    spark.dataSource.register(FrozenSource)
+    sink(spark.range(0, 4, numPartitions=2).selectExpr("id"), "frozen", folder=tmp_path).save()
+    found = {path.name.partition("-")[0]: int(path.read_text()) for path in tmp_path.iterdir()}
+    assert set(found) == {"plan", "task", "commit"}
+    assert min(found.values()) > 10_000, found
+
+
+def test_other_processes_keep_their_collector(restartable_server: Callable[..., ServerProcess]):
+    before = gc.get_freeze_count()
+    place = Place(options=ConnectionOptions.from_url(restartable_server().url))
+    try:
+        transport_of(place)
+        assert gc.get_freeze_count() <= before
     finally:
         forget(place)
