@@ -81,7 +81,18 @@ class AddCoalescer:
             each call has to wait for a disk.
     """
 
-    __slots__ = ("_add_call", "_gather", "_idle", "_in_flight", "_meta", "_quiet", "_sender", "_transport", "_waiting", "loop")
+    __slots__ = (
+        "_add_call",
+        "_gather",
+        "_idle",
+        "_in_flight",
+        "_meta",
+        "_quiet",
+        "_sender",
+        "_transport",
+        "_waiting",
+        "loop",
+    )
 
     def __init__(
         self, transport: AddTransport, meta: str, quiet: bool, add_call: AddCall = add, gather: bool = False
