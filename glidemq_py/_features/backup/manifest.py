@@ -143,10 +143,10 @@ def parse_manifest(text: bytes) -> BackupInfo:
             raise BackupError(f"the manifest of backup {content.get('id')!r} is damaged: its checksum differs")
         del content["format"]
         parts = tuple(BackupPart(**part) for part in content.pop("parts"))
-        partitions = tuple(
-            BackedUpPartition(**{**each, "parts": tuple(each["parts"])}) for each in content.pop("partitions", ())
-        )
-        info = BackupInfo(**content, parts=parts, partitions=partitions)
+        partitions: list[dict[str, Any]] = content.pop("partitions", [])
+        for each in partitions:
+            each["parts"] = tuple(each["parts"])
+        info = BackupInfo(**content, parts=parts, partitions=tuple(BackedUpPartition(**each) for each in partitions))
         return replace(info, counts=tuple(info.counts))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackupError(f"the manifest of a backup is damaged: {error}") from error
