@@ -221,7 +221,9 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
             assert options.parent is not None
             raise invalid_parent(options.parent, job_id)
         if outcome == "dependency":
-            raise JobNotFoundError(job_id if link.partition is None else link.partition.id_of(job_id))
+            is_given = link.partition is None or any(ref.id == job_id for ref in options.depends_on or ())
+            shown = job_id if is_given or link.partition is None else link.partition.id_of(job_id)
+            raise JobNotFoundError(shown, f"in queue {link.queue_name!r} (depends_on)")
         if outcome == "moved":
             raise JobMovedError(name)
         job = Job(link, job_id, name)

@@ -193,7 +193,7 @@ async def _add_some(
     divided = await divide(self, given, positions)
     failed: GlideMQError | None = None
     await reject_unmet(self, divided, results)
-    stages = Stages(divided, results)
+    stages = Stages(self.home.name, divided, results)
     for stage in range(stages.count):
         calls: list[tuple[list[int], Awaitable[list[Job[Any, Any]]]]] = []
         for queue, mine in stages.parts(stage):

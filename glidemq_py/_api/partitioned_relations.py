@@ -15,7 +15,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import JobMovedError, LayoutChangedError
 from glidemq_py._features.dependencies.dependencies import check_dependencies
 from glidemq_py._features.flows.adding import check_remote_parents, invalid_parent
-from glidemq_py._features.flows.calls import add_remote_children, depend
+from glidemq_py._features.flows.calls import add_remote_children
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.flows.references import references_of
 from glidemq_py._job.link import QueueLink
@@ -31,7 +31,6 @@ REROUTED: Final = (JobMovedError, LayoutChangedError)
 """Errors of jobs that are routed again, and results of those that were not sent so far."""
 Part = tuple["Queue[Any, Any]", list[int]]
 """A partition, and the positions in the bulk of the jobs that are added to it."""
-_IDS_PER_CALL: Final = 500
 
 
 class Divided(NamedTuple):
@@ -77,12 +76,13 @@ class Stages:
     """The stages of a bulk.
 
     Args:
+        queue: Name of the queue.
         divided: The bulk.
         results: The results of its jobs, by position; those that are to be sent have one of `REROUTED`.
     """
 
-    def __init__(self, divided: Divided, results: list[Any]) -> None:
-        self._divided, self._results = divided, results
+    def __init__(self, queue: str, divided: Divided, results: list[Any]) -> None:
+        self._queue, self._divided, self._results = queue, divided, results
         part_of = {i: number for number, (_, mine) in enumerate(divided.parts) for i in mine} if divided.within else {}
         self._stage: dict[int, int] = {}
         for i in TopologicalSorter(divided.within).static_order():
@@ -109,7 +109,7 @@ class Stages:
         for each, job_id in needed.items():
             result = self._results[each]
             if isinstance(result, GlideMQError) and not isinstance(result, REROUTED):
-                self._results[i] = JobNotFoundError(job_id, "(depends_on)")
+                self._results[i] = JobNotFoundError(job_id, f"in queue {self._queue!r} (depends_on)")
 
     def _waits(self, i: int, stage: int) -> bool:
         """Return True if a dependency in an earlier stage is to be routed again, so that this job is sent after it."""
@@ -148,30 +148,18 @@ async def reject_unmet(self: PartitionedQueue, divided: Divided, results: list[A
         if ref.queue != name:
             others.setdefault(placed[ref].queue, []).append(placed[ref].id)
     await check_dependencies(link, [others])
-    for ref in await _missing(link, {ref: placed[ref] for ref in awaited if ref.queue == name}):
-        for i in awaited[ref]:
-            results[i] = JobNotFoundError(ref.id)
+    own = [ref for ref in awaited if ref.queue == name]
+    existing = await references_of(link).existing(placed[ref] for ref in own)
+    for ref in own:
+        if placed[ref] not in existing:
+            for i in awaited[ref]:
+                results[i] = JobNotFoundError(ref.id, f"in queue {name!r} (depends_on)")
     for ref, children in parents.items():
         if ref.queue != name:
             await check_remote_parents(link, [placed[ref]])
         elif error := await _unmet_parent(link, ref, placed[ref]):
             for i in children:
                 results[i] = error
-
-
-async def _missing(link: QueueLink, places: Mapping[JobRef, JobRef]) -> list[JobRef]:
-    """Return the references to jobs that do not exist."""
-    by_queue: dict[str, list[JobRef]] = {}
-    for ref, place in places.items():
-        by_queue.setdefault(place.queue, []).append(ref)
-    missing: list[JobRef] = []
-    for queue, refs in by_queue.items():
-        meta = QueueKeys(link.keys.prefix, queue).meta
-        for start in range(0, len(refs), _IDS_PER_CALL):
-            page = refs[start : start + _IDS_PER_CALL]
-            answers = await link.transport.call(depend(meta, [("", [places[ref].id for ref in page])]))
-            missing += [ref for ref, answer in zip(page, answers, strict=True) if answer.how == "gone"]
-    return missing
 
 
 async def _unmet_parent(link: QueueLink, parent: JobRef, place: JobRef) -> Exception | None:

@@ -208,6 +208,7 @@ class JobOptions(CheckedOptions):
     headers: Headers | None = option(parse_headers, wire="headers", encode=Headers.to_wire)
     tags: tuple[str, ...] | None = option(parse_tags, wire="tags", encode=tags_to_wire)
     _batch: str | None = field(default=None, init=False, repr=False, compare=False)
+    _id_is_issued: bool = field(default=False, init=False, repr=False, compare=False)
     _wire_json: str | None = field(default=None, init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class JobOptions(CheckedOptions):
         joined.__dict__.update(self.__dict__)
         joined.__dict__.update(_batch=member, job_id=job_id)
         if self.job_id is None:
-            joined.__dict__["_wire_json"] = self.to_wire_json()
+            joined.__dict__.update(_id_is_issued=True, _wire_json=self.to_wire_json())
         return joined
 
     def with_references(self, parent: JobRef | None, depends_on: tuple[JobRef, ...] | None) -> JobOptions:
@@ -354,6 +355,8 @@ class JobOptions(CheckedOptions):
                 value = encode(value)
             if value is not None:
                 wire[key] = value
+        if self._id_is_issued:
+            del wire["jobId"]
         if "rank" in wire and self.placed_rank is None:
             # Node peers know it as a priority.
             del wire["rank"]

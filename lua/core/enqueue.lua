@@ -47,6 +47,14 @@ G.place = function(q, now, job)
   return 'waiting', G.push_stream(q, id, job.name)
 end
 
+-- As `place`, of a job that was not ready since it was added. Entries of the stream contain the time; for the other places
+-- it is written into the record (features/metrics/waiting_age.lua).
+G.place_again = function(q, now, job)
+  local state, entry = G.place(q, now, job)
+  if entry == '' and not job.due then redis.call('HSET', q.J .. job.id, 'readyAt', G.int(now)) end
+  return state, entry
+end
+
 -- Move the id counter to a custom id of digits that is above it. The client rejects ids that INCR could not continue
 -- from (leading zeros, too long); here they have no effect.
 G.advance_counter = function(q, id)

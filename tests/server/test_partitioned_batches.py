@@ -16,6 +16,7 @@ from glidemq_py import (
     JobBatch,
     JobBatchFinishedError,
     JobBatchNotFoundError,
+    JobState,
     Middleware,
     NewJob,
     Queue,
@@ -205,6 +206,20 @@ async def test_batches_and_their_jobs_survive_a_change_of_the_number(core_url: s
         far = [batch for batch in batches if split_partition_id(batch.id)[0] >= 2]
         state = await operator.set_partitions(2)
         assert state.is_settled is not bool(far)
+
+
+@pytest.mark.parametrize("options", [{}, {"attempts": 2}], ids=str)
+async def test_ids_that_a_batch_issues_choose_no_partition(core_url: str, queue_name: str, options: dict[str, Any]):
+    """Also when default options of the queue or dependencies change the options of a job."""
+    async with Queue(queue_name, core_url, partitions=2, default_job_options=options or None) as queue:
+        first = await queue.add("first")
+        batch = await queue.create_batch(batch_id="b")
+        await batch.add_bulk([("n", at) for at in range(12)])
+        await batch.add("dependent", depends_on=[first.id])
+        for state in (JobState.WAITING, JobState.WAITING_CHILDREN):
+            assert all("jobId" not in job.opts for job in await queue.get_jobs(state))
+        await queue.set_partitions(5)
+        assert (await queue.set_partitions(5)).is_settled
 
 
 async def test_a_blocking_queue_has_batches_over_partitions(core_url: str, queue_name: str):

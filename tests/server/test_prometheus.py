@@ -22,7 +22,7 @@ from glidemq_py import Broadcast, BroadcastWorker, GlideMQValidationError, Job, 
 from glidemq_py._client import failures
 from glidemq_py._client.counting import FIGURES
 from glidemq_py._client.failures import Interruptions
-from glidemq_py._core.calls import working
+from glidemq_py._core.calls import administration, working
 from glidemq_py._core.calls.reading import gauges
 from glidemq_py.telemetry.prometheus import ProcessMetrics, QueueCollector
 from glidemq_py.telemetry.state import TELEMETRY, Start
@@ -183,6 +183,29 @@ def test_a_retried_job_became_ready_after_its_last_start(q: OwnQueue) -> None:
     q.advance(5_000)
     job = q.take_one()
     q.finish(working.failed(*job.token, "bad", "Error", "[]", 2, 0, 0))
+    q.advance(100)
+    assert oldest(q) == 100
+
+
+@pytest.mark.parametrize("place", [{"fair_key": "a"}, {"lifo": True}, {"priority": 7}, {"rank": 5_000}], ids=str)
+@pytest.mark.parametrize("reason", ["dependency", "promotion", "requeue"])
+def test_a_job_counts_from_the_moment_when_it_became_ready(q: OwnQueue, place: dict[str, Any], reason: str) -> None:
+    if reason == "dependency":
+        q.add_job()
+        first = q.take_one()
+        q.add_job(dependencies=["wait", [q.base[7:-1], first.id]], **place)
+        q.advance(3_600_000)
+        q.finish(first.completed())
+    elif reason == "promotion":
+        job_id = q.add_job(delay=7_200_000, **place)
+        q.advance(3_600_000)
+        q.run(administration.promote(q.meta, job_id))
+    else:
+        q.add_job(**place)
+        job = q.take_one()
+        q.finish(job.failed())
+        q.advance(3_600_000)
+        q.run(administration.requeue_job(q.meta, job.id))
     q.advance(100)
     assert oldest(q) == 100
 

@@ -269,11 +269,12 @@ def withdraw_dependent(meta: str, job_id: str) -> Call[bool]:
 
 
 def flow_reserve(
-    meta: str, count: int, custom: Sequence[str], orderings: Sequence[object], token: str = "", layout: int = False
+    meta: str, count: int, custom: Sequence[str], orderings: Sequence[object], token: str, layout: int
 ) -> Call[Reserved]:
     """Reserve ids for ``count`` jobs, unless a ``custom`` id is already used or a cost exceeds its bucket.
 
-    ``layout`` is the number of the layout of the queue's partitions, in which the flow ``token`` then has jobs.
+    ``layout`` is the number of the layout of the queue's partitions, in which the flow ``token`` then has jobs; False:
+    it is not checked.
     """
     request = requests.flow_reserve(count=count, ids=custom, orderings=orderings, token=token, layout=layout)
     return Call("flow_reserve", meta, request, reader(Reserved))

@@ -103,7 +103,7 @@ class References:
             if places[0].id == ref.id:  # no partition is named
                 looked[ref] = places
         while looked:
-            existing = await self._existing(places[0] for places in looked.values())
+            existing = await self.existing(places[0] for places in looked.values())
             following: dict[JobRef, list[JobRef]] = {}
             for ref, (place, *others) in looked.items():
                 if place in existing:
@@ -115,7 +115,8 @@ class References:
             looked = following
         return unknown
 
-    async def _existing(self, places: Iterable[JobRef]) -> set[JobRef]:
+    async def existing(self, places: Iterable[JobRef]) -> set[JobRef]:
+        """Return those of the references whose job exists. Each names the partition and the id in it."""
         by_queue: dict[str, list[str]] = {}
         for queue, job_id in dict.fromkeys(places):
             by_queue.setdefault(queue, []).append(job_id)

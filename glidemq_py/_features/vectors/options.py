@@ -45,7 +45,7 @@ RESERVED: Final = frozenset({
     "fallbackIndex", "budgetKey", "tpmTokens", "flowId", "eid", "fence", "slot", "takenBy",
     "restored", "failedType", "stacktrace",
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
-    "resultSeq", "failedAttempts", "failureReason", "autoRetries", "timeline", "dependency", "stagedBehind",
+    "resultSeq", "failedAttempts", "failureReason", "autoRetries", "readyAt", "timeline", "dependency", "stagedBehind",
     "cursor", "discarded", "progressMessage",
     "rank", "rankedAs", "fairKey", "jobBatch",
 })  # fmt: skip

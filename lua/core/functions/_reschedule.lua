@@ -4,7 +4,8 @@ local R = G.rescheduling
 
 -- Move the job to the place given by `priority` and `due`, and write further fields of its record.
 R.move = function(q, id, h, now, priority, due, ...)
-  local state, entry = G.place(q, now, {
+  local place = h.state == 'delayed' and G.place_again or G.place
+  local state, entry = place(q, now, {
     id = id, name = h.name or '', priority = priority, lifo = h.lifo == '1', due = due, rank = h.rank,
     fair = h.fairKey,
   })

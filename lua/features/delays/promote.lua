@@ -18,6 +18,7 @@ local function promote_one(q, id, now, quiet)
   if lifo == '1' then
     redis.call('RPUSH', q.lifo, id)
     redis.call('HSET', q.J .. id, 'state', 'waiting')
+    if processed_on then redis.call('HSET', q.J .. id, 'readyAt', G.int(now)) end -- a retry
     G.wake(q, 1)
   else
     redis.call('HSET', q.J .. id, 'state', 'waiting', 'eid', G.push_stream(q, id, name or ''))

@@ -273,6 +273,7 @@ F.promote_due = function(q, now, limit, quiet)
         G.end_job(q, id, now, 'expired', 'expired', h.processedOn)
       else
         F.put_back(q, id, h.fairKey, h.priority)
+        if h.processedOn then redis.call('HSET', q.J .. id, 'readyAt', G.int(now)) end -- a retry
         if not quiet then G.emit(q.events, 'promoted', id) end
       end
     end

@@ -70,7 +70,7 @@ F.release = function(q, id, now)
   local key = q.J .. id
   local h = G.pick(key, 'name', 'priority', 'lifo', 'delay', 'notBefore', 'processedOn', 'groupKey', 'orderingSeq', 'rank',
     'fairKey')
-  local state, entry = G.place(q, now, {
+  local state, entry = G.place_again(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1' and not h.groupKey,
     due = due_of(h, now), rank = h.rank, fair = h.fairKey,
   })

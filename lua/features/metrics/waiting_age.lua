@@ -22,13 +22,13 @@ local function stream_age(q, now, age, reader)
   return first and older(age, now, string.match(first[STREAM_ENTRY.id], '^(%d+)-')) or age
 end
 
--- Use a job that is ready. A retried or released job became ready after its last start.
+-- Use a job that is ready: since its add and delay, the end of its last attempt, or the time when it was placed again.
 local function job_age(q, now, age, id)
   if type(id) ~= 'string' then return age end
-  local found = G.pcall('HMGET', q.J .. id, 'timestamp', 'delay', 'processedOn')
-  local timestamp, delay, started = unpack(found)
+  local found = G.pcall('HMGET', q.J .. id, 'timestamp', 'delay', 'processedOn', 'readyAt')
+  local timestamp, delay, failed, ready = unpack(found)
   if found.err or not timestamp then return age end
-  return older(age, now, math.max(G.num(timestamp, now) + G.count_of(delay), G.count_of(started)))
+  return older(age, now, math.max(G.num(timestamp, now) + G.count_of(delay), G.count_of(failed), G.count_of(ready)))
 end
 
 local function first_of(key, start)
@@ -49,8 +49,8 @@ local function scheduled_age(q, now, age)
   if due > now then return age end
   if due < CLOCK_FROM then return job_age(q, now, age, first[SCORED.member]) end
   -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
-  local delay, timestamp = unpack(G.pcall('HMGET', q.J .. first[SCORED.member], 'delay', 'timestamp'))
-  return older(age, now, delay == '0' and timestamp or due)
+  if redis.call('HGET', q.J .. first[SCORED.member], 'delay') == '0' then return job_age(q, now, age, first[SCORED.member]) end
+  return older(age, now, due)
 end
 
 -- Members of a rank are sorted by their order: LIFO jobs first, the newest before the others.

@@ -91,7 +91,8 @@ local function promote_one(q, id, now, quiet)
   local ok, h = G.attempt(G.job_of, q, id)
   if not ok or not h.state or NOT_WAITING[h.state] then return end
   if G.is_expired(h, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
-  local state, entry = G.place(q, now, {
+  local place = h.processedOn and G.place_again or G.place -- a retry, or the end of the delay
+  local state, entry = place(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
   })
   redis.call('HSET', q.J .. id, 'state', state, 'eid', entry)

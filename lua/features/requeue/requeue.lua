@@ -23,7 +23,7 @@ G.requeue_failed = function(q, id, now, h)
     redis.call('HSET', key, 'delay', '0')
     redis.call('HDEL', key, 'notBefore')
   else
-    state, entry = G.place(q, now, {
+    state, entry = G.place_again(q, now, {
       id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
       fair = h.fairKey,
     })

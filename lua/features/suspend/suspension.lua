@@ -57,7 +57,7 @@ end
 -- Return the job to its source, with all its signals. h: name, priority, lifo, rank.
 S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
-  local state, entry = G.place(q, now, {
+  local state, entry = G.place_again(q, now, {
     id = id, name = h.name or '', priority = G.count_of(h.priority), lifo = h.lifo == '1', rank = h.rank,
     fair = h.fairKey,
   })

@@ -3,7 +3,7 @@
 -- want: how many more are requested, 0 = all   left: how many ids of the index are still to be checked; -1 at first,
 -- then the value of the previous reply; 0 = the end. Jobs that end meanwhile come after these.
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
--- kept: jobs at the start of the index that are not requeued, as another job has their deduplication id; 0 at first, then
+-- kept: absent = 0; jobs at the start of the index that are not requeued, as another job has their deduplication id; 0 at first, then
 -- the value of the previous reply.
 -- completed: absent or false = failed jobs. An id without such a job is removed from the index. Bound: `batch` jobs per call.
 
@@ -17,7 +17,7 @@ local function requeue(q, id, now, index, state)
 end
 
 G.export('requeue_jobs', {}, G.for_operators(function(q, r)
-  local batch, want, left, kept, now = r.batch, r.want, r.left, r.kept, G.now(q)
+  local batch, want, left, kept, now = r.batch, r.want, r.left, r.kept or 0, G.now(q)
   local index, state = q.failed, 'failed'
   if r.completed then index, state = q.completed, 'completed' end
   if left < 0 then left = redis.call('ZCARD', index) end
