@@ -76,9 +76,8 @@ class AddCoalescer:
         meta: The queue's declared key.
         quiet: If True, no `added` events are written.
         add_call: Builds the server calls.
-        gather: If True, callers that add again as soon as they have their replies share the next call. Otherwise the
-            first of them has one of its own, which the server runs while the others prepare their rows: faster, unless
-            each call has to wait for a disk.
+        gather: Let callers that add again at once share the next call, instead of sending the first row alone. Faster
+            only for calls that wait for a disk: otherwise the server works while the other rows are prepared.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """Ranks: changing the rank of a job that has not started, and counting ready jobs per rank.
 
-The job option `rank` is in `glidemq_py._core.job_options`; docs/design/ready-sources.md lists what it combines
-with. The server's side is in lua/features/ranks.
+The job option `rank` is in `glidemq_py._core.job_options`; docs/design/ready-sources.md lists the options that
+it combines with. The server's side is in lua/features/ranks.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Form:
 
 
 def _problem_of_json(text: str) -> str:
-    """Return what is wrong with a text that is not JSON, and where."""
+    """Return the mistake in a text that is not JSON, with its position."""
     try:
         stdlib_json.loads(text)
     except stdlib_json.JSONDecodeError as error:

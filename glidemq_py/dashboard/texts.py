@@ -212,7 +212,7 @@ _MEANINGS: Final = {
 
 
 def meaning(reason: str) -> str:
-    """Return what a reason of failures means; '' if it is unknown to this version."""
+    """Return the meaning of a reason of failures; '' if it is unknown to this version."""
     return next((text for each, text in _MEANINGS.items() if each == reason), "")
 
 

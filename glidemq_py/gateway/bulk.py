@@ -1,7 +1,7 @@
 """PUSHB: many jobs, all or none.
 
 Up to `ROWS_AT_ONCE` jobs are added in one atomic call. More are staged first, then committed in one step, and then
-added piece by piece: no worker sees a part of what is refused, and what is committed is added even if this process
+added piece by piece: no worker sees a part of a refused push, and a committed one is added even if this process
 dies.
 """
 

@@ -39,7 +39,7 @@ _MARKS: Final = ("gz:", "mp:")
 
 
 class _Shape(NamedTuple):
-    """What the jobs with equal options have in common."""
+    """Facts shared by all jobs with equal options."""
 
     members: dict[str, Any]
     """Their objects, in which the members that differ are those of the first job."""

@@ -47,7 +47,7 @@ _EXPONENTIAL_JITTER: Final = 1.0
 CHILD_POLICIES: Final[Mapping[str, str]] = {
     "failParentOnFailure": "fail_parent", "ignoreDependencyOnFailure": "ignore", "removeDependencyOnFailure": "remove",
 }  # fmt: skip
-"""What the failure of a job does to its parent, by field: the option `on_failure`."""
+"""The option `on_failure` of each field that sets the effect of a failed child on its parent."""
 _TEMPLATE_NAMES: Final = (
     "maxAttempts",
     "backoff",
@@ -327,7 +327,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def child_policy(given: Mapping[str, Any]) -> str:
-    """Return what the failure of a job does to its parent: the parent keeps waiting, unless a field says otherwise.
+    """Return the effect of a failed child on its parent. By default, the parent keeps waiting.
 
     Raises:
         CommandError: If several fields do.

@@ -341,7 +341,7 @@ class Session(asyncio.Protocol):
 
         Args:
             name: Name of the command.
-            given: What was sent.
+            given: The value that was sent.
             fields: The values of its fields, if they were checked.
         """
         try:

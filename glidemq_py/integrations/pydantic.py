@@ -15,7 +15,7 @@ __all__ = ["PydanticSerializer"]
 
 
 class PydanticSerializer:
-    """Serialize models as plain JSON, which producers in any language can write; validate what is read.
+    """Serialize models as plain JSON, which producers in any language can write; validate all that is read.
 
     Data and results of a queue go through the same serializer. If they are of several types, give their union::
 

@@ -47,8 +47,8 @@ G.place = function(q, now, job)
   return 'waiting', G.push_stream(q, id, job.name)
 end
 
--- As `place`, of a job that was not ready since it was added. Entries of the stream contain the time; for the other places
--- it is written into the record (features/metrics/waiting_age.lua).
+-- Place a job that becomes ready later than at its add, and record the time, unless a stream entry contains it
+-- (features/metrics/waiting_age.lua).
 G.place_again = function(q, now, job)
   local state, entry = G.place(q, now, job)
   if entry == '' and not job.due then redis.call('HSET', q.J .. job.id, 'readyAt', G.int(now)) end

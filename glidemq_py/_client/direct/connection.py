@@ -23,7 +23,7 @@ from glidemq_py._client.replies import LONGEST, PollChoice
 __all__ = ["DirectConnection", "Handshake", "handshake_of", "open_connection", "sign_in", "tls_context"]
 
 _INCOMPLETE: Final = object()
-"""What the parser returns while a reply is incomplete."""
+"""Result of the parser while a reply is incomplete."""
 _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
 
 

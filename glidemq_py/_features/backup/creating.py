@@ -224,7 +224,7 @@ async def create_backup(
 
 
 async def _read(link: QueueLink, parts: _Parts, throttle: _Throttle, backup: str, started: int) -> BackupInfo:
-    """Write the parts of a queue, or a partition, and return what they contain."""
+    """Write the parts of a queue, or a partition, and return their contents."""
     keys = link.keys
     reading = _Reading(link, parts, throttle)
     await reading.run()

@@ -1,4 +1,4 @@
-"""Dependencies of a job: adding jobs that wait for others, and reading and removing what a job waits for.
+"""Dependencies of a job: adding jobs that wait for others, and reading and removing a job's dependencies.
 
 Dependencies in the job's own queue are checked and registered by the call that adds the job. Those in other queues take
 a call before the add, which checks that they exist, and a call after it, which registers the job there. If the client

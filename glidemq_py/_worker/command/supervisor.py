@@ -94,7 +94,7 @@ def supervise(arguments: WorkerArguments, argv: Sequence[str], module: str = "gl
     Args:
         arguments: The number of processes, the shutdown timeout, and the options of logs and reloading.
         argv: Arguments of the children.
-        module: What they run.
+        module: Module that they run.
     """
     set_up_logs(arguments.log_level, arguments.log_format)
     return asyncio.run(_Supervisor(arguments, argv, module).run())
