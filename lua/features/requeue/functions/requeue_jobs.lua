@@ -3,8 +3,8 @@
 -- want: how many more are requested, 0 = all   left: how many ids of the index are still to be checked; -1 at first,
 -- then the value of the previous reply; 0 = the end. Jobs that end meanwhile come after these.
 -- total: requeued by the previous calls. The last call writes one event for all of them, as peers do (jobId = count).
--- kept: absent = 0; jobs at the start of the index that are not requeued, as another job has their deduplication id; 0 at first, then
--- the value of the previous reply.
+-- kept: jobs at the start of the index that are not requeued, as another job has their deduplication id; absent or 0 at
+-- first, then the value of the previous reply.
 -- completed: absent or false = failed jobs. An id without such a job is removed from the index. Bound: `batch` jobs per call.
 
 -- Return how many jobs were requeued, and how many are kept in the index.
