@@ -48,7 +48,7 @@ TTL = 60_000
 ATTEMPTS = 4
 FAULTS = ("before", "after", "twice", "full", "die before", "die after", "die and arrive late")
 ALLOWED_WHEN_FULL = (
-    "write_claim", "write_commit", "write_abort", "write_drain", "write_finished", "writes", "write_report",
+    "HGET", "write_claim", "write_commit", "write_abort", "write_drain", "write_finished", "writes", "write_report",
 )  # fmt: skip
 PATIENCE = 60
 """Seconds after which a run is considered blocked."""
@@ -93,6 +93,13 @@ class Actor(threading.Thread):
 
 
 _local = threading.local()
+
+
+class Command:
+    """A read by a command instead of a function."""
+
+    def __init__(self, *words: Any) -> None:
+        self.words, self.function = words, str(words[0])
 
 
 class World:
@@ -148,6 +155,8 @@ class World:
         self.late.clear()
 
     def _execute(self, call: Any) -> Any:
+        if isinstance(call, Command):
+            return self.transport.command(*call.words)
         return self.transport.call(call)
 
     # -- the view of the writers ---------------------------------------------------------------------------------
@@ -202,6 +211,9 @@ class FuzzTransport:
 
     def call(self, call: Any) -> Any:
         return self._world.call(call)
+
+    def command(self, *command: Any) -> Any:
+        return self._world.call(Command(*command))
 
     def call_all(self, calls: Sequence[Any]) -> list[Any]:
         """Run calls that are sent together: those after a failed one are executed, too.

@@ -70,7 +70,7 @@ class FeatureWork:
         return job_id
 
     def _acknowledge(self, job_id: str) -> None:
-        self._ledger.acknowledged.setdefault(job_id, self._loop.now)
+        self._ledger.acknowledge(job_id, self._loop.now)
 
     # -- adding -------------------------------------------------------------------------------------------
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from tests.simulation.feature_rules import judge_features
 
-__all__ = ["Batch", "Ledger", "Verdict"]
+__all__ = ["BEGAN", "Batch", "Ledger", "Verdict"]
+
+BEGAN: ContextVar[float] = ContextVar("BEGAN")
+"""When the present add began, simulated seconds."""
 
 ENDS = ("completed", "failed", "expired")
 MAY_FAIL = {"failing", "failing_flow", "ttl", "suspended", "timeout", "cancelled"}
@@ -91,6 +95,7 @@ class Ledger:
         self.may_retry_failed = False
         """True if the failure policy requeues failed jobs."""
         self.failovers = 0
+        self._lost: list[tuple[float, float]] = []
         self.holds_leases = self.loses_workers = self.loses_messages = False
         """True if some jobs are fetched without a worker; if workers are killed or closed; if messages may be lost."""
         self.steps_clock = False
@@ -117,9 +122,17 @@ class Ledger:
         self.unsure: set[str] = set()
         """Deduplicated jobs that need not exist: their add was repeated, or another one replaced them."""
 
+    def acknowledge(self, job_id: str, at: float) -> None:
+        """Record that an add has returned. A failover before that may have lost what the add had written."""
+        began = BEGAN.get(at)
+        self.acknowledged.setdefault(job_id, at)
+        if job_id not in self.durable and any(began <= last and at >= first for first, last in self._lost):
+            self.excused.add(job_id)
+
     def lost_since(self, first: float, last: float) -> None:
         """A failover lost the writes of this time."""
         self.failovers += 1
+        self._lost.append((first, last))
         for job_id, at in (self.acknowledged | self.published).items():
             if first <= at <= last and job_id not in self.durable:
                 self.excused.add(job_id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py import Broadcast, ContextHeaders, Durability, FlowJob, FlowProducer, Queue
 from glidemq_py.errors import BulkAddError, DuplicateJobError, DurabilityError, GlideMQConnectionError
 from tests.simulation.feature_work import FeatureWork
-from tests.simulation.ledger import Ledger
+from tests.simulation.ledger import BEGAN, Ledger
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.scenario import SHARES, Work
 
@@ -86,6 +86,7 @@ class Producer:
         """Send repeatedly until the server has replied, as a careful producer does."""
         pause = 0.02
         while True:
+            BEGAN.set(self._loop.now)
             try:
                 await send()
                 return
@@ -100,7 +101,7 @@ class Producer:
         return job_id
 
     def _acknowledge(self, job_id: str) -> None:
-        self._ledger.acknowledged.setdefault(job_id, self._loop.now)
+        self._ledger.acknowledge(job_id, self._loop.now)
 
     def _bulk(self, work: Work, pick: random.Random) -> list[Send]:
         keep = pick.choice(_KEEP)
