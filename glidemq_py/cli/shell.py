@@ -371,9 +371,9 @@ class Shell:
     def _confirm(self, what: str) -> None:
         if not sys.stdin.isatty():
             self.fail(f"about to {what}: confirm with --yes, or use --dry-run", ExitCode.USAGE)
-        sys.stderr.write(f"{escape_control(what[:1].upper() + what[1:])}? [y/N] ")
-        sys.stderr.flush()
-        with _interruptible():
+        with _interruptible():  # before the question is shown: Ctrl-C may follow at once
+            sys.stderr.write(f"{escape_control(what[:1].upper() + what[1:])}? [y/N] ")
+            sys.stderr.flush()
             answer = sys.stdin.readline()
         if answer.strip().lower() not in ("y", "yes"):
             self.fail("nothing was changed")
