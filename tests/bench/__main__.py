@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench.install import FINDERS, Peer, PeerMissingError, find_peer
 from tests.bench.measure import CASES, OURS, Bench, Case, Runs, run_cases
-from tests.bench.report import markdown, readme_with_summary, verdicts
+from tests.bench.report import markdown, other_sections, readme_with_summary, verdicts
 from tests.bench.server import running_server
 
 QUICK_PEERS = (OURS, "bullmq")
@@ -32,7 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     page = markdown(found, peers, server, rounds, missing)
     print(page)
     if options.write:
-        Path(options.write).write_text(page, encoding="utf-8")
+        target = Path(options.write)
+        others = other_sections(target.read_text(encoding="utf-8")) if target.exists() else ""
+        target.write_text(page + others, encoding="utf-8")
     failed = [verdict.row.label for verdict in verdicts(found) if verdict.passed() is False]
     _say(f"{len(failed)} requirements not met: {', '.join(failed)}" if failed else "all requirements met")
     return 1 if failed else 0

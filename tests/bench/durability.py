@@ -2,17 +2,19 @@
 
 The same program without ``durable=True`` shows the cost of the option: both have a task, a row and a future per job.
 
-Two forms use a bare ``WAITAOF``, in the pipeline behind the add, which says nothing about jobs lost before the wait:
+Three forms use a bare ``WAITAOF``, in the pipeline behind the add, which says nothing about jobs lost before the wait:
 
 - *connections*: what an application would write. Each add in flight has a connection of its own, since the wait blocks
   it, and is one call with the wait behind it.
-- *group*: the fastest possible. One connection adds as many jobs as are in flight in one call, without a task, a row or
-  a future per job, and each add waits for the last group.
+- *shared*: a careful application. Each add in flight has a task that encodes its job and awaits a future. One
+  connection adds all waiting jobs in one call with the wait behind it.
+- *group*: the fastest possible. As *shared*, but the jobs are encoded once, and have no task and no future.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -77,6 +79,43 @@ async def connections(queue: Queue, depth: int) -> float:
     return await _bare(queue, depth, 1)
 
 
+async def shared(queue: Queue, depth: int) -> float:
+    """Return adds per second of ``depth`` tasks that share one connection and each wait."""
+    link = await queue._connected()
+    transport = await link.transport.dedicated()
+    waiting: list[tuple[list[object], asyncio.Future[None]]] = []
+    senders = set[asyncio.Task[None]]()
+    count, until = 0, time.perf_counter() + SECONDS
+
+    async def send() -> None:
+        while waiting:
+            group = waiting.copy()
+            waiting.clear()
+            call = add(link.keys.meta, [row for row, _ in group], False)
+            await transport.call_before(call, [["WAITAOF", "1", "0", "5000"]], 5_000)
+            for _, future in group:
+                future.set_result(None)
+            await asyncio.sleep(0)  # the tasks add their next jobs
+        senders.clear()
+
+    async def producer() -> None:
+        nonlocal count
+        loop = asyncio.get_running_loop()
+        while time.perf_counter() < until:
+            future: asyncio.Future[None] = loop.create_future()
+            waiting.append((["bench", json.dumps(DATA), "{}"], future))
+            if not senders:
+                senders.add(asyncio.create_task(send()))
+            await future
+            count += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(producer() for _ in range(depth)))
+    rate = count / (time.perf_counter() - began)
+    await transport.close()
+    return rate
+
+
 async def group(queue: Queue, depth: int) -> float:
     """Return adds per second in calls of ``depth`` jobs on one connection, each followed by WAITAOF."""
     return await _bare(queue, 1, depth)
@@ -86,7 +125,7 @@ async def compare(fsync: str, depth: int) -> None:
     """Print the rates, and the ratio of durable adds to each: medians of alternating rounds."""
     with ServerProcess(server_binary("valkey-9.1"), config={"appendonly": "yes", "appendfsync": fsync}) as server:
         async with Queue("bench", server.url) as queue:
-            forms: tuple[Callable[[Queue, int], Awaitable[float]], ...] = (durable, plain, connections, group)
+            forms: tuple[Callable[[Queue, int], Awaitable[float]], ...] = (durable, plain, connections, shared, group)
             await queue.add("bench", durable=True)
             rates = [[await form(queue, depth) for form in forms] for _ in range(ROUNDS)]
     parts = [f"{fsync:8} {depth:3} in flight:"]

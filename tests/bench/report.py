@@ -136,6 +136,7 @@ LIMITS: dict[tuple[str, str], str] = {
 
 SUMMARY_START = "<!-- BENCHMARK TABLE"
 SUMMARY_END = "<!-- END OF BENCHMARK TABLE"
+LAST_HEADING = "## All figures"
 REPORT_COLUMNS = 8
 """Columns of the table of requirements."""
 
@@ -143,7 +144,7 @@ PREAMBLE = """\
 # Benchmarks
 
 Written by `python -m tests.bench --write docs/benchmarks.md` (`python3 noxfile.py bench`); all figures on
-this page except those of Spark are from one run, on one machine, with one server.
+this page except those of features and Spark are from one run, on one machine, with one server.
 
 - {day}; {cpus} CPUs ({machine}), Python {python}, {server}, no persistence, loopback TCP.
 - Environment of glidemq_py: {ours}. The Python peers run with hiredis, each library with its own defaults.
@@ -215,6 +216,13 @@ def markdown(found: Runs, peers: Mapping[str, Peer], server: str, rounds: int, m
     return "\n".join(parts)
 
 
+def other_sections(page: str) -> str:
+    """Return the sections of a page that other benchmarks have measured: those after the report of this one."""
+    _, _, rest = page.partition(f"\n{LAST_HEADING}\n")
+    _, heading, others = rest.partition("\n## ")
+    return heading + others
+
+
 def readme_with_summary(readme: str, page: str) -> str:
     """Replace the table between the marks of `readme` by a few rows of the report `page`.
 
@@ -280,7 +288,7 @@ def _requirements(found: Runs, peers: Mapping[str, Peer]) -> str:
 
 def _everything(found: Runs, peers: Mapping[str, Peer]) -> str:
     keys = [key for key in peers if any(peer == key for _, peer in found)]
-    lines = ["## All figures", "", f"| measure | {' | '.join(peers[key].label for key in keys)} |"]
+    lines = [LAST_HEADING, "", f"| measure | {' | '.join(peers[key].label for key in keys)} |"]
     lines.append("| --- |" + " ---: |" * len(keys))
     for case in CASES:
         for figure in FIGURES:

@@ -13,7 +13,7 @@ import pytest
 from tests.bench import features
 from tests.bench.__main__ import chosen_cases, find_peers, run
 from tests.bench.measure import OURS, Runs
-from tests.bench.report import Verdict, markdown, readme_with_summary, verdicts
+from tests.bench.report import Verdict, markdown, other_sections, readme_with_summary, verdicts
 
 MARGIN = 3.0
 JUDGED = "drain-100,drain-1,add-single-free,add-bulk,idle,memory"
@@ -73,3 +73,11 @@ def test_readme_summary_matches_the_report() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert readme_with_summary(readme, page) == readme
+
+
+def test_a_new_report_keeps_the_sections_of_other_benchmarks() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    kept = other_sections(page)
+    assert page.endswith(kept)
+    assert [line for line in kept.splitlines() if line.startswith("## ")] == ["## Features", "## Spark"]
+    assert other_sections(page.removesuffix(kept)) == ""

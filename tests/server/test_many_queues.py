@@ -538,12 +538,12 @@ async def test_busy_worker_passes_the_wake_up_on(url: str, resp: RespClient, nam
             await go.wait()
         return job.name
 
-    a, b, _ = names
+    a, b, c = names
     async with Queue(a, url) as first, Queue(b, url) as second, Worker([a, b], wait, url):
         await registered(resp, b)
         long = await first.add("long")
         await running.wait()
-        async with Worker([b], wait, url):
+        async with Worker([b, c], wait, url):
             assert [await second.add_and_wait("n") for _ in range(3)] == ["n"] * 3
         go.set()
         assert await long.wait_until_finished(timeout=10_000) == "long"
@@ -638,6 +638,35 @@ async def test_failing_polls_are_logged_once_per_streak(
         await with_timeout(until(lambda: calls >= 8))
         broken = True
         await with_timeout(until(lambda: len([each for each in warnings() if "polling" in each]) == 2))
+
+
+@pytest.mark.usefixtures("without_polling")
+@pytest.mark.parametrize("weights", [False, True], ids=["list", "mapping"])
+async def test_list_of_one_queue_is_the_same_as_its_name(
+    url: str, resp: RespClient, queue_name: str, weights: bool
+) -> None:
+    drained: asyncio.Queue[str] = asyncio.Queue()
+    running, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(jobs: list[Job]) -> list[Any]:
+        running.set()
+        await go.wait()
+        return [job.data for job in jobs]
+
+    served: Any = {queue_name: 3} if weights else [queue_name]
+    async with Worker(served, handle, url, batch={"size": 2}) as worker:
+        worker.on("drained", lambda queue: drained.put_nowait(queue))
+        assert worker.queue_names == (queue_name,)
+        assert repr(worker) == f"<Worker of queue {queue_name!r}>"
+        job = await worker.queue.add("n", 5)
+        await with_timeout(running.wait())
+        assert resp.execute("ZCARD", f"glide:{{{queue_name}}}:wake-channels") == 0
+        with pytest.raises(GlideMQValidationError, match=r"queue.*'other'"):
+            worker.cancel_job(job.id, queue="other")
+        assert not worker.cancel_job("unknown", queue=queue_name)
+        go.set()
+        assert await job.wait_until_finished(timeout=10_000) == 5
+        assert await with_timeout(drained.get()) == queue_name
 
 
 def test_dead_letter_queue_must_not_be_one_of_the_queues():

@@ -23,7 +23,7 @@ class QueueSelection(NamedTuple):
         names: Names of the queues.
         weights: Weight of each queue; 1 each in a list.
         weighted: True for a mapping.
-        several: False for a single name.
+        several: False for one queue: a list or mapping of one is the same as its name.
     """
 
     names: tuple[str, ...]
@@ -44,11 +44,11 @@ def parse_queues(value: object) -> QueueSelection:
         given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
         names = _names(list(given), given)
         weights = tuple(check_int(f"{_OPTION}[{name!r}]", given[name], minimum=1, maximum=MAX_WEIGHT) for name in names)
-        return QueueSelection(names, weights, True, True)
+        return QueueSelection(names, weights, True, len(names) > 1)
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         listed: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         names = _names(listed, listed)
-        return QueueSelection(names, (1,) * len(names), False, True)
+        return QueueSelection(names, (1,) * len(names), False, len(names) > 1)
     raise GlideMQValidationError(
         _OPTION, value, "must be a name, a list of names (strict order), or a mapping of names to weights"
     )
