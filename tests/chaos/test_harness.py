@@ -12,7 +12,7 @@ from tests.chaos import report
 from tests.chaos.control import Control
 from tests.chaos.ledger import Ledger, Scribe
 from tests.chaos.load_watch import FAULT, LoadWatch
-from tests.chaos.rows import Row
+from tests.chaos.rows import Row, all_rows
 from tests.chaos.run import Bound, ChaosRun, Verdict
 from tests.chaos.slots import left_behind
 
@@ -113,3 +113,11 @@ def _until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_each_row_has_a_pass_criterion_and_a_result() -> None:
+    page = report.PAGE.read_text(encoding="utf-8")
+    criteria, results = page.split("## Run them")
+    for row in all_rows():
+        assert f"\n| {row.number} | " in criteria, row.label
+        assert f"\n| {row.label} | " in results, row.label
