@@ -6,7 +6,7 @@ partitions changes, so all partitions are looked through for an id that names no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.partitions_protocol import Partitions
@@ -15,6 +15,7 @@ from glidemq_py._core.names import validate_existing_id, validate_job_id
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch
 from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.job_batches.queue_api import Callbacks, create_within
 from glidemq_py._features.partitions.layout import Partition, split_partition_id
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
@@ -26,6 +27,15 @@ _SCANNED: Final = "500"
 
 async def create_batch(self: Partitions, *, batch_id: str | None = None, **options: Any) -> JobBatch:
     """See `Queue.create_batch`."""
+    given = {option: options.pop(option, None) for option in ("on_complete", "on_success", "on_failure")}
+
+    async def create(callbacks: Callbacks) -> JobBatch:
+        return await _create(self, batch_id, {**options, **callbacks})
+
+    return await create_within(self.home, self.home._runtime, given, create)
+
+
+async def _create(self: Partitions, batch_id: str | None, options: Mapping[str, Any]) -> JobBatch:
     home = self.home
     for left in reversed(range(_ATTEMPTS)):
         number = self.next_partition() if batch_id is None else await _place_of(self, batch_id)

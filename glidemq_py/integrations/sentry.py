@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from typing import Any, Final, Literal
 
 try:
     import sentry_sdk
+    from sentry_sdk.scope import add_global_event_processor
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.sentry requires sentry-sdk: pip install sentry-sdk") from error
 
@@ -24,6 +27,8 @@ _TRACE: Final = "sentry-trace"
 _BAGGAGE: Final = "baggage"
 _SYSTEM: Final = "glidemq"
 _ORIGIN: Final = "auto.queue.glidemq"
+_FAILURE_LOG: Final = "glidemq_py.failures"
+_REPORTED: Final = "_glidemq_reported_to_sentry"
 
 
 class SentryMiddleware(Middleware):
@@ -40,6 +45,9 @@ class SentryMiddleware(Middleware):
     attempt has the tags ``glidemq.queue``, ``glidemq.job_name`` and ``glidemq.job_id``, and the context ``glidemq``.
     Jobs that are suspended, delayed or requeued by their handler have not failed, and are not reported.
 
+    Sentry's logging integration makes an event of each failed job that a worker logs. It is dropped if a
+    `SentryMiddleware` has reported the error.
+
     Args:
         report: "every" reports the error of each failed attempt, "last" only an error after which the job is not
             retried: that of the last attempt, or an `UnrecoverableError`. The worker's `no_retry_on` is not considered.
@@ -53,6 +61,7 @@ class SentryMiddleware(Middleware):
         check_choice("report", report, ("every", "last"))
         self._only_last = report == "last"
         self._with_data = check_bool("with_data", with_data)
+        _skip_reported_errors()
 
     @contextmanager
     def add(self, job: NewJob) -> Generator[None]:
@@ -93,6 +102,8 @@ class SentryMiddleware(Middleware):
                     transaction.set_status("internal_error")
                     if isinstance(error, Exception) and self._reports(job, error):
                         sentry_sdk.capture_exception(error)
+                        with contextlib.suppress(AttributeError):  # a class of the handler's may forbid attributes
+                            setattr(error, _REPORTED, True)
                     raise
                 span.set_status("ok")
                 transaction.set_status("ok")
@@ -105,11 +116,25 @@ class SentryMiddleware(Middleware):
     def _context(self, job: Job[Any, Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {
             "queue": job.queue_name, "job_id": job.id, "job_name": job.name, "failed_attempts": job.attempts_made,
-            "added_at": job.timestamp, "ordering_key": job.ordering_key, "tags": list(job.tags),
+            "added_at": job.timestamp,
         }  # fmt: skip
+        if isinstance(job, Job):  # not a message of a broadcast
+            found |= {"ordering_key": job.ordering_key, "tags": list(job.tags)}
         if self._with_data:
             found["data"] = job.data
         return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+@functools.cache
+def _skip_reported_errors() -> None:
+    """Drop the event that Sentry's logging integration makes of a failed job whose error was reported."""
+
+    def processor(event: Any, hint: dict[str, Any]) -> Any:
+        logged = event.get("logger") == _FAILURE_LOG
+        error = (hint.get("exc_info") or (None, None))[1]
+        return None if logged and getattr(error, _REPORTED, False) else event
+
+    add_global_event_processor(processor)
 
 
 @contextmanager

@@ -361,6 +361,37 @@ async def test_middleware_is_around_the_run_of_a_message(url: str, queue_name: s
         BroadcastWorker(queue_name, handle, url, subscription="s", middleware=carried)  # type: ignore[arg-type]
 
 
+async def test_context_goes_from_publish_to_all_subscriptions(url: str, queue_name: str):
+    tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
+    carried = [ContextHeaders({"tenant": tenant})]
+    seen: list[tuple[str, str | None, dict[str, str]]] = []
+
+    async def handle(message: Message) -> None:
+        seen.append((message.subject, tenant.get(), dict(message.headers)))
+
+    async with Broadcast(queue_name, url, middleware=carried) as broadcast:
+        for name in ("mailer", "audit"):
+            await broadcast.subscribe(name)
+        tenant.set("acme")
+        await broadcast.publish("a", headers={"request": "7"})
+        await broadcast.publish_bulk([("b",), ("c", 1, {"headers": {"tenant": "other"}})])
+        with sync.Broadcast(queue_name, url, middleware=carried) as blocking:
+            blocking.publish("d")
+        tenant.set(None)
+        expected = [
+            ("a", "acme", {"request": "7", "tenant": "acme"}), ("b", "acme", {"tenant": "acme"}),
+            ("c", "other", {"tenant": "other"}), ("d", "acme", {"tenant": "acme"}),
+        ]  # fmt: skip
+        for name in ("mailer", "audit"):
+            worker = BroadcastWorker(queue_name, handle, url, subscription=name, middleware=carried)
+            async with working(worker) as recorded:
+                await recorded.wait("completed", 4)
+            assert seen == expected
+            seen.clear()
+        with pytest.raises(GlideMQValidationError, match=r"option 'headers.a' = 1: must be a string, not int"):
+            await broadcast.publish("a", headers={"a": 1})  # type: ignore[dict-item]
+
+
 async def test_closing_worker_releases_messages_in_order(url: str, queue_name: str):
     gate, seen = Gate(), Seen()
     async with Broadcast(queue_name, url) as broadcast:

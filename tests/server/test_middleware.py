@@ -169,6 +169,12 @@ async def test_middleware_changes_data_and_headers_of_every_way_to_add(url: str,
             await check(queue, root.children[0].job.id, 7)
             nodes = await flows.add_dag([{"name": "n", "queue": queue_name, "data": 8}])
             await check(queue, nodes["n"].id, 8)
+        batch = await queue.create_batch(on_complete=("all", 10), on_success=("ok", 11, {"priority": 4}))
+        await batch.close()
+        stored = [*await queue.get_jobs("waiting"), *await queue.get_jobs("prioritized")]
+        callbacks = {job.name: job for job in stored if job.name in ("all", "ok")}
+        await check(queue, callbacks["all"].id, 10)
+        await check(queue, callbacks["ok"].id, 11, {"queue": queue_name, "priority": "4"})
         pool = ServerlessPool()
         producer = pool.get_producer(queue_name, url, middleware=stamp)
         assert pool.get_producer(queue_name, url, middleware=stamp) is producer

@@ -179,6 +179,10 @@ async def test_the_middleware_of_a_partitioned_queue_is_around_the_adds_of_a_bat
         found = [await queue.get_job(job.id) for job in jobs]
         assert [job is not None and dict(job.headers) for job in found] == [{"tenant": queue_name}] * 3
         assert (await batch.get_status()).pending == 3
+        empty = await queue.create_batch(on_complete=("callback", 1))
+        await empty.close()
+        (callback,) = [job for job in await queue.get_jobs("waiting") if job.name == "callback"]
+        assert callback.headers == {"tenant": queue_name}
 
 
 async def test_batches_and_their_jobs_survive_a_change_of_the_number(core_url: str, queue_name: str):

@@ -11,6 +11,8 @@ from cryptography.fernet import Fernet
 from glidemq_py import (
     JSON_SERIALIZER,
     MSGPACK_SERIALIZER,
+    Broadcast,
+    BroadcastWorker,
     DagNode,
     FlowJob,
     FlowProducer,
@@ -18,6 +20,7 @@ from glidemq_py import (
     Job,
     JobFailedError,
     JobSpec,
+    Message,
     PayloadTooLargeError,
     Producer,
     Queue,
@@ -253,6 +256,11 @@ async def charge(job: Job) -> Any:
     return DATA
 
 
+async def receive(message: Message) -> Any:
+    assert message.data == DATA
+    return DATA
+
+
 def everything_on(resp: RespClient, queue_name: str) -> str:
     """Return the contents of all keys of the queue and of its dead letter queue."""
     read = {
@@ -297,6 +305,16 @@ async def test_no_writer_stores_what_a_serializer_encrypts(url: str, resp: RespC
         assert letter.data["data"] == DATA
         await queue.replay_dead_letter_job(letter.id)
         assert (await queue.get_job_counts()).completed > 10
+    async with (
+        Broadcast(f"{queue_name}-news", url, **with_key) as broadcast,
+        BroadcastWorker(f"{queue_name}-news", receive, url, subscription="s", **with_key) as subscriber,
+    ):
+        await broadcast.publish("one", DATA)
+        message, _ = await broadcast.publish_bulk([("more", DATA), ("later", DATA, {"delay": 20})])
+        await subscriber.drain()
+        delivery = await broadcast.get_delivery(str(message), "s")
+        assert delivery is not None
+        assert delivery.returnvalue == DATA
     stored = everything_on(resp, queue_name)
     assert "gAAAA" in stored
     assert SECRET not in stored

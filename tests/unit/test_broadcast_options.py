@@ -99,7 +99,6 @@ def test_broadcasts_refuse(options: dict[str, Any], named: str) -> None:
         ("priority", 2), ("lifo", True), ("ordering", "key"), ("fallbacks", ["m"]), ("lock_duration", 5_000),
         ("remove_on_complete", True), ("remove_on_fail", 10), ("parent", ("q", "1")), ("on_failure", "ignore"),
         ("deduplication", {"id": "x"}), ("rank", 9_000), ("fair_key", "k"), ("depends_on", ["1"]), ("tags", ["a"]),
-        ("headers", {"a": "b"}),
     ],
 )  # fmt: skip
 async def test_unsupported_options_are_rejected(option: str, value: Any) -> None:

@@ -32,6 +32,7 @@ from glidemq_py._features.broadcast.options import (
     validate_subscription,
 )
 from glidemq_py._features.dead_letters.options import DeadLetterInput
+from glidemq_py._features.middleware.middleware import Middleware
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import JobStateError
 
@@ -158,6 +159,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         dead_letter_queue: queue that gets an entry for every message that fails in a subscription whose workers name no
             dead letter queue. Same forms as for `Queue`.
         events: as for `Queue`.
+        middleware: instances of `Middleware` around every `publish` and `publish_bulk`, the outermost first.
 
     Raises:
         GlideMQValidationError: an option is invalid.
@@ -177,12 +179,14 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         serializer: Serializer | SerializerName | None = None,
         dead_letter_queue: DeadLetterInput = None,
         events: bool = True,
+        middleware: Sequence[Middleware] | None = None,
     ) -> None:
         self._most = 0 if max_messages is None else check_int("max_messages", max_messages, 1, 2**40)
         self._age = 0 if max_age is None else to_ms("max_age", max_age, minimum=1)
         self._queue: Queue[DataT, Any] = self._queue_type(
             name, connection, prefix=prefix, default_job_options=default_job_options, compression=compression,
             serializer=serializer, dead_letter_queue=dead_letter_queue, events=events,
+            middleware=middleware,
         )  # fmt: skip
         check_message_options(self._queue.options.default_job_options, "default_job_options.")
         self._queue._layout_known = True  # a broadcast has no partitions

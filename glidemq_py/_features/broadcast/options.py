@@ -127,6 +127,7 @@ class PublishOptionsDict(TypedDict, total=False):
     timeout: Milliseconds | None
     stack_trace_limit: int | None
     deduplication: DeduplicationInput | None
+    headers: Mapping[str, str] | None
 
 
 _ONE_ORDER: Final = "all subscriptions read the same stream in the same order"
@@ -142,7 +143,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "on_failure": "messages have no parent",
     "depends_on": "messages wait for no jobs",
     "on_dependency_failure": "messages wait for no jobs",
-    "headers": "make them part of the data",
     "tags": "subscriptions select messages by subject",
     "fallbacks": "the current fallback would differ between subscriptions",
     "remove_on_complete": _KEPT,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from glidemq_py._client.runtime import BLOCKING_RUNTIME, Runtime
 from glidemq_py._core.calls.adding import Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
@@ -15,13 +16,18 @@ from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.job_batches import calls
 from glidemq_py._features.job_batches.batch import JobBatch, JobQueue, reject_unusable
 from glidemq_py._features.job_batches.batch_ref import BatchRef
+from glidemq_py._features.middleware.around import add_within
+from glidemq_py._features.middleware.middleware import NewJob
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["CallbackInput", "create_batch", "get_batch", "iter_batches"]
+__all__ = ["CallbackInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
 CallbackInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None]
 """A callback of a batch: a `JobSpec` or a tuple (name, data, options)."""
+
+Callbacks = dict[str, JobSpec]
+"""The callbacks of a batch, by the option that gave them."""
 
 _ID_LENGTH: Final = 200
 _PAGE: Final = 500
@@ -67,31 +73,74 @@ async def create_batch(
             raise GlideMQValidationError("batch_id", name, problem)
         stem = f"{name}-{secrets.token_hex(4)}"  # an id may be used again when its batch has expired
     kept, link = to_ms("keep", keep, minimum=1), await self._connected()
-    call = calls.batch_create(
-        link.keys.meta,
-        name,
-        stem,
-        complete=_callback(self, link, "on_complete", on_complete),
-        success=_callback(self, link, "on_success", on_success),
-        failure=_callback(self, link, "on_failure", on_failure),
-        keep=kept,
-        quiet=not self.options.events,
-        layout=self._layout_number,
-    )
-    await link.transport.call(call)
-    return JobBatch(self, name)
+
+    async def create(callbacks: Callbacks) -> JobBatch:
+        rows = {option: _row(self, link, option, spec) for option, spec in callbacks.items()}
+        call = calls.batch_create(
+            link.keys.meta,
+            name,
+            stem,
+            complete=rows.get("on_complete"),
+            success=rows.get("on_success"),
+            failure=rows.get("on_failure"),
+            keep=kept,
+            quiet=not self.options.events,
+            layout=self._layout_number,
+        )
+        await link.transport.call(call)
+        return JobBatch(self, name)
+
+    given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    return await create_within(self, link.runtime, given, create)
 
 
-def _callback(queue: JobQueue, link: QueueLink, option: str, given: CallbackInput | None) -> Row | None:
-    if given is None:
-        return None
-    try:
-        spec = JobSpec.parse(given, option)
-        options = JobOptions.of_job(queue.options.default_job_options, spec.options)
-    except GlideMQValidationError as error:
-        name_within(error, option)
-        raise
-    reject_unusable(options, f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
+async def create_within(
+    queue: JobQueue,
+    runtime: Runtime,
+    given: Mapping[str, CallbackInput | None],
+    create: Callable[[Callbacks], Awaitable[JobBatch]],
+) -> JobBatch:
+    """Create a batch within the queue's middleware, which may change the data and headers of its callbacks.
+
+    Args:
+        queue: Queue of the batch, with its middleware.
+        runtime: Runtime of the queue.
+        given: The callbacks, by option; None = no callback.
+        create: Creates the batch with these callbacks.
+
+    Raises:
+        GlideMQValidationError: If a callback is invalid.
+    """
+    callbacks: Callbacks = {}
+    new: dict[str, NewJob] = {}
+    for option, callback in given.items():
+        if callback is None:
+            continue
+        try:
+            spec = callbacks[option] = JobSpec.parse(callback, option)
+            options = JobOptions.of_job(queue.options.default_job_options, spec.options)
+        except GlideMQValidationError as error:
+            name_within(error, option)
+            raise
+        reject_unusable(options, f"{option}.", _NOT_OF_CALLBACKS, "is not accepted for callbacks of a batch")
+        new[option] = NewJob(queue.name, spec.name, spec.data, options)
+    middleware = queue.options.middleware
+    if not middleware or not new:
+        return await create(callbacks)
+
+    async def create_changed() -> JobBatch:
+        return await create(
+            {
+                option: JobSpec(job.name, job.data, job.with_headers(callbacks[option].options))
+                for option, job in new.items()
+            }
+        )
+
+    return await add_within(middleware, list(new.values()), create_changed, blocking=runtime is BLOCKING_RUNTIME)
+
+
+def _row(queue: JobQueue, link: QueueLink, option: str, spec: JobSpec) -> Row:
+    options = JobOptions.of_job(queue.options.default_job_options, spec.options)
     return encode_row(link, spec.name, spec.data, options, f"{option}.data")
 
 

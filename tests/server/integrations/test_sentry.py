@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, Queue, UnrecoverableError, Worker
+from glidemq_py import (
+    Broadcast,
+    BroadcastWorker,
+    GlideMQValidationError,
+    Job,
+    Message,
+    Queue,
+    UnrecoverableError,
+    Worker,
+)
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
 from sentry_sdk.envelope import Envelope  # noqa: E402
@@ -130,6 +139,46 @@ async def test_delayed_job_is_no_error(url: str, queue_name: str, sent: Kept) ->
         await run_all(url, queue_name, twice, 1)
     assert sent.errors == []
     assert [each["contexts"]["trace"].get("status") for each in sent.transactions("stepped")][-1] == "ok"
+
+
+async def test_message_of_a_broadcast(url: str, queue_name: str, sent: Kept) -> None:
+    failed: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def fail(message: Message) -> None:
+        raise ValueError("no printer")
+
+    worker = BroadcastWorker(
+        queue_name, fail, url, subscription="mailer", log_failures=False, middleware=[SentryMiddleware(with_data=True)]
+    )
+    worker.on("failed", lambda *found: failed.put_nowait(found))
+    async with Broadcast(queue_name, url) as broadcast, worker, asyncio.timeout(100):
+        message = await broadcast.publish("orders.created", {"order": 7})
+        await failed.get()
+    (error,) = sent.errors
+    assert error["exception"]["values"][0]["value"] == "no printer"
+    assert (error["contexts"]["glidemq"]["job_id"], error["contexts"]["glidemq"]["data"]) == (message, {"order": 7})
+
+
+async def test_an_error_that_the_worker_logs_is_reported_once(url: str, queue_name: str, sent: Kept) -> None:
+    """Sentry's logging integration makes an event of the same error; a timeout is only logged."""
+
+    class SlottedError(ValueError):
+        __slots__ = ()
+
+    async def fail(job: Job) -> None:
+        if job.name == "slow":
+            await asyncio.Event().wait()
+        raise SlottedError("no printer")
+
+    sentry_sdk.init("https://key@sentry.invalid/1", transport=sent)
+    async with Queue(queue_name, url) as queue:
+        await queue.add("print")
+        await queue.add("slow", timeout=20)
+        async with Worker(queue_name, fail, url, middleware=[SentryMiddleware()]) as worker, asyncio.timeout(100):
+            await worker.drain()
+    assert [each["tags"]["glidemq.job_name"] for each in sent.errors] == ["print"]
+    (logged,) = [each for each in sent.items if each.get("logger") == "glidemq_py.failures"]
+    assert "exceeded its timeout of 20 ms" in str(logged)
 
 
 def test_wrong_options() -> None:
