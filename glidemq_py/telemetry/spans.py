@@ -102,6 +102,18 @@ async def observed(
             meter.sent(queue, operation, [str(row[_NAME]) for row in rows], seconds, error, server)
 
 
+def carry_context(rows: Sequence[Row]) -> None:
+    """Write the current trace context into the opts of jobs that the server adds later."""
+    if TELEMETRY.tracer is None:
+        return
+    from opentelemetry.trace import get_current_span
+
+    carrier = carrier_of(get_current_span())
+    if carrier:
+        for row in rows:
+            row[_OPTS] = with_context(str(row[_OPTS]), carrier)
+
+
 def fail(span: Span, error: BaseException) -> None:
     """Record an exception on a span and set its status to error."""
     from opentelemetry.trace import Status, StatusCode
@@ -140,13 +152,13 @@ def observed_handler(handler: Callable[[Any], Any], in_thread: bool) -> Callable
     if in_thread:
 
         def run_here(job: RunJob) -> Any:
-            with _observing((job,), False):
+            with observing((job,), False):
                 return handler(job)
 
         return run_here
 
     async def run(job: RunJob) -> Any:
-        with _observing((job,), False):
+        with observing((job,), False):
             return await handler(job)
 
     return run
@@ -157,20 +169,21 @@ def observed_batch_handler(handler: Callable[[Any], Any], in_thread: bool) -> Ca
     if in_thread:
 
         def run_here(jobs: Sequence[RunJob]) -> Any:
-            with _observing(jobs, True):
+            with observing(jobs, True):
                 return handler(jobs)
 
         return run_here
 
     async def run(jobs: Sequence[RunJob]) -> Any:
-        with _observing(jobs, True):
+        with observing(jobs, True):
             return await handler(jobs)
 
     return run
 
 
 @contextlib.contextmanager
-def _observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
+def observing(jobs: Sequence[RunJob], batch: bool) -> Generator[None]:
+    """Run a block that processes a job, or a batch of jobs, within a span."""
     queue = jobs[0].queue_name
     server = names.server_of(getattr(getattr(jobs[0], "_link", None), "transport", None))
     starts = [_start(job) for job in jobs] if TELEMETRY.meters else []

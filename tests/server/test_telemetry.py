@@ -269,13 +269,52 @@ async def test_spans_of_blocking_queues_and_flows_name_the_server(url: str, queu
     assert "server.address" not in in_memory
 
 
+async def test_blocks_of_leases_are_spans_of_the_jobs_trace(url: str, queue_name: str, spans: Spans) -> None:
+    def fail() -> None:
+        with blocking.Queue(queue_name, url) as queue, queue.lease() as lease:
+            assert lease is not None
+            raise ValueError("x")
+
+    async with Queue(queue_name, url) as queue:
+        await queue.add("one")
+        async with queue.lease() as lease:
+            assert lease is not None
+            inside = get_current_span().get_span_context().span_id
+        sent, run = spans.one(f"add {queue_name}"), spans.one(f"process {queue_name}")
+        assert (run.context.span_id, run.context.trace_id) == (inside, sent.context.trace_id)
+        assert run.status.status_code is StatusCode.UNSET
+        await queue.add("two")
+        with pytest.raises(ValueError, match="x"):
+            await asyncio.to_thread(fail)
+        async with queue.lease() as lease:
+            assert lease is None
+    _, failed = spans.of(f"process {queue_name}")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert get_current_span().get_span_context().span_id == 0
+
+
+async def test_callbacks_of_a_batch_continue_its_trace(url: str, queue_name: str, spans: Spans) -> None:
+    async def handler(job: Job) -> None: ...
+
+    async with Queue(queue_name, url) as queue:
+        assert TELEMETRY.tracer is not None
+        with TELEMETRY.tracer.start_as_current_span("request") as request:
+            async with await queue.create_batch(on_complete=("all",), on_success=("ok",)):
+                pass
+        async with Worker(queue_name, handler, url) as worker:
+            await worker.drain()
+    for run in spans.of(f"process {queue_name}"):
+        assert run.parent is not None
+        assert run.parent.span_id == request.get_span_context().span_id
+
+
 async def test_nothing_is_computed_without_an_exporter(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("computed for nobody")
 
-    for name in ("names.attributes", "context.carrier_of", "context.context_of", "spans._observing",
+    for name in ("names.attributes", "context.carrier_of", "context.context_of", "spans.observing",
                  "spans._span", "spans.observed"):  # fmt: skip
         monkeypatch.setattr(f"glidemq_py.telemetry.{name}", never)
 

@@ -20,6 +20,8 @@ from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import NewJob
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.telemetry.spans import carry_context
+from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["CallbackInput", "create_batch", "create_within", "get_batch", "iter_batches"]
 
@@ -76,6 +78,8 @@ async def create_batch(
 
     async def create(callbacks: Callbacks) -> JobBatch:
         rows = {option: _row(self, link, option, spec) for option, spec in callbacks.items()}
+        if TELEMETRY.on:
+            carry_context(list(rows.values()))
         call = calls.batch_create(
             link.keys.meta,
             name,

@@ -27,6 +27,8 @@ from glidemq_py._features.leases.lease import DEFAULTS, Lease, extend_all, lock_
 from glidemq_py._features.leases.tokens import queue_names
 from glidemq_py._features.middleware.around import enter_run
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobSignal, LeaseLostError
+from glidemq_py.telemetry.spans import observing
+from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = [
     "LeaseContext",
@@ -131,22 +133,25 @@ def _check_owner(owner: object) -> str:
 class LeaseContext:
     """The context of `Queue.lease`: ``async with queue.lease() as lease``."""
 
-    __slots__ = ("_fetched", "_lease", "_middleware", "_queue")
+    __slots__ = ("_around", "_fetched", "_lease", "_queue")
 
     def __init__(self, queue: LeasingQueue, fetched: Any) -> None:
         """Create a context; for queues only."""
         self._queue = queue
         self._fetched = fetched
         self._lease: Lease[Any, Any] | None = None
-        self._middleware: AsyncExitStack[bool | None] | None = None
+        self._around: AsyncExitStack[bool | None] | None = None
+        """The span of the block and the queue's middleware."""
 
     async def __aenter__(self) -> Lease[Any, Any] | None:
         """Fetch a job, and enter the middleware of the queue; None if no job was ready in time."""
         found: list[Lease[Any, Any]] = await self._fetched()
         self._lease = lease = found[0] if found else None
-        if lease is None or not self._queue._middleware:
+        if lease is None or not (self._queue._middleware or TELEMETRY.on):
             return lease
-        self._middleware = stack = AsyncExitStack()
+        self._around = stack = AsyncExitStack()
+        if TELEMETRY.on:
+            stack.enter_context(observing((lease.job,), False))
         blocking = self._queue._runtime is BLOCKING_RUNTIME
         try:
             await enter_run(stack, self._queue._middleware, lease.job, blocking=blocking)
@@ -162,15 +167,15 @@ class LeaseContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Leave the middleware, and report the lease, unless the block has done so.
+        """Leave the middleware and the span, and report the lease, unless the block has done so.
 
         Returns:
             True if the error ends here: a signal, or an error that a middleware suppresses.
         """
-        if self._middleware is None:
+        if self._around is None:
             return await self._report(error)
         try:
-            suppressed = await self._middleware.__aexit__(kind, error, trace)
+            suppressed = await self._around.__aexit__(kind, error, trace)
         except BaseException as other:
             if not await self._report(other):
                 raise
