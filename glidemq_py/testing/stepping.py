@@ -268,6 +268,15 @@ class Stepping(BaseWorker):
         """
         return await run_until_empty(self, limit=limit)
 
+    async def drain(self) -> None:
+        """Run all jobs as `run_until_empty` does, then close.
+
+        Raises:
+            GlideMQError: if jobs are still due after very many attempts.
+        """
+        await self.run_until_empty()
+        await self.close()
+
     async def recover_stalled(self) -> list[str]:
         """Recover stalled jobs, as every worker does periodically. Return the ids of the jobs that are ready again.
 

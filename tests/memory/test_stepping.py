@@ -35,6 +35,16 @@ async def test_open_test_worker_is_listed_by_get_workers() -> None:
         assert await queue.get_workers() == []
 
 
+async def test_drain_runs_all_jobs_and_closes() -> None:
+    async with TestQueue() as queue, queue.worker(double) as worker:
+        ready = await queue.add("n", 4)
+        delayed = await queue.add("n", 5, delay=60_000)
+        await worker.drain()
+        assert [run.job.id for run in worker.runs] == [ready.id, delayed.id]
+        assert not worker.is_running
+        assert await queue.get_workers() == []
+
+
 @pytest.mark.parametrize("concurrency", [1, 3, 40])
 async def test_run_one_runs_one_job(concurrency: int) -> None:
     async with TestQueue() as queue, queue.worker(double, concurrency=concurrency) as worker:
