@@ -249,7 +249,7 @@ class Lane:
         try:
             reply = await self.link.transport.call(call)
             seen = self._opening.layout_of(self.link.keys)
-            if reply.layout and seen is not None:
+            if seen is not None:
                 seen(reply.layout)
             if reply.commands and control is not None:
                 control.run(self.link, reply.commands)
@@ -270,8 +270,8 @@ class Lane:
         except GlideMQError as error:
             _log.debug("queue %r: reading its partitions and failure policy failed: %s", keys.name, error)
             return
-        if layout is not None and seen is not None:
-            seen(layout.number)
+        if seen is not None:
+            seen(0 if layout is None else layout.number)
         self._has_policy = bool(policy)
         if self._has_policy:
             self._start_background()

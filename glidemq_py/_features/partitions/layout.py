@@ -171,6 +171,11 @@ class Layout(NamedTuple):
     counts: tuple[int, ...]
     names: tuple[str, ...]
 
+    @classmethod
+    def plain(cls, name: str) -> Layout:
+        """Return the layout of a queue without partitions."""
+        return cls(0, (1,), (name,))
+
     @property
     def partitions(self) -> int:
         """Number of partitions that get new jobs."""
@@ -191,6 +196,17 @@ class Layout(NamedTuple):
         """Return the layout with another number of partitions. Raises the errors of `further_names`."""
         names = further_names(self.names, partitions)
         return Layout(number_after(self.number), (*self.counts, partitions), names)
+
+    def including(self, lost: Layout) -> Layout:
+        """Return the layout that follows a lost one, of which some partitions may have jobs, after this one was used.
+
+        Keys are looked for in the partitions of both. If their names contradict each other, this one remains.
+        """
+        number, shared = number_after(max(self.number, lost.number)), min(len(self.names), len(lost.names))
+        if self.names[:shared] != lost.names[:shared]:
+            return self._replace(number=number)
+        former = dict.fromkeys(each for each in (*self.counts, *lost.counts) if each != lost.partitions)
+        return Layout(number, (*former, lost.partitions), max(self.names, lost.names, key=len))
 
     def settled(self) -> Layout:
         """Return the layout without the former ones."""

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -71,6 +71,10 @@ class SandboxTransport:
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
         return await self._request("command", *args)
+
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`; the error of a command is raised."""
+        return list(await self._request("reads", key, [list(each) for each in commands]))
 
 
 class SandboxWaiter:

@@ -413,6 +413,12 @@ class SandboxProcess:
             return await self._link.transport.call(Call(function, key, tuple(args), _as_it_is, repeatable))
         if what == "command":
             return await self._link.transport.command(*arguments)
+        if what == "reads":
+            replies = await self._link.transport.send_reads(*arguments)
+            for reply in replies:
+                if isinstance(reply, GlideMQError):
+                    raise reply
+            return replies
         prefix, name, job_id, timeout_ms = arguments
         keys = self._link.keys
         if (prefix, name) == (keys.prefix, keys.name):
