@@ -34,6 +34,7 @@ from glidemq_py._features.partitions.options import QueuePartitions
 from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import routing_key
 from glidemq_py._features.partitions.stored import parse_layout
+from glidemq_py._features.staged_writes import writes
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -339,7 +340,7 @@ async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
     """
     if number >= layout.partitions and (
         await queue.get_job_schedulers() or await _has_jobs(queue) or await has_batches(queue)
-        or await has_temporary(queue, "flow-mark:")
+        or await has_temporary(queue, "flow-mark:") or await _has_writes(queue)
     ):  # fmt: skip
         return True
     for _ in range(2):
@@ -351,6 +352,11 @@ async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
 async def _has_jobs(queue: Queue[Any, Any]) -> bool:
     counts: JobCounts = await queue.get_job_counts()
     return bool(counts.unfinished or counts.completed or counts.failed)
+
+
+async def _has_writes(queue: Queue[Any, Any]) -> bool:
+    """Return whether a partition has unfinished writes of Spark, whose rows may still become jobs."""
+    return bool(await _send(queue, writes(queue._keys)))
 
 
 async def _lists_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
