@@ -1,4 +1,4 @@
-"""The partitions of a queue: their names, the partition of a routing key, and the ids of their jobs.
+"""The partitions of a queue: their names, the partition of a routing key, the ids of their jobs, shares in limits.
 
 Partition 0 is the plain queue itself. The slots of the cluster are divided into as many equal cells as there are
 partitions; every other partition lies in the middle of a cell, so contiguous ranges of slots get equal shares.
@@ -32,6 +32,7 @@ __all__ = [
     "partition_names",
     "partition_of_key",
     "partition_slots",
+    "shares",
     "split_partition_id",
 ]
 
@@ -147,6 +148,17 @@ def split_partition_id(job_id: str) -> tuple[int, str]:
     """Return the partition and the partition's own id of an id of the logical queue: inverse of `partition_id`."""
     match = _PARTITIONED_ID.fullmatch(job_id)
     return (0, job_id) if match is None else (int(match[1]), match[2])
+
+
+def shares(option: str, total: int, partitions: int) -> list[int]:
+    """Return the share of each partition in a limit; 0, which is no limit, is 0 for all.
+
+    Raises:
+        GlideMQValidationError: The limit is smaller than the number of partitions: a share of 0 would be no limit.
+    """
+    if total and total < partitions:
+        raise GlideMQValidationError(option, total, f"must be at least the number of partitions, {partitions}")
+    return [total // partitions + (number < total % partitions) for number in range(partitions)]
 
 
 def number_after(number: int) -> int:

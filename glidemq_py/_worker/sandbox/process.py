@@ -370,7 +370,10 @@ class SandboxProcess:
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
         token = (attempt.entry, *attempt.token)
-        self._write(pack_message("job", queue=job.queue_name, job=packable(job._to_state()), attempt=token))
+        link = job._link
+        partition = None if link.partition is None else list(link.partition)
+        state = packable(job._to_state())
+        self._write(pack_message("job", queue=link.keys.name, partition=partition, job=state, attempt=token))
         message = await asyncio.shield(outcome)
         self.should_recycle = self.should_recycle or message["should_recycle"]
         for name, value in message["attempt"].items():
