@@ -265,7 +265,7 @@ class StagedWriteError(GlideMQError):
         write: id of the write.
         queue: name of the queue.
         state: state of the write on the server; 'decided' = every row becomes a job, so do not save again; 'unknown' =
-            it may be decided; 'repeated' = it was saved before.
+            it may be decided; 'repeated' = it was saved before; 'repartitioned' = a queue has other partitions now.
         cause: error that caused this one, or ''.
     """
 

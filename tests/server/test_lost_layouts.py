@@ -1,4 +1,4 @@
-"""Layouts of partitions that a failover has lost: whoever meets one restores it, and no job is lost or overtaken."""
+"""Layouts of partitions that a failover has lost are restored; no job is lost or overtaken."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Bringing a queue and its partitions to one layout (docs/design/partitions.md, "A layout that was lost").
 
 Partition 0 has the layout; every other partition stores the number and the text of the one that it took over. They
-differ while a change is made, and after a failover of some of them. Whoever meets the difference removes it.
+differ during a change, and after a failover of some of them. The client or worker that finds a difference repairs it.
 """
 
 from __future__ import annotations
