@@ -31,10 +31,10 @@ async def create_batch(self: Partitions, *, batch_id: str | None = None, **optio
         number = self.next_partition() if batch_id is None else await _place_of(self, batch_id)
         try:
             made: JobBatch = await self.queues[number].create_batch(batch_id=batch_id, **options)
-        except LayoutChangedError:
+        except LayoutChangedError as error:
             if not left:
                 raise
-            await home._renew_layout()
+            await home._renew_layout(error)
             self = home._partitions
         else:
             return shown_batch(self, number, made)
