@@ -294,7 +294,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("obliterate", "force batch cursor has_usage", reply="status deleted cursor removed"),
     _call("create_partitions", "layout epoch"),
     _call("set_layout", "before layout epoch"),
-    _call("advance_layout", "epoch"),
+    _call("advance_layout", "epoch layout"),
     _call("keys_in_use", "epoch rows"),
     _call("read_settings", "cursor", reply="settings limits groups cursor"),
     _call("dedup_keys", "start count"),

@@ -346,17 +346,19 @@ class FlowProducer(AsyncOnly):
         details: dict[str, Any],
     ) -> int:
         async def add() -> int:
+            refusal: LayoutChangedError | None = None
             for attempt in range(_ATTEMPTS):
                 try:
-                    if attempt:
-                        await self._places.choose(plan, fresh=True)
+                    if refusal is not None:
+                        await self._places.choose(plan, refusal=refusal)
                         await wait.cover([plan])
                     return await add_planned(
                         transport, plan, not self.options.events, limits, self._flow_id, wait.marker
                     )
-                except LayoutChangedError:
+                except LayoutChangedError as error:
                     if attempt == _ATTEMPTS - 1:
                         raise
+                    refusal = error
             raise AssertionError
 
         async def send() -> int:

@@ -72,7 +72,8 @@ from glidemq_py._features.metrics_by_name import queue_api as metrics_by_name
 from glidemq_py._features.middleware.around import add_within
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
 from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, Partition
-from glidemq_py._features.partitions.stored import open_layout, read_layout
+from glidemq_py._features.partitions.opening import open_layout
+from glidemq_py._features.partitions.repairing import renewed_layout
 from glidemq_py._features.remote_control import queue_api as remote_control
 from glidemq_py._features.schedulers import queue_api as schedulers
 from glidemq_py._features.search import Search
@@ -183,6 +184,7 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         self._partitions: PartitionedQueue | None = None
         self._layout_known = False
         self._layout_read_at: float | None = None
+        self._layout_renewed_at = 0.0
         self._add_orders: WeakKeyDictionary[Any, AddOrder] = WeakKeyDictionary()
         self._partition: Partition | None = None
         self._shown_name = name
@@ -283,13 +285,18 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             self._partitions = PartitionedQueue(self, layout)
         self._layout_known, self._layout_read_at = True, time.monotonic()
 
-    async def _renew_layout(self) -> None:
-        """Read the layout of the partitions again. Raises the errors of `read_layout`."""
+    async def _renew_layout(self, *refusals: LayoutChangedError) -> None:
+        """Read the layout again, as partitions have refused the known one. Raises the errors of `agreed_layout`."""
         known = self._partitions
-        layout = await read_layout(self._transport, self._keys)
-        self._layout_read_at = time.monotonic()
-        if layout is not None and self._partitions is known:  # else the reply may be an older one
-            await self._use_layout(layout)
+        began = time.monotonic()
+        layout = await renewed_layout(self._transport, self._keys, None if known is None else known.layout, refusals)
+        self._layout_read_at, self._layout_renewed_at = time.monotonic(), began
+        if self._partitions is known and not (layout is None and known is None):  # else the reply may be an older one
+            await self._use_layout(Layout.plain(self.name) if layout is None else layout)
+
+    def _is_renewed_after(self, refusal: LayoutChangedError) -> bool:
+        """Return whether the layout was read after a partition had refused the one before it."""
+        return self._layout_renewed_at > refusal.raised_at
 
     def _with_layout(self, layout: Layout) -> PartitionedQueue:
         return PartitionedQueue(self, layout)
@@ -481,8 +488,8 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
                 set ``job_id``.
             DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
-            GlideMQError: If the queue is partitioned and a change of its partitions was lost, or its partitions were
-                deleted. Nothing was added; the message says what to do.
+            GlideMQError: If other clients change the partitions of the queue again and again, or it was obliterated
+                meanwhile. Nothing was added.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """
@@ -506,10 +513,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
         row = encode_row(link, name, data, job_options)
         try:
             now, result = await adder.add(row)
-        except LayoutChangedError:
+        except LayoutChangedError as error:
             if self._partition is not None:
                 raise
-            return await partitioned_adds.add_after_change(self, job_options, name, data, durability)
+            return await partitioned_adds.add_after_change(self, job_options, name, data, durability, error)
         return added_job(link, name, data, job_options, now, result)
 
     async def _add_through_middleware(
@@ -535,10 +542,10 @@ class Queue(AsyncOnly, Generic[DataT, ResultT]):
             await order.begin()
         try:
             return await self._add_specially(link, name, data, options, durability)
-        except LayoutChangedError:
+        except LayoutChangedError as error:
             if self._partition is not None:
                 raise
-            return await partitioned_adds.add_after_change(self, options, name, data, durability)
+            return await partitioned_adds.add_after_change(self, options, name, data, durability, error)
         finally:
             if order is not None:
                 order.end()

@@ -72,21 +72,24 @@ def _may_move(self: PartitionedQueue, options: JobOptions, key: str) -> bool:
 async def _routed(home: Queue[Any, Any], options: JobOptions, key: str | None, use: Use[T]) -> T:
     try:
         return await _use_partition(home, options, key, use)
-    except LayoutChangedError:
-        return await _rerouted(home, options, use)
+    except LayoutChangedError as error:
+        return await _rerouted(home, options, use, error)
 
 
-async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Use[T]) -> T:
+async def _rerouted(home: Queue[Any, Any], options: JobOptions, use: Use[T], refusal: LayoutChangedError) -> T:
     """Read the layout and add the job again. Jobs that are routed again keep their order, one after the other."""
     order = home._add_order()
     async with nullcontext() if order is None else order.rerouting:
         for left in reversed(range(_ATTEMPTS)):
-            await home._renew_layout()
+            # Of many adds that were refused together, the first one renews the layout, also for the others.
+            if left < _ATTEMPTS - 1 or not home._is_renewed_after(refusal):
+                await home._renew_layout(refusal)
             try:
                 return await _use_partition(home, options, routing_key(options), use)
-            except LayoutChangedError:
+            except LayoutChangedError as error:
                 if not left:
                     raise
+                refusal = error
     raise AssertionError
 
 
@@ -119,14 +122,15 @@ async def add_one(
 
 
 async def add_after_change(
-    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durability: Durability | None
-) -> Job[Any, Any]:
+    home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durability: Durability | None,
+    refusal: LayoutChangedError,
+) -> Job[Any, Any]:  # fmt: skip
     """Add a job that was refused because the queue has been partitioned meanwhile."""
     order = home._add_order()
     if order is not None:
         order.resume()
     try:
-        return await _rerouted(home, options, lambda queue: queue._add_here(name, data, options, durability))
+        return await _rerouted(home, options, lambda queue: queue._add_here(name, data, options, durability), refusal)
     finally:
         if order is not None:
             order.end()
@@ -160,14 +164,13 @@ async def _add_from(
     for _ in range(_ATTEMPTS):
         try:
             failed = await _add_some(_partitions(home), given, positions, durability, results, join) or failed
-        except LayoutChangedError:  # while the former partitions were read
-            await home._renew_layout()
+        except LayoutChangedError as error:  # while the former partitions were read
+            await home._renew_layout(error)
             continue
         positions = [at for at in positions if isinstance(results[at], REROUTED)]
         if not positions:
             break
-        if any(isinstance(results[at], LayoutChangedError) for at in positions):
-            await home._renew_layout()
+        await _renew_after(home, results)
     if any(isinstance(each, GlideMQError) for each in results):
         raise BulkAddError(results) from (failed.__cause__ if isinstance(failed, BulkAddError) else failed)
     return results
@@ -181,8 +184,15 @@ async def add_rest(
     join: JoinAndAdd | None = None,
 ) -> list[Job[Any, Any]]:
     """Add the jobs of a bulk that were refused because the queue has been partitioned meanwhile."""
-    await home._renew_layout()
+    await _renew_after(home, error.results)
     return await _add_from(home, list(jobs), list(error.results), durability, error, join)
+
+
+async def _renew_after(home: Queue[Any, Any], results: Iterable[Any]) -> None:
+    """Read the layout again if it was refused."""
+    refusals = {(each.stored, each.used): each for each in results if isinstance(each, LayoutChangedError)}
+    if refusals:
+        await home._renew_layout(*refusals.values())
 
 
 async def _add_some(

@@ -11,7 +11,8 @@ from glidemq_py._features.backup.restoring import RestoreReport, restore_backup
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.partitions.changing import advance_layout, replace_layout
 from glidemq_py._features.partitions.layout import Layout, further_names, number_after
-from glidemq_py._features.partitions.stored import parse_layout, read_layout
+from glidemq_py._features.partitions.repairing import agreed_layout
+from glidemq_py._features.partitions.stored import parse_layout
 from glidemq_py.errors import QueueNotEmptyError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["restore_partitions"]
 
 async def restore_partitions(home: Queue[Any, Any], store: BackupStore, info: BackupInfo) -> RestoreReport:
     """Restore a backup that is, or into a queue that has been, partitioned. See `Queue.restore`."""
-    before = await read_layout(home._transport, home._keys)
+    before = await agreed_layout(home._transport, home._keys)
     following = _restored_layout(home, before, info)
     restored = home._with_layout(following)
     links = [await queue._connected() for queue in restored.queues[: len(info.sections)]]
@@ -36,7 +37,7 @@ async def restore_partitions(home: Queue[Any, Any], store: BackupStore, info: Ba
             raise LayoutChangedError(f"queue {home.name!r}: another client changed its partitions; restore it again")
         for queue in restored.queues[1:]:
             link = await queue._connected()
-            await link.transport.call(advance_layout(link.keys.meta, following.number))
+            await link.transport.call(advance_layout(link.keys.meta, following))
         await home._use_layout(following)
 
     if before is not None:

@@ -41,10 +41,10 @@ async def _create(self: Partitions, batch_id: str | None, options: Mapping[str, 
         number = self.next_partition() if batch_id is None else await _place_of(self, batch_id)
         try:
             made: JobBatch = await self.queues[number].create_batch(batch_id=batch_id, **options)
-        except LayoutChangedError:
+        except LayoutChangedError as error:
             if not left:
                 raise
-            await home._renew_layout()
+            await home._renew_layout(error)
             self = home._partitions
         else:
             return shown_batch(self, number, made)

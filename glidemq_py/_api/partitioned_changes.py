@@ -31,8 +31,10 @@ from glidemq_py._features.partitions.changing import (
 )
 from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, partition_of_key
 from glidemq_py._features.partitions.options import QueuePartitions
+from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import routing_key
-from glidemq_py._features.partitions.stored import parse_layout, read_layout
+from glidemq_py._features.partitions.stored import parse_layout
+from glidemq_py._features.staged_writes import writes
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ async def get_partitions(self: Any) -> QueuePartitions:
     await home._plain_link()
     await home._renew_layout()
     found = home._partitions
-    return _shown(_plain(home) if found is None else found.layout)
+    return _shown(Layout.plain(home.name) if found is None else found.layout)
 
 
 async def set_partitions(self: Any, count: int) -> QueuePartitions:
@@ -111,16 +113,16 @@ def _changed_meanwhile(home: Queue[Any, Any]) -> GlideMQError:
     )
 
 
-def _plain(home: Queue[Any, Any]) -> Layout:
-    return Layout(0, (1,), (home.name,))
-
-
 async def _change(home: Queue[Any, Any], count: int) -> QueuePartitions:
-    stored = await read_layout(home._transport, home._keys)
-    layout = _plain(home) if stored is None else stored
+    known = home._partitions
+    stored = await agreed_layout(home._transport, home._keys, () if known is None else known.layout.names)
+    layout = Layout.plain(home.name) if stored is None else stored
     if layout.partitions == count:
         return await _settle(home, layout)
     following = layout.changed(count)
+    # A failover may have lost a layout that had the new partitions already.
+    if await agreed_layout(home._transport, home._keys, following.names) != stored:
+        return await _change(home, count)
     before, after = home._with_layout(layout), home._with_layout(following)
     await _check_schedulers(before)
     limits = await _limits_of(home, before)
@@ -143,13 +145,13 @@ async def _publish(home: Queue[Any, Any], before: Layout | None, following: Layo
     if parse_layout(home.name, reply.decode("utf-8", "replace")) != following:
         raise _changed_meanwhile(home)
     await home._use_layout(following)
-    await _advance(after, following.number)
+    await _advance(after, following)
 
 
-async def _advance(self: PartitionedQueue, number: int) -> None:
+async def _advance(self: PartitionedQueue, layout: Layout) -> None:
     for queue in self.queues[1:]:
         link = await queue._connected()
-        await link.transport.call(advance_layout(link.keys.meta, number))
+        await link.transport.call(advance_layout(link.keys.meta, layout))
 
 
 # -- settings --------------------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
             await _divide(home, before, pending)
             await _forget(home)
         return _shown(layout)
-    await _advance(before, layout.number)
+    await _advance(before, layout)
     for number, queue in enumerate(before.queues):
         if await _has_moving_jobs(queue, number, layout):
             return _shown(layout)
@@ -323,7 +325,7 @@ async def _settle(home: Queue[Any, Any], layout: Layout) -> QueuePartitions:
     limits = await _limits_of(home, before)
     await _note(home, limits, following.number)
     await _publish(home, layout, following, after)
-    await _advance(before, following.number)
+    await _advance(before, following)
     if len(after.queues) < len(before.queues):
         await _divide(home, after, limits)
     await _forget(home)
@@ -338,7 +340,7 @@ async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
     """
     if number >= layout.partitions and (
         await queue.get_job_schedulers() or await _has_jobs(queue) or await has_batches(queue)
-        or await has_temporary(queue, "flow-mark:")
+        or await has_temporary(queue, "flow-mark:") or await _has_writes(queue)
     ):  # fmt: skip
         return True
     for _ in range(2):
@@ -350,6 +352,11 @@ async def _has_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
 async def _has_jobs(queue: Queue[Any, Any]) -> bool:
     counts: JobCounts = await queue.get_job_counts()
     return bool(counts.unfinished or counts.completed or counts.failed)
+
+
+async def _has_writes(queue: Queue[Any, Any]) -> bool:
+    """Return whether a partition has unfinished writes of Spark, whose rows may still become jobs."""
+    return bool(await _send(queue, writes(queue._keys)))
 
 
 async def _lists_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:

@@ -14,7 +14,7 @@ from glidemq_py._core.checks import check_int
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.fair_keys.options import NameLimits
 from glidemq_py._features.limits.options import MAX_COUNT, GlobalLimits, RateLimit
-from glidemq_py.errors import GlideMQValidationError
+from glidemq_py._features.partitions.layout import shares
 
 __all__ = [
     "get_global_concurrency",
@@ -25,19 +25,7 @@ __all__ = [
     "set_global_concurrency",
     "set_global_rate_limit",
     "set_name_limits",
-    "shares",
 ]
-
-
-def shares(option: str, total: int, partitions: int) -> list[int]:
-    """Return the share of each partition in a limit; 0, which is no limit, is 0 for all.
-
-    Raises:
-        GlideMQValidationError: The limit is smaller than the number of partitions: a share of 0 would be no limit.
-    """
-    if total and total < partitions:
-        raise GlideMQValidationError(option, total, f"must be at least the number of partitions, {partitions}")
-    return [total // partitions + (number < total % partitions) for number in range(partitions)]
 
 
 async def set_global_concurrency(self: Partitions, concurrency: int, *, ttl: Milliseconds | None = None) -> None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class JobTransport(Protocol):
-    """The part of a connection that jobs use: single calls and commands."""
+    """The part of a connection that jobs use: single calls, commands and reads."""
 
     async def call(self, call: Call[T]) -> T:
         """Run a call of our library; load the library if the server lacks it.
@@ -36,10 +36,6 @@ class JobTransport(Protocol):
         """Run a plain command, routed by its key. Raises the errors of `call`."""
         ...
 
-
-class Transport(JobTransport, Protocol):
-    """A connection of an event loop."""
-
     async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """Send commands that only read together, to the primary of ``key``; all their keys are in its slot.
 
@@ -53,6 +49,10 @@ class Transport(JobTransport, Protocol):
             GlideMQError: as `call`, if there are no replies.
         """
         ...
+
+
+class Transport(JobTransport, Protocol):
+    """A connection of an event loop."""
 
     @property
     def interruptions(self) -> Interruptions:

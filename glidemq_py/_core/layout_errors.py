@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from glidemq_py.errors import GlideMQError
 
 __all__ = ["JobMovedError", "LayoutChangedError"]
@@ -13,13 +15,14 @@ class LayoutChangedError(GlideMQError):
     def __init__(self, queue: str = "", stored: int | None = None, used: int = 0) -> None:
         super().__init__(queue, stored, used)
         self.queue, self.stored, self.used = queue, stored, used
+        self.raised_at = time.monotonic()
 
     def __str__(self) -> str:
         if self.stored is None:
             return f"{self.queue}; nothing was added" if self.queue else "nothing was added"
         return (
             f"queue {self.queue!r}: the partition layout is {self.stored}, the client used {self.used}; nothing was "
-            "added. If this goes on, the change to a layout was lost: call Queue.set_partitions with another number"
+            "added. Other clients keep changing the layout: add the job again"
         )
 
 

@@ -585,9 +585,9 @@ def set_layout(*, before: object, layout: object, epoch: object) -> tuple[bytes]
     return (pack((before, layout, epoch)),)
 
 
-def advance_layout(*, epoch: object) -> tuple[bytes]:
+def advance_layout(*, epoch: object, layout: object) -> tuple[bytes]:
     """Return the arguments of ``advance_layout``."""
-    return (pack((epoch,)),)
+    return (pack((epoch, layout)),)
 
 
 def keys_in_use(*, epoch: object, rows: object) -> tuple[bytes]:

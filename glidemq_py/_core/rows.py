@@ -260,7 +260,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "obliterate_request": ("force", "batch", "cursor", "has_usage"),
     "create_partitions_request": ("layout", "epoch"),
     "set_layout_request": ("before", "layout", "epoch"),
-    "advance_layout_request": ("epoch",),
+    "advance_layout_request": ("epoch", "layout"),
     "keys_in_use_request": ("epoch", "rows"),
     "read_settings_request": ("cursor",),
     "dedup_keys_request": ("start", "count"),

@@ -18,6 +18,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import serializer_of
 from glidemq_py._core.queue_options import QueueOptions
+from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._features.partitions.layout import Layout, Partition
 from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._features.remote_control.worker import CommandRunner
@@ -75,6 +76,8 @@ class ServedQueue:
     weight: int
     partition: Partition | None = None
     """Of a partitioned queue: which part of it this is."""
+    limiter: RateLimit | None = None
+    """Of a partition: its share of the worker's ``limiter``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

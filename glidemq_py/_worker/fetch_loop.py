@@ -16,6 +16,7 @@ from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.budgets.worker import BudgetGate
+from glidemq_py._features.limits.options import RateLimit
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.failure_log import FailureLog
@@ -72,7 +73,9 @@ class FetchLoop:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._name = self.name = link.keys.name
-        self._limiter = None if options.limiter is None else (options.limiter.max, options.limiter.duration)
+        self._limiter: tuple[int, int] | None = None
+        if options.limiter is not None:
+            self.limit(options.limiter)
         self._exchange_call = source.exchange_builder()
         self._budgets = BudgetGate(link, listeners)
         # Handlers' tasks schedule the pump; the calls it makes must not inherit those tasks' context variables.
@@ -163,6 +166,10 @@ class FetchLoop:
         """See `ResultSink`."""
         engine = self.engine
         await self.until(lambda: not (engine.requested_slots or (patient and engine.will_request)))
+
+    def limit(self, limiter: RateLimit) -> None:
+        """Set the rate limit of this worker, or of its share of it."""
+        self._limiter = (limiter.max, limiter.duration)
 
     def pause(self) -> None:
         """Stop fetching jobs. Any thread may call this."""

@@ -118,6 +118,7 @@ class Heartbeat:
         self._commands = commands
         self._about = about
         self._layout = layout
+        self._is_partitioned = False
         self._loop = asyncio.get_running_loop()
         self._started_at = int(time.time() * 1000)
         self._transport: Transport | None = None
@@ -194,7 +195,8 @@ class Heartbeat:
             jobs = [(r.job._stored_id, r.attempt.entry, *r.attempt.token) for r in part]
             reply = await self._transport.call(self._source.heartbeat(info, ttl, jobs))
             info = ""
-            if reply.layout and self._layout is not None:
+            if self._layout is not None and (reply.layout or self._is_partitioned):
+                self._is_partitioned = True
                 self._call_in_loop(self._layout, reply.layout)
             if reply.commands and self._commands is not None:
                 self._call_in_loop(self._commands, reply.commands)

@@ -249,7 +249,7 @@ class Lane:
         try:
             reply = await self.link.transport.call(call)
             seen = self._opening.layout_of(self.link.keys)
-            if reply.layout and seen is not None:
+            if seen is not None:
                 seen(reply.layout)
             if reply.commands and control is not None:
                 control.run(self.link, reply.commands)
@@ -270,8 +270,8 @@ class Lane:
         except GlideMQError as error:
             _log.debug("queue %r: reading its partitions and failure policy failed: %s", keys.name, error)
             return
-        if layout is not None and seen is not None:
-            seen(layout.number)
+        if seen is not None:
+            seen(0 if layout is None else layout.number)
         self._has_policy = bool(policy)
         if self._has_policy:
             self._start_background()
@@ -306,10 +306,13 @@ def _lane_of(
     channels: WakeChannels, context: Any,
 ) -> Lane:  # fmt: skip
     of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
-    return Lane(
+    lane = Lane(
         opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight, channels=channels,
         context=context,
     )  # fmt: skip
+    if served.limiter is not None:
+        lane.fetching.limit(served.limiter)
+    return lane
 
 
 class _Running:
@@ -449,6 +452,8 @@ class Lanes:
             lane = present.get(served.keys.name)
             if lane is not None:
                 lane.fetching.engine.weight = served.weight
+                if served.limiter is not None:
+                    lane.fetching.limit(served.limiter)
             else:
                 new.append(first.beside(opening, served, len(self.lanes) + len(new)))
         try:
@@ -595,7 +600,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     transport, layouts = await connect_patiently(opening.connection, opening.keys, stack, opening.listeners, prepare)
     plain, opening = opening, with_partitions(opening, layouts)
     label_log_records()
-    if opening.sandbox is not None:
+    if opening.sandbox is not None and not opening.sandbox.is_open:  # the worker that this one replaces may have it
         stack.push_async_callback(opening.sandbox.close)
         await opening.sandbox.open(link_over(transport, opening), opening.options.concurrency)
     context = opening.context

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from glidemq_py._core.keys import QueueKeys
-from glidemq_py._features.partitions.layout import Partition
+from glidemq_py._features.limits.options import RateLimit
+from glidemq_py._features.partitions.layout import Partition, shares
 from glidemq_py._worker.components import ServedQueue, WorkerComponents
 from glidemq_py._worker.slot_pool import TURN_S
 from glidemq_py.errors import GlideMQValidationError, UnsupportedOptionError
@@ -55,18 +56,31 @@ def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[st
             lanes.append(replace(queue, weight=queue.weight * common))
             continue
         weight = queue.weight * common // len(names)
+        limiters = _divided(opening.options.limiter, queue.keys.name, len(names))
         lanes += (
-            ServedQueue(QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name))
-            for number, name in enumerate(names)
+            ServedQueue(
+                QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name), limiter
+            )
+            for number, (name, limiter) in enumerate(zip(names, limiters, strict=True))
         )
     return replace(opening, several=tuple(lanes), weighted=True)
 
 
+def _divided(limiter: RateLimit | None, queue: str, partitions: int) -> Sequence[RateLimit | None]:
+    """Return the share of each partition in the limiter of a worker."""
+    if limiter is None:
+        return [None] * partitions
+    try:
+        return [RateLimit(each, limiter.duration) for each in shares("limiter", limiter.max, partitions)]
+    except GlideMQValidationError as error:
+        raise UnsupportedOptionError(error.option, error.value, f"{error.problem} of queue {queue!r}") from None
+
+
 def _check_options(opening: WorkerComponents, name: str) -> None:
     given = {
-        "limiter": opening.options.limiter, "token_limiter": opening.options.token_limiter,
-        "batch": opening.options.batch, "sandbox": opening.sandbox,
-    }  # fmt: skip
+        "token_limiter": opening.options.token_limiter,
+        "batch": opening.options.batch,
+    }
     for option, value in given.items():
         if value is not None:
             raise UnsupportedOptionError(option, value, f"is not supported: queue {name!r} is partitioned")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._features.partitions.layout import Layout
+from glidemq_py._features.partitions.repairing import renewed_layout
 from glidemq_py._worker.components import Parts, ServedQueue, WorkerComponents
 from glidemq_py._worker.lanes import Lanes, open_lanes
 from glidemq_py._worker.opening import consumer_name
@@ -40,6 +41,7 @@ class Repartitioning:
         self._life = life
         self._renamed = renamed
         self._known: dict[str, int] = {}
+        self._layouts: dict[str, Layout] = {}
         self._pending: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -79,9 +81,10 @@ class Repartitioning:
         if parts is None or opening is None:
             return
         link = parts.lanes[0].link if isinstance(parts, Lanes) else parts.link
-        layout = await read_layout(link.transport, QueueKeys(link.keys.prefix, name))
+        layout = await renewed_layout(link.transport, QueueKeys(link.keys.prefix, name), self._layouts.get(name))
         if layout is None:
             return
+        self._layouts[name] = layout
         if not isinstance(parts, Lanes):
             await self._replace(opening, parts)
         elif not await parts.serve_layout(name, layout, accepting=not life.is_paused):

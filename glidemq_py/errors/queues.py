@@ -175,6 +175,7 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "undecided": "failed before it was committed; none of its rows became a job",
     "contended": "other drivers keep deciding the same write; save again with the same writeId",
     "changed": "other writes to its queues were committed during every attempt; save again",
+    "repartitioned": "the number of its partitions was changed while rows were staged; save again",
     "gap": "the record of its previously added jobs has expired",
 }
 
@@ -264,7 +265,7 @@ class StagedWriteError(GlideMQError):
         write: id of the write.
         queue: name of the queue.
         state: state of the write on the server; 'decided' = every row becomes a job, so do not save again; 'unknown' =
-            it may be decided; 'repeated' = it was saved before.
+            it may be decided; 'repeated' = it was saved before; 'repartitioned' = a queue has other partitions now.
         cause: error that caused this one, or ''.
     """
 

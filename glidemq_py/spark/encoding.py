@@ -5,7 +5,8 @@ Arrow concatenates the parts of all rows; Python touches no row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
@@ -20,6 +21,7 @@ from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
 from glidemq_py.spark.opts_column import MOVED, move_options
+from glidemq_py.spark.placing import Place, Placer, place_of
 from glidemq_py.spark.serializers import JSON, stored_data
 from glidemq_py.spark.templates import TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
@@ -131,6 +133,9 @@ _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
 
+_CHOOSING: Final = frozenset((*_OPTION_OF, "opts"))
+"""Columns that choose the partition of a job."""
+
 _SOME_ID: Final = JobOptions(job_id="x")
 
 _Tail = tuple[bytes, bytes]
@@ -172,11 +177,14 @@ class RowEncoder:
     Args:
         plan: assignment of the columns.
         options: options of the write.
+        placer: chooses the partitions of partitioned queues; None = there are none.
     """
 
-    def __init__(self, plan: WritePlan, options: WriteOptions) -> None:
+    def __init__(self, plan: WritePlan, options: WriteOptions, placer: Placer | None = None) -> None:
         self._plan = plan
         self._write = options
+        self._placer = placer
+        self._places: dict[tuple[Any, ...], Place] = {}
         self._columns = plan.options
         self._known_names: set[str] = set()
         self._known_queues: set[str] = {options.keys.name}
@@ -194,7 +202,7 @@ class RowEncoder:
         self._constant = self._tail(options.defaults)
 
     def encode(self, batch: Any) -> Iterator[tuple[str, PackedRows]]:
-        """Yield queue and rows of the jobs of an Arrow batch, in order per queue.
+        """Yield queue, or partition, and rows of the jobs of an Arrow batch, in order per queue.
 
         Raises:
             GlideMQValidationError: if a value is invalid; names the column, the row in its partition, and the value.
@@ -227,6 +235,7 @@ class RowEncoder:
         queues = self._queues(batch)
         head, tail = self._constant if not self._columns else self._tails(batch)
         rows = pack_rows((head, *names, *texts, tail))
+        queues = self._placed(batch, queues)
         if queues is None:
             yield self._write.keys.name, PackedRows.of(rows)
         else:
@@ -328,6 +337,32 @@ class RowEncoder:
                 raise self._at(error, name, pc.index(column, value).as_py()) from None
             if len(known) < _CACHE_SIZE:
                 known.add(value)
+
+    def _placed(self, batch: Any, queues: Any) -> Any:
+        """Return the queues with the partitions of rows in place of partitioned ones."""
+        placer, home = self._placer, self._write.keys.name
+        if placer is None or not placer.is_partitioned([home] if queues is None else queues.unique().to_pylist()):
+            return queues
+        placer.next_turn()
+        columns = [name for name in self._columns if name in _CHOOSING]
+        values = zip(*(batch.column(self._plan.columns[name]).to_pylist() for name in columns), strict=True)
+        rows: Iterable[tuple[Any, ...]] = values if columns else repeat((), batch.num_rows)
+        names: Iterable[str] = repeat(home) if queues is None else queues.to_pylist()
+        found: list[str] = []
+        try:
+            for name, row in zip(names, rows, strict=False):
+                found.append(placer.place(name, self._place_of(columns, row)))
+        except GlideMQValidationError as error:
+            raise self._at(renamed(error, ""), "", len(found)) from None
+        return pa.array(found, pa.string())
+
+    def _place_of(self, columns: Sequence[str], values: tuple[Any, ...]) -> Place:
+        place = self._places.get(values)
+        if place is None:
+            place = place_of(self._options(columns, values))
+            if len(self._places) < _CACHE_SIZE:
+                self._places[values] = place
+        return place
 
     # -- options ------------------------------------------------------------------------------------------------
 

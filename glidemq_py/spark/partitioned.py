@@ -1,28 +1,37 @@
-"""Partitioned queues in Spark: jobs and counts are read from all partitions; other uses are rejected."""
+"""The layouts of partitioned queues in Spark, and the queues that are rejected because they have one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from glidemq_py._client.driven_transport import DrivenTransport
+from glidemq_py._client.runtime import run_immediately
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.layout import Layout, Partition
+from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import candidates
-from glidemq_py._features.partitions.stored import FIELD, parse_layout
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import PartitionedQueueError
 from glidemq_py.spark.read_options import ReadOptions
 
-__all__ = ["ids_in", "layout_of", "options_of", "reject_partitions"]
+__all__ = ["agreed_layout_of", "ids_in", "layout_of", "options_of", "reject_partitions"]
 
 
 def layout_of(transport: BlockingTransport, keys: QueueKeys) -> Layout | None:
     """Return the layout of a queue; None if it has no partitions."""
-    text = transport.command("HGET", keys.meta, FIELD)
-    return parse_layout(keys.name, bytes(text).decode("utf-8", "replace")) if text else None
+    return run_immediately(read_layout(DrivenTransport(transport), keys))
+
+
+def agreed_layout_of(transport: BlockingTransport, keys: QueueKeys) -> Layout | None:
+    """Return the layout of a queue after all its partitions have the same; None if it has no partitions."""
+    if layout_of(transport, keys) is None:
+        return None
+    return run_immediately(agreed_layout(DrivenTransport(transport), keys))
 
 
 def reject_partitions(transport: BlockingTransport, keys: QueueKeys) -> None:
-    """Reject a partitioned queue: the jobs of a save would be in partition 0, whatever their keys are.
+    """Reject a partitioned queue.
 
     Raises:
         PartitionedQueueError: If the queue is partitioned.

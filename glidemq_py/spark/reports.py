@@ -14,6 +14,7 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import DataSourceReader, InputPartition
 from glidemq_py.spark.columns import Columns, Frame, ours
 from glidemq_py.spark.options import Given, transport_of
+from glidemq_py.spark.placing import by_whole_queue
 from glidemq_py.spark.read_options import ReadOptions
 
 __all__ = ["WriteReport", "WritesReader", "facts_of", "last_report", "report_of"]
@@ -73,7 +74,7 @@ def report_of(row: staging.WriteReport) -> WriteReport:
         bytes=int(facts.get("bytes", 0)),
         repeated=row.repeats > 0,
         repetitions=row.repeats,
-        queues=row.queues,
+        queues=by_whole_queue(row.queues),
     )
 
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
@@ -14,6 +14,7 @@ from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddedOther, add_packed, packed_request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.partitions.layout import partition_home
 from glidemq_py._features.staged_writes import AddOnceReply, StageReply, WriteId
 from glidemq_py.errors import ColumnError, FairKeyFullError, StagedWriteError
 from glidemq_py.spark.api import TaskFacts
@@ -23,7 +24,7 @@ from glidemq_py.spark.options import WriteOptions
 if TYPE_CHECKING:
     from glidemq_py._client.blocking_transport import ThreadTransport
 
-__all__ = ["ENDED", "Batches", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
+__all__ = ["ENDED", "AppendSink", "Batches", "Request", "Sink", "StagedSink", "WriteOver", "make_sink"]
 
 ENDED: Final = ("committed", "done")
 
@@ -243,7 +244,8 @@ class StagedSink(_Sink):
 
     def _receive(self, queue: str, reply: StageReply) -> None:
         if reply.state == "duplicate":
-            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {queue!r} already has a job with this id")
+            whole = partition_home(queue) or queue
+            raise ColumnError("jobId", reply.id, f"is {reply.id!r}: queue {whole!r} already has a job with this id")
         if reply.state in ENDED:
             raise WriteOver
         if reply.state != "open":
@@ -275,8 +277,10 @@ class _Batch:
 class Batches:
     """Collects rows by queue and sends full batches."""
 
-    def __init__(self, sink: Sink, options: WriteOptions) -> None:
+    def __init__(self, sink: Sink, options: WriteOptions, layouts: Mapping[str, int] | None = None) -> None:
         self._sink = sink
+        self._layouts = layouts or {}
+        """Numbers of the layouts of partitions, which the server compares; none for rows that are staged."""
         self._quiet = options.quiet
         self._rows_max = options.batch_size
         self._bytes_max = options.max_batch_bytes
@@ -322,7 +326,7 @@ class Batches:
     def _send(self, queue: str, batch: _Batch) -> None:
         self.rows += batch.count
         self.bytes += batch.size
-        self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet)))
+        self._full.append((queue, packed_request(batch.count, batch.parts, self._quiet, self._layouts.get(queue))))
         self._full_bytes += batch.size
         self._full_rows += batch.count
         size = Together(self._full_rows, self._full_bytes, len(self._full))

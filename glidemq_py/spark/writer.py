@@ -17,8 +17,10 @@ from typing import Any, Final, TypeVar
 
 from glidemq_py._client.transport import BlockingTransport
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import staged_writes as staging
+from glidemq_py._features.partitions.layout import Layout
 from glidemq_py._features.staged_writes import (
     Published,
     Winner,
@@ -38,9 +40,10 @@ from glidemq_py.spark.api import (
 )
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions, forget, transport_of
-from glidemq_py.spark.partitioned import reject_partitions
+from glidemq_py.spark.partitioned import agreed_layout_of, layout_of, reject_partitions
+from glidemq_py.spark.placing import Placer, by_whole_queue
 from glidemq_py.spark.reports import facts_of
-from glidemq_py.spark.sinks import ENDED, Batches, StagedSink, WriteOver, make_sink
+from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, StagedSink, WriteOver, make_sink
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["FrameWriter", "StreamWriter", "Written"]
@@ -56,6 +59,7 @@ _AFTER_AN_ERROR: Final = {
     "append": "if the save fails, a part of its rows may be jobs; another save adds these twice",
 }
 _NOT_ABORTED: Final = "not aborted; unless it is already decided, its rows expire without becoming jobs"
+_REPARTITIONED: Final = "the number of partitions was changed during the save; save again"
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _MANY_PIECES = 20
 
@@ -75,6 +79,7 @@ class Written(WriterCommitMessage):
         query: id of the streaming query, or ''.
         batch: number of the micro-batch, or -1.
         driver: token of the writer.
+        layouts: number of the layout by which rows were placed, per partitioned queue.
     """
 
     rows: int = 0
@@ -87,11 +92,46 @@ class Written(WriterCommitMessage):
     query: str = ""
     batch: int = -1
     driver: str = ""
+    layouts: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """How the rows of partitioned queues are placed.
+
+    Attributes:
+        home: layout of the queue of the option; None = it has no partitions.
+        is_rejected: True if no queue may have partitions: with the guarantee 'task', the rows of a repeated task must
+            go to the same partitions as before, also in another save; an overwrite deletes the jobs of one queue.
+    """
+
+    home: Layout | None
+    is_rejected: bool
+
+    @classmethod
+    def of(cls, options: WriteOptions, transport: BlockingTransport, *, overwrite: bool = False) -> _Placing:
+        """Read the layout. Raises PartitionedQueueError."""
+        is_rejected = overwrite or options.guarantee == "task"
+        if is_rejected:
+            reject_partitions(transport, options.keys)
+            return cls(None, is_rejected)
+        return cls(agreed_layout_of(transport, options.keys), is_rejected)
+
+    def layout_of(self, options: WriteOptions, queue: str) -> Layout | None:
+        """Return the layout of a queue that gets rows. Raises PartitionedQueueError."""
+        if queue == options.keys.name:
+            return self.home
+        transport, keys = transport_of(options.place), QueueKeys(options.keys.prefix, queue)
+        if self.is_rejected:
+            reject_partitions(transport, keys)
+            return None
+        return layout_of(transport, keys)
 
 
 def _run_task(
-    options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], *, driver: str = ""
-) -> Written:
+    options: WriteOptions, plan: WritePlan, write: WriteId | None, batches: Iterator[Any], placing: _Placing,
+    *, driver: str = "",
+) -> Written:  # fmt: skip
     """Write one task's rows of a DataFrame, or of a micro-batch if ``write`` is None.
 
     Spark names a micro-batch. A DataFrame written in `foreachBatch` runs in a query too, but keeps its own write id.
@@ -103,18 +143,15 @@ def _run_task(
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
         with make_sink(partial(transport_of, options.place), options, task, write) as sink:
-            collected = Batches(sink, options)
-            encoder = RowEncoder(plan, options)
+            placer = Placer(partial(placing.layout_of, options), task.partition)
+            collected = Batches(sink, options, placer.checked if isinstance(sink, AppendSink) else None)
+            encoder = RowEncoder(plan, options, placer)
             try:
                 if isinstance(sink, StagedSink):
                     message.attempt = sink.attempt
                     sink.begin(create)
-                checked = {options.keys.name}
                 for batch in batches:
                     for queue, rows in encoder.encode(batch):
-                        if queue not in checked:
-                            reject_partitions(transport_of(options.place), QueueKeys(options.keys.prefix, queue))
-                            checked.add(queue)
                         collected.put(queue, rows)
                     collected.flush()
                 collected.end()
@@ -123,6 +160,8 @@ def _run_task(
                 for _ in batches:  # Spark requires the rows to be consumed
                     pass
     except Exception as error:  # also of what evaluates the rows
+        if isinstance(error, LayoutChangedError):
+            error.add_note(_REPARTITIONED)
         if isinstance(error, GlideMQError):
             forget(options.place)
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
@@ -130,8 +169,18 @@ def _run_task(
         raise
     if not message.over:  # how many rows were encoded before that reply arrived varies
         message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
+        message.layouts = placer.numbers
     message.counts, message.pieces = sink.counts, sink.pieces
     return message
+
+
+def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
+    """Reject a write whose rows were placed by layouts that are outdated."""
+    used = {item for message in messages if message is not None for item in message.layouts.items()}
+    for queue, number in sorted(used):
+        layout = layout_of(transport_of(options.place), QueueKeys(options.keys.prefix, queue))
+        if layout is None or layout.number != number:
+            raise StagedWriteError(write.id, queue, "repartitioned")
 
 
 def _cause(error: GlideMQError) -> str:
@@ -205,6 +254,7 @@ def _end(
 def _decide(options: WriteOptions, write: WriteId, messages: Sequence[Written | None], overwrite: bool) -> bool:
     transport = transport_of(options.place)
     if not any(message is not None and message.over for message in messages):
+        _check_layouts(options, write, messages)
         decide = staging.overwrite if overwrite else decide_write
         return run_blocking(transport, decide(write, _winners(messages), facts_of(messages)))
     state = transport.call(staging.open_write(write, create=False)).state
@@ -258,6 +308,7 @@ def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Writ
             jobs_before, others_before = counts.get(queue, (0, 0))
             counts[queue] = jobs_before + jobs, others_before + others
     published = Published(sum(jobs for jobs, _ in counts.values()), sum(others for _, others in counts.values()))
+    counts = by_whole_queue(counts)
     _log_published(options, published)
     if options.guarantee == "task" and published == (0, 0) and any(each.rows for each in found):
         _report_repetition(options, write)
@@ -328,7 +379,7 @@ class FrameWriter(DataSourceArrowWriter):
     def _begin(self) -> str:
         """Return the state of the write; '' unless it is staged."""
         transport = transport_of(self._options.place, check=True)
-        reject_partitions(transport, self._options.keys)
+        self._placing = _Placing.of(self._options, transport, overwrite=self._overwrite)
         _finish_others(self._options)
         return self._open(transport) if self._options.guarantee == "atomic" else ""
 
@@ -345,7 +396,7 @@ class FrameWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task."""
-        return _run_task(self._options, self._plan, self._write, iterator)
+        return _run_task(self._options, self._plan, self._write, iterator, self._placing)
 
     def commit(self, messages: list[Written | None]) -> None:
         """Commit the write after all tasks succeeded."""
@@ -379,12 +430,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._driver = secrets.token_hex(8)
         # Fail now if the server is unreachable.
         transport = transport_of(options.place, check=True)
-        reject_partitions(transport, options.keys)
+        self._placing = _Placing.of(options, transport)
         transport.call(staging.writes(options.keys))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one task of a micro-batch."""
-        return _run_task(self._options, self._plan, None, iterator, driver=self._driver)
+        return _run_task(self._options, self._plan, None, iterator, self._placing, driver=self._driver)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Commit the micro-batch after all its tasks succeeded."""

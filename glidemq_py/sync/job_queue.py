@@ -199,8 +199,8 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             AmbiguousResultError: If the reply was lost. The job may have been added; adding it again is safe if you
                 set ``job_id``.
             DurabilityError: If the server did not confirm a ``durable`` job in time. The job may exist.
-            GlideMQError: If the queue is partitioned and a change of its partitions was lost, or its partitions were
-                deleted. Nothing was added; the message says what to do.
+            GlideMQError: If other clients change the partitions of the queue again and again, or it was obliterated
+                meanwhile. Nothing was added.
             GlideMQConnectionError: If the server cannot be reached.
             ClosedError: If the queue is closed.
         """

@@ -18,6 +18,8 @@ from glidemq_py import (
     FlowProducer,
     GlideMQValidationError,
     Job,
+    JobBatch,
+    JobBatchNotFoundError,
     Queue,
     QueueNotEmptyError,
     Worker,
@@ -292,6 +294,106 @@ async def test_a_record_with_thousands_of_fields(queue: Queue, copy: Queue, url:
         parent = await copy.get_job(tree.job.id)
         assert parent is not None
         assert await with_timeout(parent.wait_until_finished()) == sum(range(2_500))
+
+
+class Names:
+    """Handles jobs, and records their names."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def __call__(self, job: Job) -> None:
+        self.ran.append(job.name)
+
+
+async def test_job_batches_of_a_copy_end(queue: Queue, copy: Queue, url: str, tmp_path: Path) -> None:
+    async with Queue(f"{queue.name}-other", url) as other:
+        batch = await queue.create_batch(on_complete=("complete", 1), on_success=("success", 2))
+        first, second = await batch.add("first"), await batch.add("second")
+        elsewhere = await batch.add("elsewhere", queue=other)
+        for lease in [*await other.fetch(1), *await queue.fetch(1)]:
+            await lease.complete()
+        await batch.close()
+        assert (await elsewhere.get_state(), await first.get_state()) == ("completed", "completed")
+        await queue.backup(tmp_path)
+        await queue.obliterate(force=True)
+        await copy.restore(tmp_path, source=queue.name)
+    restored = await copy.get_batch(batch.id)
+    status = await restored.get_status()
+    assert (status.total, status.pending, status.completed) == (3, 1, 2)
+    job = await copy.get_job(second.id)
+    assert job is not None
+    joined = await job.get_batch_ref()
+    assert joined is not None
+    assert joined.queue == copy.name
+    handler = Names()
+    async with Worker(copy.name, handler, url):
+        await with_timeout(until(lambda: len(handler.ran) == 3))
+    assert sorted(handler.ran) == ["complete", "second", "success"]
+    assert (await copy.check()).findings == ()
+
+
+async def test_a_copy_has_no_batches_with_unfinished_jobs_of_other_queues(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path
+) -> None:
+    async with Queue(f"{queue.name}-other", url) as other:
+        batch = await queue.create_batch(on_complete=("complete", 1))
+        await batch.add("own")
+        await batch.add("elsewhere", queue=other)
+        await batch.close()
+        joined = await other.create_batch(on_complete=("complete", 1))
+        await joined.add("joined", queue=queue)
+        await queue.backup(tmp_path)
+        await copy.restore(tmp_path, source=queue.name)
+        with pytest.raises(JobBatchNotFoundError):
+            await copy.get_batch(batch.id)
+        handler = Names()
+        async with Worker(copy.name, handler, url):
+            await with_timeout(until(lambda: len(handler.ran) == 2))
+        assert (await copy.get_job_counts()).completed == 2
+        assert [(await each.get_status()).pending for each in (batch, joined)] == [2, 1]
+    assert sorted(handler.ran) == ["joined", "own"]
+    assert (await copy.check()).findings == ()
+
+
+@pytest.mark.parametrize("ends_after", ["batches", "batch:", "batch-jobs:"])
+@pytest.mark.parametrize("is_copy", [True, False], ids=["copy", "same name"])
+async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
+    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_copy: bool,
+    ends_after: str,
+) -> None:  # fmt: skip
+    batch = await queue.create_batch(on_complete=("complete", 1))
+    await batch.add("job")
+    await batch.close()
+    leases = await queue.fetch(1)
+    read_keys = creating._Reading._read_keys
+
+    async def read_one_by_one(self: Any, suffixes: list[str], **options: Any) -> None:
+        for suffix in sorted(suffixes, key=lambda suffix: not suffix.startswith(ends_after)):
+            await read_keys(self, [suffix], **options)
+            if suffix.startswith(ends_after):
+                while leases:
+                    await leases.pop().complete()
+
+    monkeypatch.setattr(creating._Reading, "_read_keys", read_one_by_one)
+    await queue.backup(tmp_path)
+    assert not leases
+    target = copy if is_copy else queue
+    if not is_copy:
+        await queue.obliterate(force=True)
+    await target.restore(tmp_path, source=queue.name)
+    handler = Names()
+    async with Worker(target.name, handler, url):
+        restored = await target.get_batch(batch.id)
+        await with_timeout(until(lambda: "complete" in handler.ran))
+        await with_timeout(ends(restored))
+    assert handler.ran.count("complete") == 1
+    assert (await target.check()).findings == ()
+
+
+async def ends(batch: JobBatch) -> None:
+    while (await batch.get_status()).pending:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 async def reach_completed(queue: Queue, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +27,7 @@ from glidemq_py import (
 )
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
 from glidemq_py.testing import RespClient, ServerProcess
-from tests.server.worker_support import EventRecorder, with_timeout
+from tests.server.worker_support import EventRecorder, until, with_timeout
 
 
 def keyed(partition: int, partitions: int, prefix: str = "k") -> str:
@@ -428,6 +428,41 @@ async def test_a_worker_of_several_queues_divides_the_weight(url: str, queue_nam
         assert sorted(seen) == sorted([names[0]] * 3 + [names[1]] * 3)
         with pytest.raises(GlideMQValidationError, match="strict order"):
             await Worker(names, handle, url).start()
+
+
+async def test_the_limiter_of_a_worker_is_divided(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        seen: list[Job] = []
+        limiter: Any = {"max": 7, "duration": 3_600_000}
+        worker = Worker(queue_name, seen.append, url, concurrency=20, limiter=limiter, lock_duration=1_000)
+        async with worker:
+            await queue.set_partitions(3)
+            life: Any = worker._life
+            await with_timeout(until(lambda: len(getattr(life.parts, "lanes", ())) == 3))
+            assert [lane.fetching._limiter for lane in life.parts.lanes] == [(each, 3_600_000) for each in (3, 2, 2)]
+            await asyncio.gather(*(queue.add("n") for _ in range(600)))
+            await with_timeout(until(lambda: len(seen) == 7))
+            assert Counter(split_partition_id(job.id)[0] for job in seen) == {0: 3, 1: 2, 2: 2}
+            await queue.set_partitions(5)
+            await with_timeout(until(lambda: len(life.parts.lanes) == 5))
+            assert [lane.fetching._limiter[0] for lane in life.parts.lanes] == [2, 2, 1, 1, 1]
+
+
+async def test_a_sandbox_runs_jobs_of_all_partitions(url: str, queue_name: str):
+    handler = "tests.server.sandboxed_handlers:plain"
+    async with Queue(queue_name, url) as queue, Worker(queue_name, handler, url, lock_duration=1_000) as worker:
+        first = await queue.add("log", 1)
+        assert (await first.wait_until_finished())[1] == "active"
+        await queue.set_partitions(3)
+        life: Any = worker._life
+        await with_timeout(until(lambda: len(getattr(life.parts, "lanes", ())) == 3))
+        jobs = [await queue.add("log", 1) for _ in range(6)]
+        assert {split_partition_id(job.id)[0] for job in jobs} == {0, 1, 2}
+        for job in jobs:
+            assert (await job.wait_until_finished())[1] == "active"
+            assert await job.logs() == ["one"]
+        echoed = [await (await queue.add("echo", 2)).wait_until_finished() for _ in range(3)]
+        assert {split_partition_id(each["id"])[0] for each in echoed} == {0, 1, 2}
 
 
 async def test_options_of_one_queue_are_rejected(url: str, queue_name: str):

@@ -552,7 +552,7 @@ async def test_a_worker_that_cannot_serve_partitions_lets_its_jobs_end(
         return "ended"
 
     names: Any = [queue_name, f"{queue_name}-other"] if strict else queue_name
-    options: Any = {} if strict else {"limiter": {"max": 100, "duration": 1_000}}
+    options: Any = {} if strict else {"limiter": {"max": 1, "duration": 1_000}}
     async with Queue(queue_name, url) as queue:
         worker = Worker(names, handle, url, lock_duration=LOCK_MS, **options)
         worker.on("closing", closing.set)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import Queue, Worker
-from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py.errors import GlideMQError, JobNotFoundError
 from tests.simulation.network import Network, Source
 from tests.simulation.producer import CARRIED, ORIGIN
@@ -83,7 +82,7 @@ class DividedQueue:
         began = now()
         data = {"of": name, "key": options.get("ordering", {}).get("key"), "after": after}
         try:
-            await self._add(queue, data, options, pick)
+            await queue.add("divided", data, **options)
         except JobNotFoundError:  # a failover lost the job that it would wait for
             return
         finally:
@@ -94,16 +93,6 @@ class DividedQueue:
         # With dependencies, an add takes several calls: a failover may lose the first one while a later one is made.
         if not any(began <= last and now() >= first for first, last in self._lost):
             self.acknowledged.setdefault(name, now())
-
-    async def _add(self, queue: Queue[Any, Any], data: Any, options: dict[str, Any], pick: random.Random) -> None:
-        """Add a job. If a failover has lost a change of the layout that a partition knows, do as the error asks."""
-        while True:
-            try:
-                await queue.add("divided", data, **options)
-            except LayoutChangedError:
-                await self.divide(queue, pick)
-            else:
-                return
 
     async def divide(self, queue: Queue[Any, Any], pick: random.Random) -> None:
         """Change the number of partitions; connection errors are raised."""

@@ -1,4 +1,4 @@
-"""Partitioned queues: their jobs and counts are read, and what is not supported names the queue."""
+"""Partitioned queues: reads, saves by the routing rules of the queue, and what is not supported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue, Worker
-from glidemq_py._features.partitions.layout import partition_names
-from glidemq_py.testing.pytest_plugin import GlideMQServer
+from glidemq_py._core.calls.adding import request
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
+from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
+from glidemq_py.errors import StagedWriteError
+from glidemq_py.spark import last_report
+from glidemq_py.spark.options import WriteOptions, transport_of
+from glidemq_py.spark.writer import Written, _check_layouts
 
 PARTITIONS = 3
 
@@ -55,31 +61,162 @@ async def test_ids_and_counts_are_those_of_the_whole_queue(queue: Queue[Any, Any
     assert {row.queue for row in counts} == {queue.name}
 
 
-async def test_writes_and_streams_name_the_queue(
-    queue: Queue[Any, Any], server: GlideMQServer, spark: Any, tmp_path: Any
-):
-    options = {"url": server.url, "queue": queue.name, "jobName": "n"}
-    frame = spark.range(10).selectExpr("cast(id as string) as data")
+# Spark finds the format in the thread of the session only, so saves block the event loop.
+
+
+def saver(spark: Any, url: str, queue: str, count: int = 60) -> Callable[..., None]:
+    """Return a function that saves rows; a third each has an ordering key, an id, and neither."""
+    frame = spark.range(count).selectExpr(
+        "cast(id as int) as data",
+        "if(id % 3 = 0, concat('k', id % 4), null) as orderingKey",
+        "if(id % 3 = 1, concat('id-', id), null) as jobId",
+    )
 
     def save(**more: Any) -> None:
-        frame.write.format("glidemq").mode("append").options(**options | more).save()
+        mode = more.pop("mode", "append")
+        options = {"url": url, "queue": queue, "jobName": "n"} | more
+        frame.write.format("glidemq").mode(mode).options(**options).save()
+
+    return save
+
+
+async def places_of(queue: Queue[Any, Any]) -> dict[Any, int]:
+    """Return the partition of the job with each data."""
+    return {job.data: split_partition_id(job.id)[0] async for job in queue.iter_jobs("waiting")}
+
+
+@pytest.mark.parametrize("guarantee", ["append", "atomic"])
+async def test_rows_go_to_the_partitions_of_their_keys(url: str, queue_name: str, spark: Any, guarantee: str):
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        await queue.count()
+        save = saver(spark, url, queue_name)
+        save(guarantee=guarantee)
+        places = await places_of(queue)
+        assert sorted(places) == list(range(60))
+        keys = {at: f"k{at % 4}" if at % 3 == 0 else f"id-{at}" for at in places if at % 3 < 2}
+        assert {at: places[at] for at in keys} == {at: partition_of_key(key, PARTITIONS) for at, key in keys.items()}
+        assert {*places.values()} == {0, 1, 2}
+        report = last_report(queue_name, url=url)
+        assert report is not None
+        assert (report.jobs, report.skipped, dict(report.queues)) == (60, 0, {queue_name: (60, 0)})
+        assert str((await queue.add("n", job_id="id-1")).outcome) == "duplicate"
+        save(guarantee=guarantee)
+        report = last_report(queue_name, url=url)
+        assert report is not None
+        assert (report.jobs, report.skipped, dict(report.queues)) == (40, 20, {queue_name: (40, 20)})
+        assert await queue.count() == 100
+
+
+async def test_deduplication_of_the_options_column_holds(url: str, queue_name: str, spark: Any):
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        first = await queue.add("n", deduplication={"id": "u1"})
+        frame = spark.range(12).selectExpr(
+            "cast(id as int) as data", """concat('{"deduplication": {"id": "u', id % 4, '"}}') as opts"""
+        )
+        options = {"url": url, "queue": queue_name, "jobName": "n"}
+        frame.write.format("glidemq").mode("append").options(**options).save()
+        assert await queue.count() == 4
+        assert partition_of_key("u1", PARTITIONS) == split_partition_id(first.id)[0]
+
+
+async def test_a_stream_writes_each_row_once(url: str, queue_name: str, spark: Any, tmp_path: Any):
+    def stream() -> None:
+        rows = spark.readStream.schema("jobId string, data int").json(str(tmp_path / "in"))
+        writing = rows.writeStream.format("glidemq").option("checkpointLocation", str(tmp_path / "state"))
+        options = {"url": url, "queue": queue_name, "jobName": "n"}
+        writing.options(**options).trigger(availableNow=True).start().awaitTermination()
+
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        await queue.count()
+        for batch in range(2):
+            rows = spark.range(10).selectExpr(f"concat('b{batch}-', id) as jobId", "cast(id as int) as data")
+            rows.write.mode("append").json(str(tmp_path / "in"))
+            stream()
+        found = [split_partition_id(job.id) async for job in queue.iter_jobs("waiting")]
+        assert len(found) == 20
+        assert all(partition == partition_of_key(own, PARTITIONS) for partition, own in found)
+
+
+async def test_partitioned_queues_among_others(url: str, queue_name: str, spark: Any):
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue, Queue(f"{queue_name}-p", url) as plain:
+        await queue.count()
+        frame = spark.range(40).selectExpr(
+            "concat('x', id) as jobId", "cast(id as int) as data", f"if(id < 30, '{queue_name}', null) as queue"
+        )
+        options = {"url": url, "queue": plain.name, "jobName": "n", "guarantee": "atomic"}
+        frame.write.format("glidemq").mode("append").options(**options).save()
+        assert (await queue.count(), await plain.count()) == (30, 10)
+        report = last_report(plain.name, url=url)
+        assert report is not None
+        assert dict(report.queues) == {queue_name: (30, 0), plain.name: (10, 0)}
+
+
+async def test_a_change_that_is_not_settled_rejects_keys(url: str, queue_name: str, spark: Any):
+    async with Queue(queue_name, url) as queue:
+        await queue.add("n", job_id="kept")
+        assert not (await queue.set_partitions(PARTITIONS)).is_settled
+        with pytest.raises(Exception, match="the number of its partitions is being changed"):
+            saver(spark, url, queue_name)()
+        before = await queue.count()
+        without = spark.range(20).selectExpr("cast(id as int) as data")
+        options = {"url": url, "queue": queue_name, "jobName": "n"}
+        without.write.format("glidemq").mode("append").options(**options).save()
+        assert await queue.count() == before + 20
+
+
+async def test_a_change_during_the_save_is_found(url: str, queue_name: str):
+    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
+    write = WriteId(id="w", home=options.keys)
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        await queue.count()
+        assert queue._partitions is not None
+        message = Written(layouts={queue_name: queue._partitions.layout.number})
+        await asyncio.to_thread(_check_layouts, options, write, [message, None])
+        await queue.set_partitions(2)
+        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
+            await asyncio.to_thread(_check_layouts, options, write, [message])
+
+
+async def test_a_partition_with_staged_rows_is_not_given_up(url: str, queue_name: str):
+    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
+    write = WriteId(id="w", home=options.keys, driver="d")
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        last = QueueKeys(options.keys.prefix, (await queue.get_partitions()).names[2])
+        transport = transport_of(options.place)
+        transport.call(open_write(write, create=True, queue=last.name))
+        transport.call(stage(write, last, "d.a", 0, request([["n", "1", "{}"]], False), False))
+        await queue.add("n")
+        assert (await queue.set_partitions(2)).serving == 3
+        assert not (await queue.set_partitions(2)).is_settled
+        assert await asyncio.to_thread(run_blocking, transport, undo_write(write))
+        assert (await queue.set_partitions(2)).is_settled
+
+
+async def test_what_is_not_supported_names_the_queue(queue: Queue[Any, Any], url: str, spark: Any, tmp_path: Any):
+    save = saver(spark, url, queue.name)
 
     def stream(view: str) -> None:
-        rows = spark.readStream.format("glidemq").options(**options | {"view": view}).load()
+        options = {"url": url, "queue": queue.name, "view": view}
+        rows = spark.readStream.format("glidemq").options(**options).load()
         started = rows.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/{view}").start()
         try:
             started.processAllAvailable()
         finally:
             started.stop()
 
+    def in_other() -> None:
+        frame = spark.range(3).selectExpr("cast(id as int) as data", f"'{queue.name}' as queue")
+        options = {"url": url, "queue": f"{queue.name}-p", "jobName": "n", "guarantee": "task", "writeId": "w"}
+        frame.write.format("glidemq").mode("append").options(**options).save()
+
     before = await queue.count()
-    for call in (save, lambda: save(guarantee="task", writeId="w"), lambda: stream("jobs"), lambda: stream("events")):
+    for call in (
+        lambda: save(guarantee="task", writeId="w"), lambda: save(mode="overwrite", overwrite="drain"), in_other,
+        lambda: stream("jobs"), lambda: stream("events"),
+    ):  # fmt: skip
         with pytest.raises(Exception, match=f"queue '{queue.name}' has 3 partitions"):
             call()
-    by_row = frame.selectExpr("data", f"'{queue.name}' as queue")
-    with pytest.raises(Exception, match=f"queue '{queue.name}' has 3 partitions"):
-        by_row.write.format("glidemq").mode("append").options(**options | {"queue": f"{queue.name}-p"}).save()
     assert await queue.count() == before
     partition = partition_names(queue.name, PARTITIONS)[1]
     save(queue=partition)  # a partition is a queue by itself
-    assert await queue.count() == before + 10
+    assert await queue.count() == before + 60

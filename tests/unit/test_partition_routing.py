@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_py._api.partitioned_limits import shares
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py._features.partitions.layout import Layout, Partition, partition_names, partition_of_key
+from glidemq_py._features.partitions.layout import Layout, Partition, partition_names, partition_of_key, shares
 from glidemq_py._features.partitions.routing import candidates, routing_key
 from glidemq_py._features.partitions.stored import layout_text, parse_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError, UnsupportedOptionError

@@ -207,9 +207,10 @@ def request(rows: Sequence[Row], quiet: bool) -> bytes:
     return pack((rows, quiet))
 
 
-def packed_request(count: int, rows: Iterable[bytes], quiet: bool) -> bytes:
-    """Return the packed argument of an `add`, given ``count`` packed rows."""
-    return b"".join((array_head(2), array_head(count), *rows, pack(quiet)))
+def packed_request(count: int, rows: Iterable[bytes], quiet: bool, layout: int | None = None) -> bytes:
+    """Return the packed argument of an `add`, given ``count`` packed rows. layout: see `AddRequest`; None = any."""
+    checked = () if layout is None else (pack(layout),)
+    return b"".join((array_head(2 + len(checked)), array_head(count), *rows, pack(quiet), *checked))
 
 
 def add_packed(meta: str, request: bytes) -> Call[AddReply]:

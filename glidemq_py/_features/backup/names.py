@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from glidemq_py._core.keys import QueueKeys
 
-__all__ = ["DROPPED_FIELDS", "DROPPED_META", "READ_LAST", "Renaming", "is_backed_up", "job_id_of", "text_of"]
+__all__ = [
+    "BATCH",
+    "BATCH_JOBS",
+    "DROPPED_FIELDS",
+    "DROPPED_META",
+    "READ_LAST",
+    "Renaming",
+    "is_backed_up",
+    "job_id_of",
+    "text_of",
+]
 
 _KEYS: Final = frozenset({
     "meta", "ordering", "dedup", "dedup-expiry", "schedulers", "schedulers-own", "schedulers-due", "schedulers-ended",
@@ -24,11 +34,15 @@ _SIDE: Final = re.compile(r"(?:log|deps|depvals|parents|jstream|signals):(.+)", 
 READ_LAST: Final = re.compile(r"outbox|remote-parents|remote-children|parents-left(?::.+)?", re.DOTALL)
 """Keys of reports to other queues and parents that are not delivered. Read last: they are written when a job ends."""
 
+BATCH: Final = b"batch:"
+BATCH_JOBS: Final = b"batch-jobs:"
+"""Beginnings of the keys of a job batch, and of its jobs."""
 _MEMBER_FIELDS: Final = (b"depdone:", b"dependency:")
 """Beginnings of the fields of a record that name another job."""
 DROPPED_META: Final = frozenset((
     b"resultsId", b"resultsKept", b"peersSeen", b"groupSweep", b"schedulersCursor",
     b"wakeChannels", b"failureScan", b"partitions", b"layoutNumber",
+    b"knownLayout",
 ))  # fmt: skip
 """Fields of the meta hash that describe the server's present state."""
 DROPPED_FIELDS: Final = frozenset((
@@ -57,7 +71,8 @@ class Renaming:
     """Names of a backup as they are in the restored queue.
 
     Under its own name a queue keeps all relations. A copy under another name keeps those within the queue: it neither
-    reports to parents in other queues nor waits for children there.
+    reports to parents in other queues nor waits for children there. It has the job batches whose unfinished jobs are
+    all its own.
 
     Args:
         renamed: Keys of the queue that was backed up, and those of the restored queue; of a partitioned queue, those of
@@ -68,6 +83,12 @@ class Renaming:
         self.is_copy = any(old.stem != new.stem for old, new in renamed.items())
         self._stems = {old.stem.encode(): new.stem.encode() for old, new in renamed.items()}
         self._names = {old.name: new.name for old, new in renamed.items()}
+        self._shared_batches = set[bytes]()
+
+    def note_batch(self, batch: bytes, unfinished: Iterable[bytes]) -> None:
+        """Note a job batch, as ``glide:{orders}:<id>``, and its unfinished jobs."""
+        if not all(map(self._is_own, unfinished)):
+            self._shared_batches.add(batch)
 
     def record(self, fields: list[bytes]) -> list[bytes]:
         """Return the fields of a record, flat, without those of its old place."""
@@ -76,7 +97,6 @@ class Renaming:
             record.pop(name, None)
         if self.is_copy:
             record = {self._field(name): value for name, value in record.items()}
-            record.pop(b"jobBatch", None)
             self._relate(record)
         return [text for pair in record.items() for text in pair]
 
@@ -93,10 +113,11 @@ class Renaming:
         return text if stem is None else stem + text[end:]
 
     def _relate(self, record: dict[bytes, bytes]) -> None:
-        if b"budgetKey" in record:
-            budget = record.pop(b"budgetKey")
-            if self._is_own(budget):
-                record[b"budgetKey"] = self._member(budget)
+        for field in (b"budgetKey", b"jobBatch"):
+            if field in record:
+                text = record.pop(field)
+                if self._is_own(text) and text not in self._shared_batches:
+                    record[field] = self._member(text)
         if b"parentId" in record or b"parentQueue" in record:
             name = self._names.get(record.get(b"parentQueue", b"").decode("utf-8", "replace"))
             if name is not None:
@@ -118,8 +139,14 @@ class Renaming:
             return []
         return [(each, queue) for each, queue in pairs if queue in self._names]
 
-    def key(self, suffix: bytes, content: list[bytes]) -> list[bytes] | None:
-        """Return the content of a key; None if the restored queue does not have the key."""
+    def key(self, stem: bytes, suffix: bytes, content: list[bytes]) -> list[bytes] | None:
+        """Return the content of a key; None if the restored queue does not have the key.
+
+        Args:
+            stem: Beginning of the names of the keys of the queue that was backed up.
+            suffix: Rest of this one's.
+            content: Its elements, flat.
+        """
         if suffix == b"meta":
             pairs = zip(content[::2], content[1::2], strict=True)
             return [text for name, value in pairs if name not in DROPPED_META for text in (name, value)]
@@ -129,14 +156,12 @@ class Renaming:
             return [text for name, value in pairs if name != b"active" for text in (name, value)]
         if not self.is_copy:
             return content
-        if (
-            READ_LAST.fullmatch(text_of(suffix))
-            or suffix.startswith((b"batch:", b"batch-jobs:"))
-            or suffix == b"batches"
-        ):
+        if READ_LAST.fullmatch(text_of(suffix)):
             return None
         if suffix.startswith((b"deps:", b"parents:")):
             return [self._member(each) for each in content if self._is_own(each)]
-        if suffix.startswith(b"depvals:"):
+        if suffix.startswith((BATCH, BATCH_JOBS)) and stem + suffix.partition(b":")[2] in self._shared_batches:
+            return None
+        if suffix.startswith((b"depvals:", BATCH_JOBS)):
             return [self._member(text) if i % 2 == 0 else text for i, text in enumerate(content)]
         return content

@@ -6,7 +6,7 @@ import hashlib
 import io
 import tempfile
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ import msgpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
+from glidemq_py._features.backup.job_batches import RestoredBatches, unfinished_jobs
 from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
-from glidemq_py._features.backup.names import Renaming, job_id_of, text_of
+from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
 from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
 from glidemq_py._features.consistency.queue_api import repair_all_groups
+from glidemq_py._features.job_batches.calls import batch_change
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import BackupError, QueueNotEmptyError
 
@@ -179,6 +181,7 @@ class _Restore:
     def __init__(self, link: QueueLink, info: BackupInfo, folder: Path, names: Renaming) -> None:
         self._link, self._info, self._folder = link, info, folder
         self._meta = link.keys.meta
+        self._stem = QueueKeys(info.prefix, info.queue).stem.encode()
         self._names = names
         self.resumed = self._writes = self.is_done = False
         self._unplaced: list[_Unplaced] = []
@@ -186,6 +189,8 @@ class _Restore:
         self._large: dict[bytes, list[bytes]] = {}
         self._keys_seen: set[bytes] = set()
         self._groups: list[str] = []
+        self._job_batches = RestoredBatches(info.started)
+        self._to_close: list[str] = []
         self.jobs = self.keys = self.placed = 0
 
     async def begin(self) -> None:
@@ -211,6 +216,13 @@ class _Restore:
         stored = await self._link.transport.command("HGET", f"{self._link.keys.stem}restore", "backup")
         return bool(stored == self._info.id.encode())
 
+    async def find_shared_batches(self) -> None:
+        """Find the job batches with unfinished jobs of other queues, which a copy does not have."""
+        async for keys in self._keys():
+            for key in keys:
+                if key.suffix.startswith(BATCH_JOBS):
+                    self._names.note_batch(self._stem + key.suffix[len(BATCH_JOBS) :], unfinished_jobs(key))
+
     async def write(self) -> None:
         """Write records and keys."""
         writes = self._writes
@@ -222,16 +234,19 @@ class _Restore:
                     self._collect_large(rows)
         for job_id, fields in self._large.items():
             await self._write_jobs([BackedUpJob(job_id, b"", fields)], writes)
-        for part in self._info.parts if writes else ():
-            for kind, rows in await self._read(part):
-                if kind == b"keys":
-                    await self._write_keys(rows)
+        async for keys in self._keys():
+            await self._write_keys(keys, writes)
+        batches, self._to_close = self._job_batches.rows(self._ids)
+        if writes:
+            await self._send_keys(batches)
 
     async def place(self) -> None:
         """Put the unfinished jobs in their places."""
         await self._place()
         if self._groups:
             await self._start_groups()
+        for batch in self._to_close:
+            await self._link.transport.call(batch_change(self._meta, batch, "close"))
 
     async def end(self) -> None:
         """End the restore: workers may fetch the jobs."""
@@ -244,6 +259,12 @@ class _Restore:
                 return True
             await self._link.runtime.sleep(SCAN_PAUSE_S)
         return False
+
+    async def _keys(self) -> AsyncIterator[list[BackedUpKey]]:
+        for part in self._info.parts:
+            for kind, rows in await self._read(part):
+                if kind == b"keys":
+                    yield rows
 
     async def _read(self, part: BackupPart) -> list[tuple[bytes, list[Any]]]:
         path = self._folder / part.name
@@ -266,7 +287,7 @@ class _Restore:
         for batch in _batches(rows, lambda row: sum(map(len, row.fields))):
             self.jobs += await self._link.transport.call(calls.restore_jobs(self._meta, self._info.id, batch))
 
-    async def _write_keys(self, keys: Sequence[BackedUpKey]) -> None:
+    async def _write_keys(self, keys: Sequence[BackedUpKey], writes: bool) -> None:
         rows: list[RestoredKey] = []
         for key in keys:
             if key.suffix.startswith(_LARGE):
@@ -274,13 +295,18 @@ class _Restore:
             job_id = job_id_of(key.suffix)
             if job_id is not None and job_id not in self._ids:
                 continue  # the job was removed while the backup was made
-            content = self._names.key(key.suffix, key.content)
-            if content:
+            content = self._names.key(self._stem, key.suffix, key.content)
+            if content and self._job_batches.take(key):
+                continue
+            if content and writes:
                 first = key.suffix not in self._keys_seen
                 self._keys_seen.add(key.suffix)
                 rows.append(RestoredKey(key.suffix, key.kind, key.ttl, content, int(first)))
                 if first and key.suffix.startswith(b"group:"):
                     self._groups.append(text_of(key.suffix[6:]))
+        await self._send_keys(rows)
+
+    async def _send_keys(self, rows: Sequence[RestoredKey]) -> None:
         for batch in _batches(rows, lambda row: sum(map(len, row.content)) + 50 * len(row.content)):
             self.keys += sum(row.first for row in batch)
             await self._link.transport.call(calls.restore_keys(self._meta, self._info.id, batch))
@@ -344,6 +370,8 @@ async def restore_backup(
         if before_writing is not None:
             await before_writing()
         pending = [each for each in restores if not each.is_done]
+        for each in restores if names.is_copy else ():
+            await each.find_shared_batches()
         for each in pending:
             await each.write()
         for each in pending:

@@ -16,6 +16,7 @@ from typing import Final
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.flows.plan import ROWS, Planned
 from glidemq_py._features.flows.references import References
 from glidemq_py._features.partitions.changing import keys_in_use
@@ -44,12 +45,12 @@ class FlowPlaces:
         self._prefix = prefix
         self._turns: dict[str, int] = {}
 
-    async def choose(self, plan: Sequence[Planned], *, fresh: bool = False) -> None:
+    async def choose(self, plan: Sequence[Planned], *, refusal: LayoutChangedError | None = None) -> None:
         """Set the links of the jobs of a plan, and the numbers of the layouts that they were chosen by.
 
         Args:
             plan: The jobs.
-            fresh: True to read the layouts; False uses those that are known.
+            refusal: Error of the partition that has refused the known layouts, which are read again.
 
         Raises:
             GlideMQValidationError: If a custom id is not accepted by a partitioned queue.
@@ -60,7 +61,10 @@ class FlowPlaces:
         for job in plan:
             by_queue.setdefault(job.link.queue_name, []).append(job)
         for queue, jobs in by_queue.items():
-            layout = await self._references.layout(queue, fresh=True) if fresh else self._references.known(queue)
+            layout = self._references.known(queue)
+            if refusal is not None:
+                refusals = (refusal,) if refusal.queue == queue else ()
+                layout = await self._references.layout(queue, fresh=True, refusals=refusals)
             if layout is None:
                 plain = self._link_of(queue, None)
                 for job in jobs:

@@ -14,11 +14,12 @@ from typing import Any, Final
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.parent_option import JobRef
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_home, split_partition_id
+from glidemq_py._features.partitions.repairing import renewed_layout
 from glidemq_py._features.partitions.routing import candidates
-from glidemq_py._features.partitions.stored import FIELD, parse_layout
 from glidemq_py._job.link import QueueLink
 
 __all__ = ["References", "is_own", "name_partition", "placed_options", "references_of", "shown_ref"]
@@ -42,19 +43,22 @@ class References:
         self._transport, self._prefix = transport, prefix
         self._layouts: dict[str, tuple[float, Layout | None]] = {}
 
-    async def layout(self, queue: str, *, fresh: bool = False) -> Layout | None:
+    async def layout(
+        self, queue: str, *, fresh: bool = False, refusals: Iterable[LayoutChangedError] = ()
+    ) -> Layout | None:
         """Return the layout of a queue; None if it has no partitions. It may be ten seconds old.
 
         Args:
             queue: Name of the queue.
             fresh: True to read it now.
+            refusals: Errors of its partitions that have refused the known one.
         """
         known = self._layouts.get(queue)
         now = time.monotonic()
         if known is not None and not fresh and now - known[0] < _LAYOUT_S:
             return known[1]
-        text = await self._transport.command("HGET", QueueKeys(self._prefix, queue).meta, FIELD)
-        layout = parse_layout(queue, text.decode("utf-8", "replace")) if text else None
+        keys = QueueKeys(self._prefix, queue)
+        layout = await renewed_layout(self._transport, keys, None if known is None else known[1], refusals)
         if len(self._layouts) >= _LAYOUTS_KEPT:
             self._layouts.clear()
         self._layouts[queue] = now, layout

@@ -39,9 +39,10 @@ def replace_layout(meta: str, before: Layout | None, layout: Layout) -> Call[byt
     return Call("set_layout", meta, request, bytes)
 
 
-def advance_layout(meta: str, number: int) -> Call[int]:
-    """Let a partition refuse clients that know only layouts before this one."""
-    return Call("advance_layout", meta, requests.advance_layout(epoch=number), int, repeatable=True)
+def advance_layout(meta: str, layout: Layout) -> Call[int]:
+    """Let a further partition take over a layout: it refuses clients that know only layouts before this one."""
+    request = requests.advance_layout(epoch=layout.number, layout=layout_text(layout))
+    return Call("advance_layout", meta, request, int, repeatable=True)
 
 
 def keys_in_use(meta: str, number: int, rows: Sequence[object]) -> Call[list[int]]:

@@ -1,4 +1,4 @@
-"""The partitions of a queue: their names, the partition of a routing key, and the ids of their jobs.
+"""The partitions of a queue: their names, the partition of a routing key, the ids of their jobs, shares in limits.
 
 Partition 0 is the plain queue itself. The slots of the cluster are divided into as many equal cells as there are
 partitions; every other partition lies in the middle of a cell, so contiguous ranges of slots get equal shares.
@@ -32,6 +32,7 @@ __all__ = [
     "partition_names",
     "partition_of_key",
     "partition_slots",
+    "shares",
     "split_partition_id",
 ]
 
@@ -149,6 +150,17 @@ def split_partition_id(job_id: str) -> tuple[int, str]:
     return (0, job_id) if match is None else (int(match[1]), match[2])
 
 
+def shares(option: str, total: int, partitions: int) -> list[int]:
+    """Return the share of each partition in a limit; 0, which is no limit, is 0 for all.
+
+    Raises:
+        GlideMQValidationError: The limit is smaller than the number of partitions: a share of 0 would be no limit.
+    """
+    if total and total < partitions:
+        raise GlideMQValidationError(option, total, f"must be at least the number of partitions, {partitions}")
+    return [total // partitions + (number < total % partitions) for number in range(partitions)]
+
+
 def number_after(number: int) -> int:
     """Return the number of the next layout: larger, and never that of a layout which was lost or deleted.
 
@@ -171,6 +183,11 @@ class Layout(NamedTuple):
     counts: tuple[int, ...]
     names: tuple[str, ...]
 
+    @classmethod
+    def plain(cls, name: str) -> Layout:
+        """Return the layout of a queue without partitions."""
+        return cls(0, (1,), (name,))
+
     @property
     def partitions(self) -> int:
         """Number of partitions that get new jobs."""
@@ -191,6 +208,17 @@ class Layout(NamedTuple):
         """Return the layout with another number of partitions. Raises the errors of `further_names`."""
         names = further_names(self.names, partitions)
         return Layout(number_after(self.number), (*self.counts, partitions), names)
+
+    def including(self, lost: Layout) -> Layout:
+        """Return the layout that follows a lost one, of which some partitions may have jobs, after this one was used.
+
+        Keys are looked for in the partitions of both. If their names contradict each other, this one remains.
+        """
+        number, shared = number_after(max(self.number, lost.number)), min(len(self.names), len(lost.names))
+        if self.names[:shared] != lost.names[:shared]:
+            return self._replace(number=number)
+        former = dict.fromkeys(each for each in (*self.counts, *lost.counts) if each != lost.partitions)
+        return Layout(number, (*former, lost.partitions), max(self.names, lost.names, key=len))
 
     def settled(self) -> Layout:
         """Return the layout without the former ones."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
 from glidemq_py._core import requests
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_queue_name
-from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout, number_after, partition_names
+from glidemq_py._features.partitions.layout import MAX_PARTITIONS, Layout
 from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
@@ -23,15 +23,15 @@ __all__ = [
     "FIELD",
     "create_partitions",
     "layout_text",
-    "open_layout",
     "parse_layout",
     "read_layout",
+    "read_layout_and",
+    "read_meta",
 ]
 
 FIELD: Final = "partitions"
 """Field of the meta key."""
 _VERSION: Final = 2
-_OPTION: Final = "partitions"
 
 
 def layout_text(layout: Layout) -> str:
@@ -82,45 +82,29 @@ def create_partitions(meta: str, layout: Layout) -> Call[bytes]:
     return Call("create_partitions", meta, request, bytes, repeatable=True)
 
 
-async def read_layout(transport: Transport, keys: QueueKeys) -> Layout | None:
+async def read_layout(transport: JobTransport, keys: QueueKeys) -> Layout | None:
     """Return the layout of the queue's partitions, or None. Raises the errors of `parse_layout`."""
     return (await read_layout_and(transport, keys))[0]
 
 
 async def read_layout_and(
-    transport: Transport, keys: QueueKeys, *fields: str
+    transport: JobTransport, keys: QueueKeys, *fields: str
 ) -> tuple[Layout | None, list[bytes | None]]:
     """Return the layout of the queue's partitions, and other fields of the meta key, in one command.
 
     Raises the errors of `parse_layout`.
     """
-    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD, *fields)])  # repeatable
-    if isinstance(reply, PermissionDeniedError):
+    try:
+        text, *others = await read_meta(transport, keys, FIELD, *fields)
+    except PermissionDeniedError:
         # Every function needs this permission, so its first call reports that it is missing.
         return None, [None] * len(fields)
-    if isinstance(reply, GlideMQError):
-        raise reply
-    text, *others = cast("list[bytes | None]", reply)
     return (parse_layout(keys.name, text.decode("utf-8", "replace")) if text else None), others
 
 
-async def open_layout(transport: Transport, keys: QueueKeys, partitions: int | None) -> Layout | None:
-    """Return the layout of the queue's partitions, after creating them if ``partitions`` is at least 2.
-
-    Raises:
-        GlideMQValidationError: The queue has another number of partitions, or has jobs and no partitions.
-        GlideMQError: The stored layout is damaged.
-    """
-    found = await read_layout(transport, keys)
-    if found is None and partitions is not None and partitions > 1:
-        layout = Layout(number_after(0), (partitions,), partition_names(keys.name, partitions))
-        stored = await transport.call(create_partitions(keys.meta, layout))
-        if not stored:
-            problem = f"queue {keys.name!r} has jobs and is not partitioned; call Queue.set_partitions({partitions})"
-            raise GlideMQValidationError(_OPTION, partitions, problem)
-        found = parse_layout(keys.name, stored.decode("utf-8", "replace"))
-    present = 1 if found is None else found.partitions
-    if partitions is not None and partitions != present:
-        problem = f"queue {keys.name!r} has {present} partition{'s' if present > 1 else ''}"
-        raise GlideMQValidationError(_OPTION, partitions, f"{problem}; Queue.set_partitions changes the number")
-    return found
+async def read_meta(transport: JobTransport, keys: QueueKeys, *fields: str) -> list[bytes | None]:
+    """Return fields of the meta key. Raises the errors of the command."""
+    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, *fields)])  # repeatable
+    if isinstance(reply, GlideMQError):
+        raise reply
+    return cast("list[bytes | None]", reply)

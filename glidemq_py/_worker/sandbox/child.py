@@ -19,13 +19,14 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.payload import decode_data, encode_data, encode_result, serializer_of
+from glidemq_py._features.partitions.layout import Partition
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.current import label_log_records, running_job
 from glidemq_py._job.job import Job
@@ -71,6 +72,10 @@ class SandboxTransport:
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`."""
         return await self._request("command", *args)
+
+    async def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`; the error of a command is raised."""
+        return list(await self._request("reads", key, [list(each) for each in commands]))
 
 
 class SandboxWaiter:
@@ -246,8 +251,8 @@ class _Session:
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
-    def _link_of(self, name: str) -> QueueLink[SandboxTransport]:
-        """Return the queue with this name."""
+    def _link_of(self, name: str, partition: list[Any] | None) -> QueueLink[SandboxTransport]:
+        """Return the queue with this name; partition: which part of another queue it is, or None."""
         link = self._links.get(name)
         if link is None:
             if len(self._links) >= _LINKS:
@@ -257,13 +262,14 @@ class _Session:
                 transport=SandboxTransport(self._request), keys=keys,
                 waiter=SandboxWaiter(self._request, keys.prefix, keys.name), serializer=self._serializer,
                 compression=self._compression, no_continuations=_NO_CONTINUATIONS,
+                partition=None if partition is None else Partition(*partition),
             )  # fmt: skip
             if self._work is not None:
                 link.loop = self._loop
         return link
 
     def _begin(self, message: Message) -> None:
-        job = self._job_type._from_state(self._link_of(message["queue"]), message["job"])
+        job = self._job_type._from_state(self._link_of(message["queue"], message["partition"]), message["job"])
         entry, fence, processed_on = message["attempt"]
         job._attempt = Attempt(entry, fence, processed_on, None)
         self._job = job

@@ -59,6 +59,11 @@ class Sandbox:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it runs jobs."""
+        return not self._closed
+
     async def open(self, link: QueueLink, concurrency: int) -> None:
         """Start a first process, to check that the handler can be loaded.
 

@@ -370,7 +370,10 @@ class SandboxProcess:
         if self.gone.done():
             raise SandboxCrashError(self.gone.result())
         token = (attempt.entry, *attempt.token)
-        self._write(pack_message("job", queue=job.queue_name, job=packable(job._to_state()), attempt=token))
+        link = job._link
+        partition = None if link.partition is None else list(link.partition)
+        state = packable(job._to_state())
+        self._write(pack_message("job", queue=link.keys.name, partition=partition, job=state, attempt=token))
         message = await asyncio.shield(outcome)
         self.should_recycle = self.should_recycle or message["should_recycle"]
         for name, value in message["attempt"].items():
@@ -413,6 +416,12 @@ class SandboxProcess:
             return await self._link.transport.call(Call(function, key, tuple(args), _as_it_is, repeatable))
         if what == "command":
             return await self._link.transport.command(*arguments)
+        if what == "reads":
+            replies = await self._link.transport.send_reads(*arguments)
+            for reply in replies:
+                if isinstance(reply, GlideMQError):
+                    raise reply
+            return replies
         prefix, name, job_id, timeout_ms = arguments
         keys = self._link.keys
         if (prefix, name) == (keys.prefix, keys.name):

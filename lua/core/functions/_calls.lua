@@ -221,7 +221,7 @@ G.calls = {
   end,
   advance_layout = function(args)
     local r = cmsgpack.unpack(args[1])
-    return { epoch = r[1] }
+    return { epoch = r[1], layout = r[2] }
   end,
   keys_in_use = function(args)
     local r = cmsgpack.unpack(args[1])

@@ -1,13 +1,13 @@
 -- Keys of a partitioned queue whose partition has changed (docs/design/partitions.md). A client adds with the number of
--- the layout that it knows, which is never smaller than that of any partition: the first call with a new number raises the
--- partition's, so clients with the former layout are refused from then on, and read the layout again.
+-- the layout that it knows. A partition refuses it unless that is its own number: a client with an older layout reads it
+-- again, and one with a newer layout lets the partition take it over first (advance_layout). So a partition that has a
+-- number has the text of that layout too, and a layout that partition 0 loses can be restored.
 -- A key stays in its former partition for as long as it has jobs there. As soon as a call finds that it has none, the key
 -- is in P:moved-keys until the next layout, so it never returns while its jobs are added elsewhere.
 
 local JOB, ROUTED, DEDUPLICATION = G.rows.new_job, G.rows.routed_key, G.rows.deduplication
 local FEATURE = 'partitions:0.2.0'
 local FIELD = 'layoutNumber'
-local PARTITION_NAME = '~p~%w%w%w%w}:meta$'
 local M = {}
 G.moving = M
 
@@ -38,16 +38,12 @@ end
 
 -- Return the error reply for a client that does not know the layout; nil for one that does. number: of its layout, 0 =
 -- a queue without partitions; absent for clients that add to partition 0 without knowing of others.
--- Only a layout that is written (set_layout) raises the number of partition 0.
+-- The number of partition 0 is that of the layout that it stores.
 M.check = function(q, number)
   if not number then return nil end
   if number == 0 and not is_partitioned(q) then return nil end
   local stored = G.count_of(redis.call('HGET', q.meta, FIELD))
   if stored == number then return nil end
-  if number > stored and string.find(q.meta, PARTITION_NAME) then
-    M.advance(q, number)
-    return nil
-  end
   return M.refusal(q, stored, number)
 end
 

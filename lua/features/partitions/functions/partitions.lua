@@ -38,13 +38,19 @@ G.export('set_layout', {}, function(q, r)
   return r.layout
 end)
 
--- advance_layout: let a partition refuse clients that know an earlier layout only.
---   KEYS 1 meta   ARGV 1 packed {epoch}   -> 1
--- epoch: number of the layout.
+-- advance_layout: let a further partition take over a layout, and so refuse clients that know an earlier one only.
+--   KEYS 1 meta   ARGV 1 packed {epoch, layout}   -> 1
+-- epoch: number of the layout.   layout: its text, which is stored, so that it can be restored if partition 0 loses it.
 -- errors: ERR layout (the partition has a later one)
 -- Bound: constant.
 G.export('advance_layout', {}, function(q, r)
-  return M.check(q, r.epoch) or 1
+  local stored = M.number(q)
+  if stored > r.epoch then return M.refusal(q, stored, r.epoch) end
+  if stored < r.epoch then
+    M.advance(q, r.epoch)
+    redis.call('HSET', q.meta, 'knownLayout', r.layout)
+  end
+  return 1
 end)
 
 -- keys_in_use: return which keys still have jobs in their former partition. The others are moved: this partition takes
@@ -52,7 +58,7 @@ end)
 --   KEYS 1 meta   ARGV 1 packed {epoch, rows}   -> packed list: 1 = in use, 0 = moved
 -- row: {key, custom id or false, true if the key is an ordering key, dedup as in `add` or false}; at least one of the
 -- three is given, with the text of the key.
--- errors: ERR layout (the partition has a later one)
+-- errors: ERR layout (the partition has another one)
 -- Bound: the rows given.
 G.export('keys_in_use', {}, function(q, r)
   local refused = M.check(q, r.epoch)
