@@ -108,7 +108,7 @@ SETTINGS: Final = (
     ),
     Setting("max_connections", "open connections (20000)", _whole, (int,), metavar="N"),
     Setting(
-        "frame_timeout", "time between two reads of an incomplete frame (60s)", parse_duration, (int, str),
+        "frame_timeout", "time from the first to the last byte of a frame (60s)", parse_duration, (int, str),
         "TCP_IDLE_TIMEOUT_MS", _whole, "TIME",
     ),
     Setting(

@@ -64,7 +64,8 @@ class GatewayOptions(OptionValue, kw_only=True):
         allow_anonymous: allow a ``host`` other than those of this machine without ``tokens``: every client that
             reaches the gateway may then use the queues.
         max_connections: maximum number of connections; others are closed at once.
-        frame_timeout: maximum time between two reads of an incomplete frame, ms or timedelta.
+        frame_timeout: maximum time from the first to the last byte of a frame, ms or timedelta; then the connection is
+            closed. The time in which the gateway does not read the connection does not count.
         max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
         shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
         share_port: let other gateways of this machine listen on the same port; the kernel distributes the connections.
