@@ -29,9 +29,9 @@ _Renewal = tuple[str, str | None, int | None]
 
 
 async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
-    """Extend the locks of jobs; return how many were extended."""
+    """Extend the locks of jobs; return how many were extended. If a job is named twice, the last duration counts."""
     held, count = session.state.held, 0
-    calls: dict[tuple[Queue[Any, Any], int], list[LeasedJob]] = {}
+    named: dict[tuple[str, str], tuple[LeasedJob, int, int]] = {}
     for job_id, given, duration in renewals:
         if held.is_fresh(job_id, given, duration):
             held.renewed(job_id, given, duration)
@@ -44,13 +44,17 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             job = await leased_job(session, job_id, given or (None if known is None else known.token))
         except CommandError:
             continue
-        calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
+        times = named[job_id, job.token][2] if (job_id, job.token) in named else 0
+        named[job_id, job.token] = job, duration or job.lock_ms, times + 1
+    calls: dict[tuple[Queue[Any, Any], int], list[tuple[LeasedJob, int]]] = {}
+    for job, ms, times in named.values():
+        calls.setdefault((job.queue, ms), []).append((job, times))
     for (queue, ms), jobs in calls.items():
-        outcomes = await queue.extend_leases([job.lease for job in jobs], ms)
-        for job, outcome in zip(jobs, outcomes, strict=True):
+        outcomes = await queue.extend_leases([job.lease for job, _ in jobs], ms)
+        for (job, times), outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)
-                count += 1
+                count += times
     return count
 
 
