@@ -20,8 +20,11 @@ __all__ = ["GatewayOptions"]
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
-def _prefix(_: str, value: str) -> str:
-    return validate_prefix(value)
+def _prefix(option: str, value: str) -> str:
+    try:
+        return validate_prefix(value)
+    except GlideMQValidationError as error:
+        raise GlideMQValidationError(option, error.value, error.problem) from None
 
 
 def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
