@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py.gateway.commands.monitoring import memory_mb, overview, summed
+from glidemq_py.gateway.commands.monitoring import overview, summed
+from glidemq_py.gateway.memory import memory_mb
 from glidemq_py.gateway.table import Answer
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ async def stats(session: Session, query: Mapping[str, str]) -> Answer:
             "cronPending": sum(scheduler.next_run is not None for _, scheduler in schedulers),
             **{f"{name}PerSec": figures.rate(kind) for name, kind in _KINDS},
         },
-        "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(state.held)},
+        "memory": memory_mb(), "collections": {"clientJobsTotal": len(state.held)},
     }  # fmt: skip
 
 

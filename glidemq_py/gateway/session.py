@@ -17,6 +17,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError
 from glidemq_py.errors.base import show_value
+from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.events import News
 from glidemq_py.gateway.figures import Figures
@@ -57,6 +58,7 @@ class GatewayState(Protocol):
     version: str
     held: HeldJobs
     figures: Figures
+    backup_figures: BackupFigures
     http_clients: Counter[str]
     """Open WebSockets (`websocket`) and streams of events (`sse`)."""
     counts: SharedRead[dict[str, dict[str, int]]]
