@@ -1,7 +1,8 @@
-"""Answers of `/stats`, `/dashboard` and `/dashboard/queues`, which have more members than those of the commands."""
+"""Answers of `/stats`, `/heapstats`, `/gc`, `/dashboard` and `/dashboard/queues`, which no command returns."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from glidemq_py.gateway.table import Answer
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["dashboard", "dashboard_queues", "stats"]
+__all__ = ["compact", "dashboard", "dashboard_queues", "heap_stats", "stats"]
 
 _MOST_LISTED: Final = 1_000
 """Workers and cron jobs of `/dashboard`."""
@@ -38,6 +39,20 @@ async def stats(session: Session, query: Mapping[str, str]) -> Answer:
         },
         "memory": memory_mb(), "collections": {"clientJobsTotal": len(state.held)},
     }  # fmt: skip
+
+
+async def heap_stats(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Types are not counted, because that would stop all commands meanwhile."""
+    return {
+        "ok": True, "memory": memory_mb(), "heap": {"objectCount": sys.getallocatedblocks()},
+        "collections": {"clientJobsTotal": len(session.state.held)}, "topObjectTypes": [],
+    }  # fmt: skip
+
+
+async def compact(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Nothing is freed: a gateway keeps no jobs."""
+    memory = memory_mb()
+    return {"ok": True, "before": memory, "after": memory}
 
 
 async def dashboard(session: Session, query: Mapping[str, str]) -> Answer:
