@@ -5,11 +5,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
+from tests.bench.bunqueue import BunqueuePackages
+from tests.server.gateway.peer import bunqueue
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -85,6 +88,19 @@ async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
     limited = await samples()
     assert ("bunqueue_queue_jobs_waiting", used) not in limited
     assert limited["bunqueue_queue_metrics_omitted", ""] >= 1
+
+
+async def test_prometheus_has_all_series_of_bunqueue(
+    packages: BunqueuePackages, wire: Wire, used: str, tmp_path: Path
+) -> None:
+    def names(text: str) -> set[tuple[str, str]]:
+        return {(family.name, family.type) for family in text_string_to_metric_families(text)}
+
+    async with bunqueue(packages, tmp_path) as (port, http_port), Wire(port) as original, httpx.AsyncClient() as http:
+        await good(original, "PUSH", queue=used, data=1)
+        wanted = names((await http.get(f"http://127.0.0.1:{http_port}/prometheus")).text)
+    assert ("bunqueue_backup_attempts", "counter") in wanted
+    assert wanted - names((await good(wire, "Prometheus"))["data"]["metrics"]) == set()
 
 
 async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Path) -> None:
