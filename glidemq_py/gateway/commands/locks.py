@@ -29,9 +29,9 @@ _Renewal = tuple[str, str | None, int | None]
 
 
 async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
-    """Extend the locks of jobs; return how many were extended. If a job is named twice, the last duration counts."""
+    """Extend the locks of jobs; return how many were extended."""
     held, count = session.state.held, 0
-    named: dict[tuple[str, str], tuple[LeasedJob, int, int]] = {}
+    calls: dict[tuple[Queue[Any, Any], int], list[LeasedJob]] = {}
     for job_id, given, duration in renewals:
         if held.is_fresh(job_id, given, duration):
             held.renewed(job_id, given, duration)
@@ -44,17 +44,13 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             job = await leased_job(session, job_id, given or (None if known is None else known.token))
         except CommandError:
             continue
-        times = named[job_id, job.token][2] if (job_id, job.token) in named else 0
-        named[job_id, job.token] = job, duration or job.lock_ms, times + 1
-    calls: dict[tuple[Queue[Any, Any], int], list[tuple[LeasedJob, int]]] = {}
-    for job, ms, times in named.values():
-        calls.setdefault((job.queue, ms), []).append((job, times))
+        calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
     for (queue, ms), jobs in calls.items():
-        outcomes = await queue.extend_leases([job.lease for job, _ in jobs], ms)
-        for (job, times), outcome in zip(jobs, outcomes, strict=True):
+        outcomes = await queue.extend_leases([job.lease for job in jobs], ms)
+        for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)
-                count += times
+                count += 1
     return count
 
 

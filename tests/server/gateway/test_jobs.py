@@ -126,7 +126,7 @@ async def test_job_that_is_named_twice_is_completed_once(
     assert (await good(wire, "GetResult", id=third))["result"] == "a"
 
 
-async def test_lock_that_is_named_twice_is_renewed_once(wire: Wire, other: Wire, queue_name: str) -> None:
+async def test_lock_that_is_named_twice_is_renewed(wire: Wire, other: Wire, queue_name: str) -> None:
     await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": number} for number in range(2)])
     pulled = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
     (first, second), (token, of_second) = [job["id"] for job in pulled["jobs"]], pulled["tokens"]
