@@ -352,7 +352,7 @@ CALLS: tuple[CallLayout, ...] = (
     _call("usage_minutes", "first minutes", reply="jobs total_tokens total_cost unit models tokens costs minutes"),
     # -- schedulers
     _call("schedulers_read", "name cursor count", reply="now rows cursor"),
-    _call("schedulers_put", "name home expected text due overlap event"),
+    _call("schedulers_put", "name home expected text due overlap event workers"),
     _call("schedulers_due", "holder", reply="now rows wait revision leader"),
     _call("schedulers_fire", "holder rows quiet", reply="now outcomes"),
     # -- outbox and staged writes

@@ -104,9 +104,12 @@ class BackupSchedule(BackgroundService):
             # Another process may have finished between the two steps.
             if not held or not await self._is_due(queue):
                 return None
-            info = await queue.backup(self._destination, **self._options)
+            info = await self._create(queue)
         _log.info("queue %r: backup %s has %d jobs, %d bytes", queue.name, info.id, info.jobs, info.size)
         return info
+
+    async def _create(self, queue: Queue[Any, Any]) -> BackupInfo:
+        return await queue.backup(self._destination, **self._options)
 
     async def _is_due(self, queue: Queue[Any, Any]) -> bool:
         for backup in reversed(await self._store.backups(queue.name)):

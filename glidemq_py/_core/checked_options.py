@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, 
 from glidemq_py._core.checks import check_mapping, reject_unknown
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
-__all__ = ["CheckedOptions", "Converted", "OptionValue", "option", "parse_nested"]
+__all__ = ["CheckedOptions", "Converted", "OptionValue", "check_option", "option", "parse_nested"]
 
 T = TypeVar("T")
 StoredT = TypeVar("StoredT", covariant=True)
@@ -185,6 +185,23 @@ class OptionValue(CheckedOptions):
     def from_wire(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of stored JSON, not checked, without missing and empty ones."""
         return {name: stored[key] for name, key, _ in cls._stored if stored.get(key)}
+
+
+def check_option(kind: type[CheckedOptions], name: str, shown: str, value: object) -> None:
+    """Check a value of one option alone, if the class ``kind`` has it.
+
+    Args:
+        kind: the option class.
+        name: name of the option.
+        shown: the name in the error.
+        value: the value.
+
+    Raises:
+        GlideMQValidationError: with the name ``shown``.
+    """
+    found = kind._checks.get(name)
+    if found is not None and not (value is None and found[1]):
+        found[0](shown, value)
 
 
 def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") -> T:

@@ -827,9 +827,10 @@ def schedulers_put(
     due: object,
     overlap: object,
     event: object,
+    workers: object,
 ) -> tuple[bytes]:
     """Return the arguments of ``schedulers_put``."""
-    return (pack((name, home, expected, text, due, overlap, event)),)
+    return (pack((name, home, expected, text, due, overlap, event, workers)),)
 
 
 def schedulers_due(*, holder: object) -> tuple[bytes]:

@@ -303,7 +303,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "usages_request": ("ids", "fields"),
     "usage_minutes_request": ("first", "minutes"),
     "schedulers_read_request": ("name", "cursor", "count"),
-    "schedulers_put_request": ("name", "home", "expected", "text", "due", "overlap", "event"),
+    "schedulers_put_request": ("name", "home", "expected", "text", "due", "overlap", "event", "workers"),
     "schedulers_due_request": ("holder",),
     "schedulers_fire_request": ("holder", "rows", "quiet"),
     "outbox_request": ("holder", "hold", "cursor", "delivered"),

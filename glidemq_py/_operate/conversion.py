@@ -98,7 +98,8 @@ def schedule_of(found: JobScheduler, queue: str, states: Mapping[str, str]) -> S
     return ScheduleSnapshot(
         name=found.name, queue=queue, when=_when(schedule),
         timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
-        job_name=found.job_name, data=found.data, paused_at=(found.paused_since or 0) if found.paused else None,
+        skip_without_worker=schedule.skip_without_worker, job_name=found.job_name, data=found.data,
+        paused_at=(found.paused_since or 0) if found.paused else None,
         next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
         runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
         last_runs=tuple(

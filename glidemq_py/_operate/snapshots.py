@@ -352,6 +352,7 @@ class ScheduleSnapshot:
         when: When it is due, such as ``0 3 * * *`` or ``every 5m``.
         timezone: Time zone of its pattern; None without a pattern.
         overlap: "allow", "skip" or "buffer_one".
+        skip_without_worker: True if it adds no job while no worker is registered.
         job_name: Name of its jobs.
         data: Data of its jobs.
         paused_at: When it was paused; None if it is not.
@@ -360,7 +361,7 @@ class ScheduleSnapshot:
         last_run: When it last added a job; None before.
         runs: Number of runs so far.
         limit: Maximum number of runs; None = no limit.
-        skipped: Number of due times skipped because a job was unfinished.
+        skipped: Number of due times skipped because a job was unfinished, or no worker was registered.
         last_job_id: Id of its last job, if it is stored.
         last_runs: Its last runs that added a job, at most 20, oldest first.
         in_words: Its pattern in words, such as "at 03:00 every day"; None if it has none, or an uncommon one.
@@ -371,6 +372,7 @@ class ScheduleSnapshot:
     when: str
     timezone: str | None
     overlap: str
+    skip_without_worker: bool = False
     job_name: str
     data: Any
     paused_at: int | None

@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Final
 
 from glidemq_py._client.connect import URL_VARIABLE
-from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser
 from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
@@ -28,7 +27,6 @@ from glidemq_py.gateway.server import Gateway
 
 _MODULE: Final = "glidemq_py.gateway"
 _log: Final = get_logger(_MODULE)
-_MOST_PROCESSES: Final = 1_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     restored: list[str] | None = flags.pop("restore_ids")
     try:
         settings = settings_of(os.environ, flags.pop("config"), flags)
-        processes = check_int("processes", settings.pop("processes", 1), 1, _MOST_PROCESSES)
+        processes: int = settings.pop("processes", 1)
         if processes > 1:
             settings["share_port"] = True
         level: int | None = settings.pop("log_level", None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.backup_schedule import BackupSchedule
@@ -12,6 +14,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
+from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.store import BackupStore
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
@@ -19,7 +22,7 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py.gateway.options import GatewayOptions
 
-__all__ = ["Backups"]
+__all__ = ["BackupFigures", "Backups"]
 
 _log = get_logger(__name__)
 
@@ -29,21 +32,82 @@ _CHECKS: Final = 20
 """Checks per interval whether a backup is due."""
 
 
+@dataclass(slots=True)
+class BackupFigures:
+    """Counts the backups of this process.
+
+    Attributes:
+        in_progress: Backups that are being made.
+        successes: Those that were completed.
+        failures: Those that failed, and checks that failed before.
+        consecutive_failures: Failures since the last success.
+        last_success: Time of the last success, epoch s; 0 without one.
+        last_failure: Time of the last failure, epoch s; 0 without one.
+        last_duration_s: Duration of the last attempt.
+        last_size: Compressed size of the last complete backup, bytes.
+    """
+
+    in_progress: int = 0
+    successes: int = 0
+    failures: int = 0
+    consecutive_failures: int = 0
+    last_success: float = 0.0
+    last_failure: float = 0.0
+    last_duration_s: float = 0.0
+    last_size: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """Backups that were started, and checks that failed before."""
+        return self.in_progress + self.successes + self.failures
+
+    def succeeded(self, size: int) -> None:
+        """Count a complete backup of this size."""
+        self.successes += 1
+        self.consecutive_failures = 0
+        self.last_success, self.last_size = time.time(), size
+
+    def failed(self) -> None:
+        """Count a failure."""
+        self.failures += 1
+        self.consecutive_failures += 1
+        self.last_failure = time.time()
+
+
+class _CountedSchedule(BackupSchedule):
+    figures: BackupFigures
+
+    async def _create(self, queue: Queue[Any, Any]) -> BackupInfo:
+        figures, start = self.figures, time.monotonic()
+        figures.in_progress += 1
+        try:
+            info = await super()._create(queue)
+        finally:
+            figures.in_progress -= 1
+            figures.last_duration_s = time.monotonic() - start
+        figures.succeeded(info.size)
+        return info
+
+
 class Backups:
     """Backs up all queues whose backups are due, until `run` is cancelled. One process at a time backs up a queue.
 
     Args:
         options: Options of the gateway, with ``backup``.
         open_queue: Returns the open queue with a name.
+        figures: Count the backups.
 
     Raises:
         GlideMQValidationError: If the destination is invalid.
         UnsupportedOptionError: If the extra ``backup`` is not installed.
     """
 
-    def __init__(self, options: GatewayOptions, open_queue: Callable[[str], Awaitable[Queue[Any, Any]]]) -> None:
+    def __init__(
+        self, options: GatewayOptions, open_queue: Callable[[str], Awaitable[Queue[Any, Any]]], figures: BackupFigures
+    ) -> None:  # fmt: skip
         assert options.backup is not None, "there is a destination"
         self._options, self._open_queue, self._destination = options, open_queue, options.backup
+        self._figures = figures
         try:
             BackupStore(self._destination, options.backup_storage, ASYNC_RUNTIME, writes=True)
         except GlideMQValidationError as error:
@@ -68,11 +132,13 @@ class Backups:
 
     async def _back_up(self, queue: Queue[Any, Any]) -> None:
         options = self._options
-        schedule = BackupSchedule(
-            [queue], self._destination, every=options.backup_every, keep=options.backup_keep,
-            storage_options=options.backup_storage,
-        )  # fmt: skip
         try:
+            schedule = _CountedSchedule(
+                [queue], self._destination, every=options.backup_every, keep=options.backup_keep,
+                storage_options=options.backup_storage,
+            )  # fmt: skip
+            schedule.figures = self._figures
             await schedule.run_due()
         except GlideMQError as error:
+            self._figures.failed()
             _log.warning("gateway: queue %r: could not back it up: %s", queue.name, error)

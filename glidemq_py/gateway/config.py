@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,10 +11,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from glidemq_py._core.checked_options import check_option
+from glidemq_py._core.checks import check_int
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.errors.base import SECRET
+from glidemq_py.gateway.options import GatewayOptions
 
-__all__ = ["SETTINGS", "Setting", "settings_of"]
+__all__ = ["MOST_QUEUES_VARIABLE", "SETTINGS", "Setting", "most_queues", "settings_of"]
+
+MOST_QUEUES_VARIABLE: Final = "METRICS_MAX_QUEUES"
+"""Environment variable with the maximum number of queues that have series of their own in `Prometheus`."""
+_MOST_PROCESSES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class Setting:
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+    if re.fullmatch(r"-?[0-9]{1,15}", text) is None:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number")
     return int(text)
 
@@ -108,7 +117,7 @@ SETTINGS: Final = (
     ),
     Setting("max_connections", "open connections (20000)", _whole, (int,), metavar="N"),
     Setting(
-        "frame_timeout", "time between two reads of an incomplete frame (60s)", parse_duration, (int, str),
+        "frame_timeout", "time from the first to the last byte of a frame (60s)", parse_duration, (int, str),
         "TCP_IDLE_TIMEOUT_MS", _whole, "TIME",
     ),
     Setting(
@@ -159,6 +168,8 @@ SETTINGS: Final = (
         "WEBHOOK_RETRY_DELAY_MS", _whole, "TIME",
     ),
 )  # fmt: skip
+_OF_PROGRAMS: Final = "an integer (milliseconds) or a timedelta, "
+"""Part of the error of a duration that no variable, file or flag can follow."""
 _KIND_NAMES: Final[Mapping[type, str]] = {
     str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a table",
 }  # fmt: skip
@@ -181,12 +192,29 @@ def settings_of(environment: Mapping[str, str], file: str | None, flags: Mapping
         for variable in (setting.variable, *setting.also) if setting.variable else ():
             text = environment.get(variable)
             if text:
-                found[setting.name] = _parsed(variable, text, setting.parse_variable or setting.parse)
+                value = _parsed(variable, text, setting.parse_variable or setting.parse)
+                found[setting.name] = _checked(setting, variable, value)
                 break
+    most = environment.get(MOST_QUEUES_VARIABLE)
+    if most:
+        most_queues(most)
     found |= _s3_settings(environment)
     if file is not None:
         found |= _file_settings(file)
-    return found | {name: value for name, value in flags.items() if value is not None}
+    for name, value in flags.items():
+        if value is not None:
+            found[name] = _checked(_BY_NAME[name], _BY_NAME[name].flag, value)
+    return found
+
+
+def most_queues(text: str) -> int:
+    """Return the value of `MOST_QUEUES_VARIABLE`.
+
+    Raises:
+        GlideMQValidationError: If it is invalid.
+    """
+    value = _parsed(MOST_QUEUES_VARIABLE, text, _whole)
+    return check_int(MOST_QUEUES_VARIABLE, value, 0, 1_000_000)
 
 
 _S3_STORAGE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -225,7 +253,22 @@ def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
     except argparse.ArgumentTypeError as error:
-        raise GlideMQValidationError(name, text, str(error)) from None
+        problem = str(error).rpartition(f"{text!r}: ")[2]  # the text is part of the message anyway
+        raise GlideMQValidationError(name, text, problem) from None
+
+
+def _checked(setting: Setting, name: str, value: Any) -> Any:
+    """Return a value; if it is invalid, the error has the name that the user has given."""
+    if setting.name == "processes":
+        return check_int(name, value, 1, _MOST_PROCESSES)
+    if value is None:
+        return None
+    try:
+        check_option(GatewayOptions, setting.name, name, value)
+    except GlideMQValidationError as error:
+        problem = error.problem.replace(_OF_PROGRAMS, "")
+        raise GlideMQValidationError(error.option, error.value, problem) from None
+    return value
 
 
 def _file_settings(path: str) -> dict[str, Any]:
@@ -235,10 +278,10 @@ def _file_settings(path: str) -> dict[str, Any]:
         raise GlideMQValidationError("config", path, f"cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise GlideMQValidationError("config", path, f"is not TOML: {hide_secrets(str(error))}") from None
-    return {name: _checked(path, name, value) for name, value in given.items()}
+    return {name: _of_file(path, name, value) for name, value in given.items()}
 
 
-def _checked(path: str, name: str, value: Any) -> Any:
+def _of_file(path: str, name: str, value: Any) -> Any:
     setting = _BY_NAME.get(name)
     if setting is None:
         similar = get_close_matches(name, _BY_NAME, 1)
@@ -246,7 +289,11 @@ def _checked(path: str, name: str, value: Any) -> Any:
         raise GlideMQValidationError("config", path, problem)
     if type(value) not in setting.kinds:
         kinds = " or ".join(_KIND_NAMES[kind] for kind in setting.kinds)
-        raise GlideMQValidationError("config", path, f"{name}: must be {kinds}")
-    if isinstance(value, str) and setting.parse in (parse_duration, _level, _format):
-        return _parsed(name, value, setting.parse)
-    return value
+        shown = SECRET if setting.is_secret else value
+        raise GlideMQValidationError(name, shown, f"must be {kinds} (in {path})")
+    try:
+        if isinstance(value, str) and setting.parse in (parse_duration, _level, _format):
+            value = _parsed(name, value, setting.parse)
+        return _checked(setting, name, value)
+    except GlideMQValidationError as error:
+        raise GlideMQValidationError(error.option, error.value, f"{error.problem} (in {path})") from None

@@ -105,5 +105,5 @@ def _jobs_of(command: str, given: Mapping[str, Any], answer: Mapping[str, Any]) 
         return len(answer["jobs"])
     if command == "ACKB":
         ignored: Mapping[str, Any] = answer.get("data") or {}
-        return len(given["ids"]) - len(ignored.get("ignoredIds", ()))
+        return len(set(given["ids"])) - len(set(ignored.get("ignoredIds", ())))
     return int("data" not in answer)  # an outcome that came too late has data

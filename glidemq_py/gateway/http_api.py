@@ -14,12 +14,12 @@ from starlette.websockets import WebSocket
 
 from glidemq_py._web.checks import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
 from glidemq_py.errors import GlideMQError
-from glidemq_py.gateway.commands.monitoring import memory_mb
 from glidemq_py.gateway.event_stream import EventStream, sent_events
 from glidemq_py.gateway.frames import MAX_FRAME
-from glidemq_py.gateway.http_figures import dashboard, dashboard_queues, stats
+from glidemq_py.gateway.http_figures import compact, dashboard, dashboard_queues, heap_stats, stats
 from glidemq_py.gateway.http_limits import AddressLimits, client_address
 from glidemq_py.gateway.http_session import HttpSession, json_text, json_value
+from glidemq_py.gateway.memory import memory_mb
 from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.routes import EVENTS, SOCKET, Route, fields_of, find_route, shown
 from glidemq_py.gateway.session import GatewayState
@@ -89,7 +89,8 @@ class HttpApi:
             "/queues/summary": self._summary, **dict.fromkeys(_LIVE, self._alive),
         }  # fmt: skip
         self._figures: Mapping[str, Callable[[HttpSession, Mapping[str, str]], Awaitable[Answer]]] = {
-            "/stats": stats, "/dashboard": dashboard, "/dashboard/queues": dashboard_queues,
+            "GET /stats": stats, "GET /dashboard": dashboard, "GET /dashboard/queues": dashboard_queues,
+            "GET /heapstats": heap_stats, "POST /gc": compact,
         }  # fmt: skip
 
     def begin_closing(self) -> None:
@@ -134,7 +135,7 @@ class HttpApi:
         if own is not None:
             await own(request, send, headers)
             return
-        figures = self._figures.get(path) if method == "GET" else None
+        figures = self._figures.get(f"{method} {path}")
         if figures is not None:
             await self._answer(send, headers, 200, await figures(request, dict(_query_of(scope))))
             return
@@ -288,7 +289,7 @@ class HttpApi:
             "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
             "queues": {name: totals.get(name, 0) for name in ("waiting", "active", "delayed", "completed", "dlq")},
             "connections": {"tcp": self._state.connections, "ws": len(self._sockets), "sse": len(self._streams)},
-            "memory": {"rss": memory_mb()},
+            "memory": memory_mb(),
         }  # fmt: skip
         await self._answer(send, headers, 200 if is_healthy else 503, content)
 

@@ -1,18 +1,20 @@
-"""Answers of `/stats`, `/dashboard` and `/dashboard/queues`, which have more members than those of the commands."""
+"""Answers of `/stats`, `/heapstats`, `/gc`, `/dashboard` and `/dashboard/queues`, which no command returns."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py.gateway.commands.monitoring import memory_mb, overview, summed
+from glidemq_py.gateway.commands.monitoring import overview, summed
+from glidemq_py.gateway.memory import memory_mb
 from glidemq_py.gateway.table import Answer
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["dashboard", "dashboard_queues", "stats"]
+__all__ = ["compact", "dashboard", "dashboard_queues", "heap_stats", "stats"]
 
 _MOST_LISTED: Final = 1_000
 """Workers and cron jobs of `/dashboard`."""
@@ -35,8 +37,22 @@ async def stats(session: Session, query: Mapping[str, str]) -> Answer:
             "cronPending": sum(scheduler.next_run is not None for _, scheduler in schedulers),
             **{f"{name}PerSec": figures.rate(kind) for name, kind in _KINDS},
         },
-        "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(state.held)},
+        "memory": memory_mb(), "collections": {"clientJobsTotal": len(state.held)},
     }  # fmt: skip
+
+
+async def heap_stats(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Types are not counted, because that would stop all commands meanwhile."""
+    return {
+        "ok": True, "memory": memory_mb(), "heap": {"objectCount": sys.getallocatedblocks()},
+        "collections": {"clientJobsTotal": len(session.state.held)}, "topObjectTypes": [],
+    }  # fmt: skip
+
+
+async def compact(session: Session, query: Mapping[str, str]) -> Answer:
+    """Return the memory of this process. Nothing is freed: a gateway keeps no jobs."""
+    memory = memory_mb()
+    return {"ok": True, "before": memory, "after": memory}
 
 
 async def dashboard(session: Session, query: Mapping[str, str]) -> Answer:

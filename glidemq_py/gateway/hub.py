@@ -36,7 +36,7 @@ from glidemq_py._features.leases.tokens import LeaseFacts
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.wake_channel import WakeChannels
-from glidemq_py.errors import ClosedError, GlideMQError
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.gateway.fetched import Fetched, fetched_of
 
 __all__ = ["FIRST_LOOKS", "MOST_FETCHED", "STALE_S", "Hub"]
@@ -58,6 +58,8 @@ _UNHEARD_S: Final = 0.05
 _PASS_S: Final = 0.1
 """How long a message waits for a poll that fetches the job, before another process is woken."""
 _FEWER: Final = int(ExchangeFlags.FEWER)
+_RETRY_S: Final = 0.5
+"""How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 _FORGOTTEN_S: Final = 60.0
 """The hub stops listening if no client has polled for so long."""
 
@@ -76,7 +78,7 @@ def _check_texts(row: Finished) -> None:
 class _Fetch:
     """A fetch of a client."""
 
-    __slots__ = ("count", "future", "is_sent", "lock_ms", "timer")
+    __slots__ = ("count", "failure", "future", "is_sent", "lock_ms", "timer")
 
     def __init__(self, count: int, lock_ms: int, future: asyncio.Future[list[Fetched]]) -> None:
         self.count = count
@@ -85,6 +87,8 @@ class _Fetch:
         self.timer: asyncio.TimerHandle | None = None
         """Ends the wait for a job; None if it does not wait any more."""
         self.is_sent = False
+        self.failure: Exception | None = None
+        """Why its last call failed, while it waits for the server to come back."""
 
     def end(self, jobs: list[Fetched]) -> None:
         if self.timer is not None:
@@ -155,7 +159,8 @@ class Hub:
 
         Raises:
             ClosedError: If the hub is closed.
-            GlideMQError: If the call failed.
+            GlideMQError: If the call failed. A fetch that waits tries again while the server is gone, until its time
+                is over.
         """
         self._check_open()
         self._polled_at = self._loop.time()
@@ -305,7 +310,10 @@ class Hub:
                 if not future.done():
                     future.set_exception(failure)
             for fetch in fetches:
-                fetch.fail(failure)
+                if isinstance(failure, GlideMQConnectionError) and fetch.timer is not None and not self._is_closed:
+                    self._try_again(fetch, failure)
+                else:
+                    fetch.fail(failure)
             if not isinstance(error, Exception):
                 raise
             return
@@ -370,7 +378,7 @@ class Hub:
         for fetch in fetches:
             if fetch.future.done():
                 continue
-            fetch.is_sent = False
+            fetch.is_sent, fetch.failure = False, None
             mine = jobs[start : start + fetch.count]
             start += len(mine)
             if mine or fetch.timer is None:
@@ -428,9 +436,20 @@ class Hub:
             self._sleeping.clear()
             self._schedule()
 
+    def _try_again(self, fetch: _Fetch, failure: Exception) -> None:
+        """Let a fetch that may still wait look again soon: the server may be back."""
+        if fetch.future.done():
+            return
+        fetch.is_sent, fetch.failure = False, failure
+        self._sleeping[fetch] = None
+        self._loop.call_later(_RETRY_S, self._look)
+
     def _give_up(self, fetch: _Fetch) -> None:
         fetch.timer = None
-        if not fetch.is_sent:  # else it gets what its call fetches
+        if fetch.failure is not None:
+            self._sleeping.pop(fetch, None)
+            fetch.fail(fetch.failure)
+        elif not fetch.is_sent:  # else it gets what its call fetches
             self._sleeping.pop(fetch, None)
             fetch.end([])
 

@@ -20,8 +20,11 @@ __all__ = ["GatewayOptions"]
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
-def _prefix(_: str, value: str) -> str:
-    return validate_prefix(value)
+def _prefix(option: str, value: str) -> str:
+    try:
+        return validate_prefix(value)
+    except GlideMQValidationError as error:
+        raise GlideMQValidationError(option, error.value, error.problem) from None
 
 
 def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -64,7 +67,8 @@ class GatewayOptions(OptionValue, kw_only=True):
         allow_anonymous: allow a ``host`` other than those of this machine without ``tokens``: every client that
             reaches the gateway may then use the queues.
         max_connections: maximum number of connections; others are closed at once.
-        frame_timeout: maximum time between two reads of an incomplete frame, ms or timedelta.
+        frame_timeout: maximum time from the first to the last byte of a frame, ms or timedelta; then the connection is
+            closed. The time in which the gateway does not read the connection does not count.
         max_unsent: maximum size of answers that a client has not read, bytes; then its connection is closed.
         shutdown_timeout: maximum time for running commands when the gateway closes, ms or timedelta.
         share_port: let other gateways of this machine listen on the same port; the kernel distributes the connections.

@@ -12,10 +12,12 @@ from prometheus_client.registry import Collector
 
 from glidemq_py.gateway.commands.cron import all_crons
 from glidemq_py.gateway.commands.workers import list_workers
+from glidemq_py.gateway.config import MOST_QUEUES_VARIABLE, most_queues
 from glidemq_py.gateway.figures import BUCKETS_S, Histogram
+from glidemq_py.gateway.memory import process_memory
 
 if TYPE_CHECKING:
-    from glidemq_py.gateway.session import Session
+    from glidemq_py.gateway.session import GatewayState, Session
 
 __all__ = ["exposition"]
 
@@ -81,6 +83,7 @@ async def exposition(session: Session) -> str:
     for name, histogram in figures.durations.items():
         found.append(_histogram(f"bunqueue_{name}_duration_seconds", histogram))
     found += _of_queues(queues)
+    found += [*_of_backups(state), *_of_memory()]
     build = GaugeMetricFamily("bunqueue_build_info", "Version of the gateway", labels=["version"])
     build.add_metric([state.version], 1)
     found.append(build)
@@ -91,8 +94,8 @@ async def exposition(session: Session) -> str:
 
 
 def _of_queues(queues: dict[str, dict[str, int]]) -> Iterable[Metric]:
-    most = os.environ.get("METRICS_MAX_QUEUES", "")
-    shown = list(queues)[: int(most) if most.isdecimal() else _DEFAULT_MOST]
+    text = os.environ.get(MOST_QUEUES_VARIABLE)
+    shown = list(queues)[: most_queues(text) if text else _DEFAULT_MOST]
     for name, column in _SERIES.items():
         family = GaugeMetricFamily(f"bunqueue_queue_jobs_{name}", f"Jobs of a queue: {name}", labels=["queue"])
         for queue in shown:
@@ -102,6 +105,46 @@ def _of_queues(queues: dict[str, dict[str, int]]) -> Iterable[Metric]:
     yield GaugeMetricFamily(
         "bunqueue_queue_metrics_omitted", "Queues without series of their own", value=len(queues) - len(shown)
     )
+
+
+def _of_backups(state: GatewayState) -> Iterable[Metric]:
+    options, figures = state.options, state.backup_figures
+    is_enabled = options.backup is not None
+    gauges = (
+        ("enabled", "Whether this process backs up the queues", is_enabled),
+        ("scheduler_running", "Whether this process looks for backups that are due", is_enabled),
+        ("in_progress", "Backups that this process is making", figures.in_progress),
+        ("interval_seconds", "Time between the backups of a queue", options.backup_every / 1_000 if is_enabled else 0),
+        ("retention", "Backups of a queue that are kept", options.backup_keep if is_enabled else 0),
+        ("consecutive_failures", "Failed backups of this process since the last success", figures.consecutive_failures),
+        ("last_success_timestamp_seconds", "Time of the last complete backup, or 0", figures.last_success),
+        ("last_failure_timestamp_seconds", "Time of the last failed backup, or 0", figures.last_failure),
+        ("last_duration_seconds", "Duration of the last backup", figures.last_duration_s),
+        ("last_size_bytes", "Compressed size of the last complete backup", figures.last_size),
+    )
+    for name, text, value in gauges:
+        yield GaugeMetricFamily(f"bunqueue_backup_{name}", text, value=value)
+    counters = (
+        ("attempts", "Backups that this process has started", figures.attempts),
+        ("successes", "Backups that this process has completed", figures.successes),
+        ("failures", "Backups that have failed in this process", figures.failures),
+        ("overlap_rejections", "Always 0: a backup that another process is making is not due", 0),
+    )
+    for name, text, value in counters:
+        yield CounterMetricFamily(f"bunqueue_backup_{name}", text, value=value)
+
+
+def _of_memory() -> Iterable[Metric]:
+    memory = process_memory()
+    series = (
+        ("bunqueue_process_heap_used_bytes", "Physical memory of the data of this process", memory.heap_used),
+        ("bunqueue_process_heap_total_bytes", "Memory of the data of this process, with swap", memory.heap_total),
+        ("bunqueue_process_resident_memory_bytes", "Physical memory of this process", memory.resident),
+        ("process_heap_bytes", "Memory of the data of this process, with swap", memory.heap_total),
+    )
+    for name, text, value in series:
+        if value is not None:
+            yield GaugeMetricFamily(name, text, value=value)
 
 
 def _histogram(name: str, histogram: Histogram) -> Metric:

@@ -59,7 +59,6 @@ ROUTES: Final = (
     Route("GET", "/metrics", "Metrics"),
     Route("GET", "/storage", "StorageStatus"),
     Route("GET", "/ping", "Ping"),
-    Route("POST", "/gc", "CompactMemory"),
     Route("GET", "/dashboard/queues/{queue}", "DashboardQueue", is_flat=True),
     # queues
     Route("GET", "/queues", "ListQueues"),

@@ -28,7 +28,7 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-from glidemq_py.gateway.backups import Backups
+from glidemq_py.gateway.backups import BackupFigures, Backups
 from glidemq_py.gateway.commands.cron import read_schedulers
 from glidemq_py.gateway.commands.monitoring import read_counts
 from glidemq_py.gateway.commands.workers import forget_workers
@@ -103,6 +103,7 @@ class Gateway:
         self._connection = connection
         self.held = HeldJobs()
         self.figures = Figures()
+        self.backup_figures = BackupFigures()
         self.http_clients: Counter[str] = Counter()
         self.counts = SharedRead(partial(read_counts, self))
         self.schedulers = SharedRead(partial(read_schedulers, self))
@@ -110,7 +111,9 @@ class Gateway:
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
         self._webhooks: Webhooks | None = None
-        self._backups = None if self.options.backup is None else Backups(self.options, self.queue)
+        self._backups: Backups | None = None
+        if self.options.backup is not None:
+            self._backups = Backups(self.options, self.queue, self.backup_figures)
         self._flows: FlowProducer | None = None
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._used_at: dict[str, float] = {}

@@ -17,6 +17,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQError, PayloadTooLargeError
 from glidemq_py.errors.base import show_value
+from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.events import News
 from glidemq_py.gateway.figures import Figures
@@ -57,6 +58,7 @@ class GatewayState(Protocol):
     version: str
     held: HeldJobs
     figures: Figures
+    backup_figures: BackupFigures
     http_clients: Counter[str]
     """Open WebSockets (`websocket`) and streams of events (`sse`)."""
     counts: SharedRead[dict[str, dict[str, int]]]
@@ -172,6 +174,9 @@ class Session(asyncio.Protocol):
         self._running: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        """Closes the connection if its incomplete frame does not end in time."""
+        self._remaining: float | None = None
+        """Time that the incomplete frame has left, s, while the connection is not read."""
         self._is_write_paused = False
         self._is_ending = False
         self._is_continuing = False
@@ -222,16 +227,17 @@ class Session(asyncio.Protocol):
         """Run the commands of the frames that are complete."""
         if self._is_ending:
             return
-        self._unstarted.extend(self._reader.feed(data))
-        self._stop_timer()
+        frames = self._reader.feed(data)
+        if frames:
+            self._unstarted.extend(frames)
+            self._stop_timer()  # of a frame that is complete now
         self._start()
         if self._reader.oversized:
             limit, size = self._reader.limit, self._reader.oversized
             self._answer(None, _failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
             self._end()  # once the commands before it are answered
-        elif self._reader.has_partial:
-            seconds = self.state.options.frame_timeout / 1_000
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._abort)
+        elif self._timer is None and self._remaining is None and self._reader.has_partial:
+            self._start_timer(self.state.options.frame_timeout / 1_000)
         self._update_reading()
 
     async def drain(self, seconds: float) -> None:
@@ -429,10 +435,21 @@ class Session(asyncio.Protocol):
             return
         if self._is_write_paused or self._is_ending or len(self._unstarted) > _MAX_UNSTARTED:
             transport.pause_reading()
+            if self._timer is not None:  # the client cannot complete its frame now
+                remaining = self._timer.when() - asyncio.get_running_loop().time()
+                self._stop_timer()
+                self._remaining = max(0.0, remaining)
         else:
             transport.resume_reading()
+            if self._remaining is not None:
+                self._start_timer(self._remaining)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._remaining = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._abort)
 
     def _stop_timer(self) -> None:
+        self._remaining = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

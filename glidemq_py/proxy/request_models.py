@@ -246,6 +246,7 @@ class _Times(_Request, total=False):
     misfire: Literal["fire_once", "fire_all", "skip"]
     day_match: Literal["and", "or"]
     overlap: Literal["allow", "skip", "buffer_one"]
+    skip_without_worker: bool
 
 
 class Schedule(_Times, total=False):

@@ -34,6 +34,7 @@ class StoredSchedule(TypedDict, total=False):
     misfire: str
     dayMatch: str
     overlap: str
+    skipWithoutWorker: bool
     template: dict[str, Any]
     nextRun: int
     lastRun: int

@@ -5,7 +5,8 @@
 -- All features that this build knows, as { ['name:version'] = true }. CONTRIBUTING.md says when to add one.
 G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['ranks:0.2.0'] = true,
   ['fair-keys:0.2.0'] = true, ['schedule-overlap:0.2.0'] = true, ['job-batches:0.2.0'] = true,
-  ['name-limits:0.2.0'] = true, ['partitions:0.2.0'] = true, ['fair-defaults:0.2.0'] = true }
+  ['name-limits:0.2.0'] = true, ['partitions:0.2.0'] = true, ['fair-defaults:0.2.0'] = true,
+  ['schedule-workers:0.2.0'] = true }
 
 local LISTED_MAX = 100
 -- wakeChannels: features/many_queues/wake_channels.lua

@@ -211,7 +211,8 @@ def own_calls() -> dict[str, Callable[[Scene], Sequence[Any]]]:
         "schedulers_due": packed(lambda _: ["h"]),
         "schedulers_fire": packed(lambda s: ["h", [["s", 0, '{"nextRun":1}', '{"nextRun":2}', 2, rows(s)[:1], [1], True, True, s.id, '{"nextRun":3}', 3]],  # noqa: E501
                                             False]),
-        "schedulers_put": packed(lambda s: ["s2", 0, "", '{"nextRun":2}', 2, s.random.random() < 0.5, "e"]),
+        "schedulers_put": packed(lambda s: ["s2", 0, "", '{"nextRun":2}', 2, s.random.random() < 0.5, "e",
+                                            s.random.random() < 0.5]),
         "schedulers_read": packed(lambda s: s.random.choice((["s"], [False, "", 50]))),
         "signal": packed(lambda s: [s.id, "go", "1"]),
         "store_vector": packed(lambda s: [s.id, "vector", "1234", 0, 0]),

@@ -548,6 +548,11 @@ def test_schedules_are_added_run_and_deleted(shell: Shell, queue_name: str) -> N
     assert added.out.startswith(f"schedule 'nightly' of queue '{queue_name}': 0 3 * * *, next ")
     assert shell("cron", "add", queue_name, "often", "--every", "90m").code == 0
     assert shell("cron", "add", queue_name, "never").code == 2
+    assert shell("cron", "add", queue_name, "manned", "--every", "90m", "--skip-without-worker").code == 0
+    assert re.search(r"(?m)^without a worker +skipped$", shell("cron", "show", queue_name, "manned").out)
+    assert "without a worker" not in shell("cron", "show", queue_name, "often").out
+    assert shell("cron", "show", queue_name, "manned", "--json").json()["skip_without_worker"] is True
+    assert shell("cron", "rm", queue_name, "manned", "--yes").code == 0
     listed = shell("cron", "ls").out
     assert re.search(rf"(?m)^QUEUE +NAME .*\n(.*\n)*{queue_name} +nightly +0 3 \* \* \*", listed), listed
     found = shell("cron", "ls", queue_name, "--json").json()

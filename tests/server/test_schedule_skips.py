@@ -49,6 +49,22 @@ async def test_runs_are_skipped_until_a_worker_is_registered(queue: Queue, url: 
             await with_timeout(done.wait())
 
 
+async def test_older_builds_refuse_the_queue(queue: Queue) -> None:
+    await queue.upsert_job_scheduler("tick", every=60_000)
+    assert await queue.get_features() == {}
+    await queue.upsert_job_scheduler("tick", every=60_000, skip_without_worker=True)
+    assert list(await queue.get_features()) == ["schedule-workers"]
+
+
+async def test_an_update_keeps_the_number_of_skipped_runs(queue: Queue) -> None:
+    await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True)
+    async with Scheduler(queue):
+        await until(lambda: skipped(queue, 2))
+    again = await queue.upsert_job_scheduler("tick", every=100, skip_without_worker=True, template=("tick", 5))
+    assert again.skipped_count >= 2
+    assert again.last_skipped is not None
+
+
 async def test_a_worker_fires_for_itself(queue: Queue, url: str) -> None:
     done = asyncio.Event()
 

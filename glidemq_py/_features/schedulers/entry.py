@@ -363,14 +363,30 @@ def _read(reply: bytes) -> ReadReply:
 
 
 def schedulers_put(
-    meta: str, name: str, home: int, expected: str, text: str, due: int, *, overlap: bool = False, event: str = ""
+    meta: str,
+    name: str,
+    home: int,
+    expected: str,
+    text: str,
+    due: int,
+    *,
+    overlap: bool = False,
+    event: str = "",
+    workers: bool = False,
 ) -> Call[str]:
     """Replace the text of a scheduler ('' = none); returns 'ok', 'busy' or 'changed'. overlap: it limits overlaps.
 
-    ``event``: name of the event to write; '' = none.
+    ``event``: name of the event to write; '' = none. ``workers``: it skips runs while no worker is registered.
     """
     arguments = requests.schedulers_put(
-        name=name, home=home, expected=expected, text=text, due=due, overlap=overlap, event=event or False
+        name=name,
+        home=home,
+        expected=expected,
+        text=text,
+        due=due,
+        overlap=overlap,
+        event=event or False,
+        workers=workers,
     )
     return Call("schedulers_put", meta, arguments, bytes.decode)
 

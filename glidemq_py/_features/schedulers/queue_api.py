@@ -114,7 +114,7 @@ async def upsert_job_scheduler(
     def update(row: StoredRow | None, now: int) -> _Change:
         text, due = _entry(schedule, stored, self.options, row.text if row is not None else None, now)
         shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
-        return _Change(0 if shared else 1, text, due, overlap != "allow")
+        return _Change(0 if shared else 1, text, due, overlap != "allow", workers=skip_without_worker)
 
     _, changed = await _changed(link, name, update)
     assert changed is not None
@@ -203,6 +203,7 @@ class _Change(NamedTuple):
     due: int
     overlap: bool = False
     event: str = ""
+    workers: bool = False
 
 
 async def _changed(
@@ -220,8 +221,9 @@ async def _changed(
             return row is not None, None if row is None else read_scheduler(link, row)
         expected = "" if row is None else row.text
         put = schedulers_put(
-            link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap, event=new.event
-        )
+            link.keys.meta, name, new.home, expected, new.text, new.due, overlap=new.overlap, event=new.event,
+            workers=new.workers,
+        )  # fmt: skip
         outcome = await link.transport.call(put)
         if outcome == "ok":
             stored = StoredRow(name, new.home, new.text)
@@ -358,7 +360,7 @@ def _entry(
     if before is not None and (keeps_state or waits):  # a scheduler that waits for its job waits under new times too
         next_run = before.planned_run
         fields |= {key: before.fields.get(key) for key in ("lastRun", "lastJobId", "lastJobRun")}
-        if schedule.overlap != "allow":
+        if schedule.overlap != "allow" or schedule.skip_without_worker:
             kept = ("skippedCount", "lastSkipped") + (("buffered",) if schedule.overlap == "buffer_one" else ())
             fields |= {key: before.fields.get(key) for key in kept}
     elif before is not None and schedule.overlap != "allow" and before.last_job_id is not None:

@@ -84,7 +84,8 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
     shell.facts([
         ("schedule", found.name), ("queue", found.queue), ("when", found.when), ("in words", found.in_words),
         ("time zone", found.timezone),
-        ("overlap", found.overlap), ("job", found.job_name),
+        ("overlap", found.overlap), ("without a worker", "skipped" if found.skip_without_worker else None),
+        ("job", found.job_name),
         ("data", None if found.data is None else json_line(found.data)), ("runs", found.runs),
         ("limit", found.limit), ("skipped", found.skipped or None), ("last run", clock(found.last_run)),
         ("paused", None if found.paused_at is None else f"since {clock(found.paused_at)} ({age(found.paused_at)})"),
@@ -115,6 +116,9 @@ async def add(
         str, typer.Option("--overlap", metavar="RULE", help="If the last job is unfinished: allow, skip or buffer_one.")
     ] = "allow",
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of runs.")] = None,
+    skip_without_worker: Annotated[
+        bool, typer.Option("--skip-without-worker", help="Add no job while no worker of the queue is registered.")
+    ] = False,
 ) -> None:
     """Create a schedule, or change the one with this name."""
     if (pattern is None) == (every is None):
@@ -122,6 +126,8 @@ async def add(
         hint = f"; did you mean --pattern {data!r}?" if is_pattern else ""
         raise GlideMQValidationError("--pattern", None, f"give either --pattern or --every{hint}")
     schedule: dict[str, Any] = {"pattern": pattern, "tz": tz, "overlap": overlap, "limit": limit}
+    if skip_without_worker:
+        schedule["skip_without_worker"] = True
     if every is not None:
         schedule["every"] = span_of("--every", every)
     value = None if data is None else value_of(data)

@@ -370,6 +370,7 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
     nothing: list[Any] = [None] * len(ids)
     results, tokens, removals = (given[field] or nothing for field in ("results", "tokens", "removeOnCompletes"))
     jobs: list[LeasedJob] = []
+    named: dict[tuple[str, str], LeasedJob] | None = {} if len(set(ids)) < len(ids) else None
     queues: dict[str, Queue[Any, Any]] = {}
     pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
     for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):
@@ -382,8 +383,13 @@ async def _ack_many(session: Session, given: Mapping[str, Any]) -> Answer:
             queues[job.queue.name] = job.queue
         else:
             job = LeasedJob(job_id, queue, held.facts, held.token, held.lock_ms)
-        _remove_on_complete(job, remove is True)
+        if named is not None:
+            first = named.setdefault((job_id, job.token), job)
+            if first is not job:
+                jobs.append(first)
+                continue  # as a repeated ACK: accepted, and the first result stays
         jobs.append(job)
+        _remove_on_complete(job, remove is True)
         value = stored_value(result)
         if value.__class__ is PackedValue:
             await check_readers(f"results[{number}]", value, job.queue)

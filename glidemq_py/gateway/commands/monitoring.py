@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.control import wire_counts
 from glidemq_py.gateway.commands.cron import all_crons
 from glidemq_py.gateway.commands.workers import list_workers
+from glidemq_py.gateway.memory import memory_mb
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
@@ -21,7 +21,7 @@ from glidemq_py.gateway.values import UNDEFINED
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState, Session
 
-__all__ = ["COMMANDS", "STATES", "memory_mb", "overview", "read_counts", "summed"]
+__all__ = ["COMMANDS", "STATES", "overview", "read_counts", "summed"]
 
 _AT_A_TIME: Final = 50
 _MOST: Final = 2**53
@@ -54,16 +54,6 @@ def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return sums
 
 
-def memory_mb() -> float:
-    """Return the largest memory that this process has had, MB; 0 on Windows."""
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1_024
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1_000_000, 1)
-
-
 async def _stats(session: Session, given: Mapping[str, Any]) -> Answer:
     figures, sums = session.state.figures, summed(await session.state.counts.get())
     return {
@@ -84,7 +74,8 @@ async def _metrics(session: Session, given: Mapping[str, Any]) -> Answer:
             "totalPushed": figures.totals["pushed"], "totalPulled": figures.totals["pulled"],
             "totalCompleted": figures.totals["completed"], "totalFailed": figures.totals["failed"],
             "avgLatencyMs": figures.durations["push"].mean_ms, "avgProcessingMs": figures.durations["ack"].mean_ms,
-            "memoryUsageMb": memory_mb(), "sqliteSizeMb": 0, "activeConnections": session.state.connections,
+            "memoryUsageMb": memory_mb().get("rss", 0), "sqliteSizeMb": 0,
+            "activeConnections": session.state.connections,
         }
     }  # fmt: skip
 
@@ -154,7 +145,7 @@ async def overview(session: Session) -> Answer:
                 for name, each in durations.items()
             },
         },
-        "memory": {"rss": memory_mb()}, "collections": {"clientJobsTotal": len(session.state.held)},
+        "memory": memory_mb(), "collections": {"clientJobsTotal": len(session.state.held)},
         "workers": {"total": stats["total"], "active": stats["active"], "list": listed},
         "crons": await all_crons(session), "storage": _STORAGE, "timestamp": time.time_ns() // 1_000_000,
     }  # fmt: skip

@@ -368,7 +368,7 @@ G.calls = {
   schedulers_put = function(args)
     local r = cmsgpack.unpack(args[1])
     return {
-      name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5], overlap = r[6], event = r[7],
+      name = r[1], home = r[2], expected = r[3], text = r[4], due = r[5], overlap = r[6], event = r[7], workers = r[8],
     }
   end,
   schedulers_due = function(args)

@@ -211,6 +211,17 @@ async def test_figures_of_all_queues(client: Client, queue_name: str) -> None:
     await client.good("DELETE", f"/crons/{queue_name}")
 
 
+async def test_memory_of_the_process(client: Client) -> None:
+    for path in ("/health", "/stats", "/heapstats", "/dashboard"):
+        memory = (await client.good("GET", path))["memory"]
+        assert memory["rss"] > memory["heapUsed"] > 1, path
+    heap = await client.good("GET", "/heapstats")
+    assert heap["heap"]["objectCount"] > 1_000
+    freed = await client.good("POST", "/gc")
+    assert freed["before"] == freed["after"]
+    assert freed["after"]["rss"] > 1
+
+
 async def test_health_checks_share_one_count() -> None:
     counts = 0
 

@@ -104,6 +104,41 @@ async def test_wrong_and_missing_tokens_change_nothing(wire: Wire, other: Wire, 
     assert await failure(wire, "ACKB", ids=ids, tokens=["a"]) == "ACKB tokens length must match ids length"
 
 
+async def test_job_that_is_named_twice_is_completed_once(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue_name: str
+) -> None:
+    await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": number} for number in range(4)])
+    pulled = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
+    (first, second), tokens = [job["id"] for job in pulled["jobs"]], pulled["tokens"]
+    before = gateways[0].figures.totals["completed"]
+    # A token of another job rejects all, also if the job itself is named before.
+    error = f"Invalid or expired lock token for job {first}"
+    assert await failure(wire, "ACKB", ids=[first, second, first], tokens=[*tokens, tokens[1]]) == error
+    assert [await state_of(wire, job_id) for job_id in (first, second)] == ["active", "active"]
+    twice = {"ids": [first, second, first], "tokens": [*tokens, tokens[0]], "results": [1, 2, 3]}
+    for connection in (wire, other):  # a repeated command changes nothing
+        await good(connection, "ACKB", **twice)
+        assert [(await good(wire, "GetResult", id=job_id))["result"] for job_id in (first, second)] == [1, 2]
+    assert gateways[0].figures.totals["completed"] == before + 2
+    assert (await good(wire, "GetJobCounts", queue=queue_name))["counts"]["completed"] == 2
+    third = (await good(wire, "PULL", queue=queue_name))["job"]["id"]  # without a token
+    await good(wire, "ACKB", ids=[third, third], results=["a", "b"])
+    assert (await good(wire, "GetResult", id=third))["result"] == "a"
+
+
+async def test_lock_that_is_named_twice_is_renewed(wire: Wire, other: Wire, queue_name: str) -> None:
+    await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": number} for number in range(2)])
+    pulled = await good(wire, "PULLB", queue=queue_name, count=2, owner="w")
+    (first, second), (token, of_second) = [job["id"] for job in pulled["jobs"]], pulled["tokens"]
+    renewed = {"ids": [first, second, first], "tokens": [token, of_second, token]}
+    # The other gateway has not fetched them, so it renews them on the server.
+    assert (await good(other, "JobHeartbeatB", **renewed))["data"]["count"] == 3
+    assert (await good(other, "ExtendLocks", **renewed, durations=[1_000, 60_000, 3_600_000]))["count"] == 3
+    assert [await state_of(wire, job_id) for job_id in (first, second)] == ["active", "active"]
+    extended = await good(other, "ExtendLocks", ids=[first] * 2, tokens=["junk", token], durations=[9_000] * 2)
+    assert extended["count"] == 1
+
+
 async def test_token_with_an_entry_that_is_none_is_invalid(wire: Wire, queue: Queue) -> None:
     job_id = (await good(wire, "PUSH", queue=queue.name, data=1))["id"]
     token = (await good(wire, "PULL", queue=queue.name, owner="w"))["token"]

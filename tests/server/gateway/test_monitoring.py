@@ -1,11 +1,18 @@
 """Figures of the gateway and of the queues, with raw frames."""
 
+import secrets
+import shutil
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from glidemq_py.gateway import Gateway
 from glidemq_py.gateway.figures import BUCKETS_S, Figures, Histogram
+from tests.bench.bunqueue import BunqueuePackages
+from tests.server.gateway.peer import bunqueue
 from tests.server.gateway.wire import Wire, failure, good
 
 
@@ -74,10 +81,64 @@ async def test_prometheus(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch
     assert found["bunqueue_push_duration_seconds_count", ""] == 2
     assert found["bunqueue_queue_metrics_omitted", ""] == 0
     assert found["bunqueue_webhooks_registered", ""] >= found["bunqueue_webhooks_enabled", ""] >= 0
+    assert found["bunqueue_process_resident_memory_bytes", ""] > found["bunqueue_process_heap_used_bytes", ""] > 2**20
+    assert found["process_heap_bytes", ""] >= found["bunqueue_process_heap_used_bytes", ""]
+    assert {found[f"bunqueue_backup_{name}", ""] for name in ("enabled", "attempts_total", "retention")} == {0}
     monkeypatch.setenv("METRICS_MAX_QUEUES", "0")
     limited = await samples()
     assert ("bunqueue_queue_jobs_waiting", used) not in limited
     assert limited["bunqueue_queue_metrics_omitted", ""] >= 1
+
+
+async def test_prometheus_has_all_series_of_bunqueue(
+    packages: BunqueuePackages, wire: Wire, used: str, tmp_path: Path
+) -> None:
+    def names(text: str) -> set[tuple[str, str]]:
+        return {(family.name, family.type) for family in text_string_to_metric_families(text)}
+
+    async with bunqueue(packages, tmp_path) as (port, http_port), Wire(port) as original, httpx.AsyncClient() as http:
+        await good(original, "PUSH", queue=used, data=1)
+        wanted = names((await http.get(f"http://127.0.0.1:{http_port}/prometheus")).text)
+    assert ("bunqueue_backup_attempts", "counter") in wanted
+    assert wanted - names((await good(wire, "Prometheus"))["data"]["metrics"]) == set()
+
+
+async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    prefix = f"p{secrets.token_hex(4)}"
+    folder = tmp_path / "backups"
+    async with Gateway(url, port=0, prefix=prefix, backup=str(folder), backup_keep=3) as gateway, Wire(gateway) as wire:
+
+        async def figures() -> dict[str, float]:
+            text = (await good(wire, "Prometheus"))["data"]["metrics"]
+            return {
+                sample.name.removeprefix("bunqueue_backup_"): sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.name.startswith("bunqueue_backup_")
+            }
+
+        enabled = await figures()
+        assert (enabled["enabled"], enabled["scheduler_running"]) == (1, 1)
+        assert (enabled["interval_seconds"], enabled["retention"]) == (21_600, 3)
+        await good(wire, "PUSH", queue=queue_name, data=1)
+        backups = gateway._backups
+        assert backups is not None
+        queue = await gateway.queue(queue_name)
+        await backups._back_up(queue)
+        await backups._back_up(queue)  # the next one is not due
+        found = await figures()
+        assert [found[name] for name in ("attempts_total", "successes_total", "failures_total", "in_progress")] == [
+            1, 1, 0, 0
+        ]  # fmt: skip
+        assert found["last_success_timestamp_seconds"] > found["last_failure_timestamp_seconds"] == 0
+        assert found["last_size_bytes"] > 0 < found["last_duration_seconds"]
+        shutil.rmtree(folder)
+        folder.write_text("no directory")
+        await backups._back_up(queue)
+        failed = await figures()
+        assert [failed[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [2, 1, 1]
+        assert failed["last_failure_timestamp_seconds"] >= found["last_success_timestamp_seconds"]
 
 
 async def test_storage(wire: Wire) -> None:

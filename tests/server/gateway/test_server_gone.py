@@ -57,11 +57,32 @@ async def test_clients_continue_after_the_server_is_back(
         assert await state_of(wire, waiting["id"]) == "waiting"
         pushed = (await good(wire, "PUSH", queue=queue_name, data=4))["id"]
         polled = await polling.receive()
-        if not polled["ok"]:  # it was in a call when the server died, and says so
-            polled = await good(polling, "PULL", queue=queue_name, owner="w", timeout=60_000)
+        assert polled["ok"], polled
         assert polled["job"]["id"] == pushed
         while (await subscribed.receive())["event"]["jobId"] != pushed:
             pass
+
+
+async def test_long_poll_reports_after_its_time_that_the_server_is_gone(
+    restartable_server: Callable[..., ServerProcess], queue_name: str
+) -> None:
+    server = restartable_server()
+    async with Gateway(f"{server.url}?request_timeout=500", port=0) as gateway, Wire(gateway) as wire:
+        await good(wire, "PULL", queue=queue_name, owner="w")
+        server.kill()
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        answer = await wire.call("PULL", queue=queue_name, owner="w", timeout=2_000)
+        assert answer["ok"] is False
+        assert 1.9 < loop.time() - start < 20
+        server.start()
+        wire.send(packed({"cmd": "PULL", "queue": queue_name, "owner": "w", "timeout": 60_000, "reqId": "poll"}))
+        async with Wire(gateway) as other, asyncio.timeout(60):
+            while not (await other.call("PUSH", queue=queue_name, data=1, jobId=queue_name))["ok"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            polled = await wire.receive()
+            assert polled["ok"], polled
+            await good(other, "ACK", id=queue_name, token=polled["token"])
 
 
 async def test_jobs_of_a_connection_that_was_lost_meanwhile_are_released(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -110,6 +111,41 @@ async def test_incomplete_frame_ends_the_connection_but_idling_does_not(url: str
         partial.send(b"\x00\x00\x00\x05ab")
         assert await partial.is_closed()
         assert (await idle.call("Ping"))["ok"] is True
+
+
+async def test_frame_timeout_is_that_of_the_whole_frame(url: str) -> None:
+    async with Gateway(url, port=0, frame_timeout=500) as gateway, Wire(gateway) as slow, Wire(gateway) as steady:
+        frame = packed({"cmd": "Ping", "reqId": 1, "padding": "x" * 1_000})
+        closing = asyncio.create_task(slow.is_closed())
+        sent, start = 0, time.monotonic()
+        while not closing.done() and sent < len(frame):  # each byte arrives well within the timeout
+            slow.send(frame[sent : sent + 1])
+            sent += 1
+            await asyncio.wait((closing,), timeout=0.05)
+        assert await closing
+        assert time.monotonic() - start >= 0.45
+        assert sent < len(frame)
+        # A frame that begins while another one ends has the whole time.
+        for _ in range(3):
+            steady.send(frame[:-1])
+            await asyncio.sleep(0.3)
+            steady.send(frame[-1:] + frame[:5])
+            assert (await steady.receive())["ok"] is True
+            await asyncio.sleep(0.3)
+            steady.send(frame[5:])
+            assert (await steady.receive())["ok"] is True
+
+
+async def test_time_of_a_frame_does_not_pass_while_the_gateway_does_not_read(url: str) -> None:
+    async with Gateway(url, port=0, frame_timeout=400) as gateway, Wire(gateway) as wire:
+        poll = packed({"cmd": "PULL", "queue": "nothing-here", "timeout": 1_500})
+        ping = packed({"cmd": "Ping", "reqId": 1})
+        # 50 long polls run, so the frames behind them wait, and the connection is not read.
+        wire.send(poll * 50 + ping * 200 + ping[:7])
+        answers = [await wire.receive() for _ in range(250)]
+        assert all(answer["ok"] for answer in answers)
+        wire.send(ping[7:])
+        assert (await wire.receive())["ok"] is True
 
 
 async def test_tokens(url: str) -> None:

@@ -42,6 +42,19 @@ def test_scheduler_is_created_read_updated_and_removed(http: httpx.Client, base:
     assert [each["name"] for each in http.get(base).json()["schedulers"]] == ["a:b"]
 
 
+def test_scheduler_that_needs_a_worker(http: httpx.Client, base: str) -> None:
+    schedule = {"every": YEAR_MS, "overlap": "skip", "skipWithoutWorker": True}
+    assert http.put(f"{base}/s", json={"schedule": schedule}).status_code == 200
+    entry = http.get(f"{base}/s").json()["entry"]
+    assert {name: entry[name] for name in schedule} == schedule
+    assert http.put(f"{base}/s", json={"schedule": {"every": YEAR_MS}}).status_code == 200
+    assert "skipWithoutWorker" not in http.get(f"{base}/s").json()["entry"]
+    refused = http.put(f"{base}/s", json={"schedule": {"every": YEAR_MS, "skipWithoutWorker": 1}})
+    assert (refused.status_code, "skipWithoutWorker" in refused.text) == (400, True)
+    refused = http.put(f"{base}/s", json={"schedule": {"repeatAfterComplete": 5, "skipWithoutWorker": True}})
+    assert (refused.status_code, "skip_without_worker" in refused.text) == (400, True)
+
+
 def test_scheduler_is_paused_and_resumed(http: httpx.Client, base: str) -> None:
     http.put(f"{base}/s", json={"schedule": {"every": YEAR_MS}})
     before = http.get(f"{base}/s").json()

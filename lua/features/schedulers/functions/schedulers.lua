@@ -4,15 +4,17 @@
 -- caller replaces an entry only by naming its current text, so of concurrent callers one succeeds.
 -- schedulers_read: KEYS 1 meta   ARGV 1 packed {name} -> packed {now, {{name, home, text}}, ''}, empty if there is none
 --                 or packed {false, cursor, count} -> packed {now, rows, cursor}; cursor '' at first and at the end
--- schedulers_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due, overlap, event} -> 'ok' | 'busy' | 'changed'
+-- schedulers_put:  KEYS 1 meta   ARGV 1 packed {name, home, expected, text, due, overlap, event, workers}
+--                  -> 'ok' | 'busy' | 'changed'
 --   expected: the current text, '' = none   text: '' = delete the entry   due: its score in the index `schedulers-due`
 --   overlap: true = it adds no job while an earlier one is unfinished   event: name of an event to write, or false
+--   workers: true = it adds no job while no worker is registered
 --   'busy': a peer's tick is running and would overwrite the change
 -- Bound: `count` entries.
 
 local SCAN = G.rows.scan
 local M = G.schedulers
-local OVERLAP_FEATURE = 'schedule-overlap:0.2.0'
+local OVERLAP_FEATURE, WORKERS_FEATURE = 'schedule-overlap:0.2.0', 'schedule-workers:0.2.0'
 
 -- Return text and home; of two entries with one name the peer's has precedence, since it is newer.
 M.find = function(q, name)
@@ -75,6 +77,7 @@ G.export('schedulers_put', { 'allow-oom' }, function(q, r)
     M.delete(q, name)
   else
     if r.overlap then G.use_feature(q, OVERLAP_FEATURE) end
+    if r.workers then G.use_feature(q, WORKERS_FEATURE) end
     M.write(q, name, r.home, text, r.due)
   end
   -- A worker may be waiting for a due time that has changed.
