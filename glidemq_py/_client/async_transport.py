@@ -328,11 +328,14 @@ class AsyncTransport:
             raise translate(reply, self.library) from reply
         return call.read(reply)
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        timeout = block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS)
+        late = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
+        timeout = block + (late if grace is None else min(late, grace))
         batch, options = _pipeline(self.is_cluster, timeout, call.key)
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         for wait in waits:
@@ -351,7 +354,7 @@ class AsyncTransport:
             if classify(first) is not FUNCTION_MISSING:
                 raise translate(first, self.library) from first
             await self._load()
-            return await self.call_before(call, waits, block)
+            return await self.call_before(call, waits, block, grace)
         replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
         return call.read(first), replies
 

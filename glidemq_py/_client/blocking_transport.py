@@ -313,7 +313,9 @@ class ThreadTransport:
         finally:
             self._leave()
 
-    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
         self._enter()
         try:
@@ -323,7 +325,8 @@ class ThreadTransport:
                 batch.custom_command(list(wait))
             answered = self._answered
             try:
-                first, *others = self._client.exec(batch, raise_on_error=False, options=self._pinned(call.key, block))
+                options = self._pinned(call.key, block, grace)
+                first, *others = self._client.exec(batch, raise_on_error=False, options=options)
                 self._answered += 1
             except GlideError as error:
                 self._check_client(error, answered, call.key)
@@ -333,15 +336,16 @@ class ThreadTransport:
                 if classify(first) is not FUNCTION_MISSING:
                     raise translate(first, self.library) from first
                 self._load()
-                return self.call_before(call, waits, block)
+                return self.call_before(call, waits, block, grace)
             replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
             return call.read(first), replies
         finally:
             self._leave()
 
-    def _pinned(self, key: str, block: int) -> Any:
+    def _pinned(self, key: str, block: int, grace: int | None = None) -> Any:
         """Return options of a pipeline that may block for ``block`` ms, on the primary of ``key``."""
-        timeout = block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS)
+        late = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
+        timeout = block + (late if grace is None else min(late, grace))
         if not self.is_cluster:
             return glide_sync.BatchOptions(timeout=timeout)
         route = glide_sync.SlotKeyRoute(glide_sync.SlotType.PRIMARY, key)

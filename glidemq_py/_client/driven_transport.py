@@ -79,9 +79,11 @@ class DrivenTransport:
         """See `Transport.is_cluster`."""
         return self._blocking.is_cluster
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return self._blocking.call_before(call, waits, block)
+        return self._blocking.call_before(call, waits, block, grace)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

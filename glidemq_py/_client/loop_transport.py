@@ -283,9 +283,11 @@ class LoopTransport:
         """See `Transport.is_cluster`; of the most recently used connection."""
         return self._last is not None and self._last.transport is not None and self._last.transport.is_cluster
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return await (await self.here()).call_before(call, waits, block)
+        return await (await self.here()).call_before(call, waits, block, grace)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

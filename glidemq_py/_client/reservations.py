@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import weakref
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from glidemq_py._core.forks import new_rlock
@@ -31,13 +32,15 @@ class Reservation:
     Args:
         server: Identifies the server.
         yields: True if its user gives it back when another use claims it.
+        claimed: Is called in the event loop of its user when another use claims it.
     """
 
-    def __init__(self, server: Hashable, *, yields: bool = False) -> None:
+    def __init__(self, server: Hashable, *, yields: bool = False, claimed: Callable[[], None] | None = None) -> None:
         self._end = weakref.finalize(self, _give_back, server)
         self._loop = asyncio._get_running_loop()
         self.server = server
         self.yields = yields
+        self._claimed = claimed
         self.is_claimed = False
         """True if another use has claimed it."""
         with _lock:
@@ -56,6 +59,18 @@ class Reservation:
         """True if its event loop was closed: connections end with their loop."""
         return self._loop is not None and self._loop.is_closed()
 
+    def claim(self) -> None:
+        """Let its user give it back soon."""
+        self.is_claimed = True
+        if self._claimed is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._claimed)
+
+    @property
+    def is_costly(self) -> bool:
+        """True if its user does more than to read without a connection: it is claimed after others."""
+        return self._claimed is not None
+
     @property
     def may_be_claimed(self) -> bool:
         """True if another use can get this connection."""
@@ -69,15 +84,17 @@ def _give_back(server: Hashable) -> None:
             del _reserved[server]
 
 
-def reserve_read(server: Hashable, most: int = BLOCKING_READS, *, yields: bool = False) -> Reservation | None:
-    """Reserve a connection for blocking reads from a server; None if ``most`` are reserved."""
+def reserve_read(
+    server: Hashable, most: int = BLOCKING_READS, *, yields: bool = False, claimed: Callable[[], None] | None = None
+) -> Reservation | None:
+    """Reserve a connection for blocking reads from a server; None if ``most`` are reserved. See `Reservation`."""
     with _lock:
         for each in [each for each in list(_reservations) if each.is_left]:
             each.release()
         if _reserved[server] >= most:
             return None
         _reserved[server] += 1
-    return Reservation(server, yields=yields)
+    return Reservation(server, yields=yields, claimed=claimed)
 
 
 def claim_read(server: Hashable) -> Reservation:
@@ -85,10 +102,9 @@ def claim_read(server: Hashable) -> Reservation:
     with _lock:
         _reserved[server] += 1
         if _reserved[server] > BLOCKING_READS:
-            held = (each for each in list(_reservations) if each.server == server and each.may_be_claimed)
-            given_up = next(held, None)
-            if given_up is not None:
-                given_up.is_claimed = True
+            held = [each for each in list(_reservations) if each.server == server and each.may_be_claimed]
+            if held:
+                min(held, key=lambda each: each.is_costly).claim()
     return Reservation(server)
 
 

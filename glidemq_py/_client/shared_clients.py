@@ -168,9 +168,11 @@ class SharedThreadTransport:
         """See `BlockingTransport.send_reads`."""
         return self._open().send_reads(key, commands)
 
-    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `BlockingTransport.call_before`."""
-        return self._open().call_before(call, waits, block)
+        return self._open().call_before(call, waits, block, grace)
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
         """See `BlockingTransport.scan`."""

@@ -74,7 +74,9 @@ class Transport(JobTransport, Protocol):
         """Whether the server is a cluster."""
         ...
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """Send ``call`` and behind it commands without keys, over one connection to the primary of the call's key.
 
         In a cluster the call may still be redirected to another node; compare its node id with ``CLUSTER MYID``.
@@ -85,6 +87,7 @@ class Transport(JobTransport, Protocol):
             call: The call.
             waits: Commands that may block for ``block`` ms together.
             block: Longest time of the commands, ms.
+            grace: How much later the reply may come, ms; at most, and None is, the request timeout of the connection.
 
         Returns:
             The reply to the call, and one reply per command: a GlideMQError for a command that failed.
@@ -145,7 +148,9 @@ class BlockingTransport(Protocol):
         """Whether the server is a cluster."""
         ...
 
-    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
         ...
 

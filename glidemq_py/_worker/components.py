@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from glidemq_py._client.connect import Connection, is_glide_transport
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
+from glidemq_py._client.reservations import Reservation
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import reading
 from glidemq_py._core.keys import QueueKeys
@@ -110,6 +111,9 @@ class WorkerComponents:
     layout_seen: Callable[[str, int], None] | None = None
     """Called with the name of a queue and the number of the layout of its partitions."""
 
+    read_claimed: Callable[[], None] | None = None
+    """Called when another use claims the connection of the worker's blocking reads."""
+
     def layout_of(self, keys: QueueKeys) -> Callable[[int], None] | None:
         """Return the function to call with the number of a queue's layout; None for partitions but the first."""
         if self.layout_seen is None or (self.partition is not None and self.partition.number):
@@ -131,6 +135,8 @@ class Parts:
     """Seconds for which `close` waits for replies to reports: the request timeout plus the lock duration."""
     context: Any = None
     """Value that the lifespan has yielded."""
+    reservation: Reservation | None = None
+    """That of the connection for its blocking reads, if the number of these is limited."""
 
     def interrupt(self) -> None:
         """Let jobs that can continue later end at their next step."""
@@ -168,7 +174,11 @@ class Parts:
 
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, disconnect."""
-        await close_parts(self, force)
+        try:
+            await close_parts(self, force)
+        finally:
+            if self.reservation is not None:
+                self.reservation.release()
 
 
 class Closable(Protocol):

@@ -530,14 +530,15 @@ async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts
     """Open a worker of one or several queues; see `open_parts`.
 
     The first workers of one name wait in a blocking read on a connection of their own. Further ones of the process wait
-    for wake-up channels, as workers of several queues do.
+    for wake-up channels, as workers of several queues do. So does one of the first when another use claims its
+    connection.
     """
     if opening.several:
         return await open_lanes(opening, stack)
     server = await _shared_server(opening)
     if server is None:
         return await _open_one(opening, stack)
-    reservation = reserve_read(server, WORKER_READS)
+    reservation = reserve_read(server, WORKER_READS, yields=True, claimed=opening.read_claimed)
     if reservation is None:
         return await _open_only(opening, stack)
     try:
@@ -547,9 +548,9 @@ async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts
         raise
     if isinstance(parts, Lanes):
         reservation.release()
-    else:
-        stack.callback(reservation.release)
-    return parts
+        return parts
+    stack.callback(reservation.release)
+    return replace(parts, reservation=reservation)
 
 
 async def _open_one(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:

@@ -31,7 +31,7 @@ class Lifecycle:
         self, name: str, listeners: Listeners, close_rest: Callable[[], Awaitable[None]],
         renamed: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._name = name
+        self.name = name
         self._listeners = listeners
         self._close_rest = close_rest
         self._stack = AsyncExitStack()
@@ -56,7 +56,7 @@ class Lifecycle:
         loop = self._loop
         if loop is None or loop is asyncio._get_running_loop():
             return
-        subject = f"worker of queue {self._name!r}"
+        subject = f"worker of queue {self.name!r}"
         if loop.is_closed():
             raise EventLoopError(subject, "it was started in an event loop that is closed", "create another Worker")
         raise EventLoopError(
@@ -79,7 +79,7 @@ class Lifecycle:
         opening = prepare()
         self._loop = asyncio.get_running_loop()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
-        starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self._name}")
+        starting = self._starting = asyncio.create_task(self._start(opening), name=f"glidemq-start-{self.name}")
         try:
             await starting
         except BaseException:
@@ -104,11 +104,15 @@ class Lifecycle:
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:
-        self.opening = opening = replace(opening, layout_seen=self.repartitioning.seen)
+        follower = self.repartitioning
+        self.opening = opening = replace(opening, layout_seen=follower.seen, read_claimed=follower.leave_read)
         self.parts = cast("Parts", await open_worker(opening, self._stack))  # `Lanes` have the same interface
         self.parts.fetching.on_unsupported = self.fail
         if not self.is_paused:
             self.resume()
+        reservation = getattr(self.parts, "reservation", None)
+        if reservation is not None and reservation.is_claimed:
+            follower.leave_read()  # it was claimed while the worker started
 
     def replace_parts(self, lanes: Lanes, stack: AsyncExitStack) -> None:
         """Use other components from now on; ``stack`` closes what they have opened."""
@@ -123,7 +127,7 @@ class Lifecycle:
     def close_because(self, error: GlideMQError, *, force: bool = False) -> None:
         """Close the worker; without ``force``, its running jobs end first. `wait_until_closed` raises the error."""
         self._failure = error
-        self._failing = asyncio.create_task(self.close(None, force=force), name=f"glidemq-fail-{self._name}")
+        self._failing = asyncio.create_task(self.close(None, force=force), name=f"glidemq-fail-{self.name}")
 
     def pause(self) -> None:
         """Stop fetching jobs."""
@@ -158,7 +162,7 @@ class Lifecycle:
                 "a handler cannot wait for its own worker to close; use asyncio.create_task(worker.close())"
             )
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self._name}")
+            self._closing = asyncio.create_task(self._close(), name=f"glidemq-close-{self.name}")
         if force and self._force is not None:
             self._force.set()
         handle = None

@@ -1,7 +1,8 @@
-"""Lets a running worker serve the partitions that its queues get meanwhile.
+"""Lets a running worker serve the partitions that its queues get meanwhile, and give up its blocking reads.
 
 Heartbeats report the number of the layout. A worker of several lanes gets further ones. A worker that was opened for a
-queue without partitions is replaced by one with lanes; the jobs that it runs keep their slots until they end.
+queue without partitions is replaced by one with lanes; the jobs that it runs keep their slots until they end. So is a
+worker whose connection for blocking reads is claimed: lanes wait for wake-up channels.
 """
 
 from __future__ import annotations
@@ -43,13 +44,24 @@ class Repartitioning:
         self._known: dict[str, int] = {}
         self._layouts: dict[str, Layout] = {}
         self._pending: dict[str, int] = {}
+        self._leaves_read = False
         self._task: asyncio.Task[None] | None = None
 
     def seen(self, name: str, number: int) -> None:
         """Serve the partitions of a queue if the number of its layout is a new one."""
-        if number == self._known.get(name, 0) or self._life.is_closing:
+        if number != self._known.get(name, 0):
+            self._pending[name] = number
+        if self._pending or self._leaves_read:
+            self._start()
+
+    def leave_read(self) -> None:
+        """Wait for wake-up channels from now on: another use has claimed the connection of the worker's reads."""
+        self._leaves_read = True
+        self._start()
+
+    def _start(self) -> None:
+        if self._life.is_closing:
             return
-        self._pending[name] = number
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow(), name="glidemq-partitions")
 
@@ -74,6 +86,25 @@ class Repartitioning:
                 return
             except GlideMQError as error:  # the next heartbeat tries again
                 _log.warning("queue %r: the worker cannot serve the new partitions yet: %s", name, error)
+        if self._leaves_read:
+            try:
+                await self._give_up_read()
+            except GlideMQError as error:  # the next heartbeat tries again
+                _log.warning("queue %r: the worker keeps its connection for reads: %s", self._life.name, error)
+
+    async def _give_up_read(self) -> None:
+        life, opening = self._life, self._life.opening
+        parts = cast("Parts | Lanes | None", life.parts)
+        if parts is None or opening is None:
+            return  # it is starting
+        self._leaves_read = False
+        if isinstance(parts, Lanes):
+            return
+        try:
+            await self._replace(opening, parts)
+        except BaseException:
+            self._leaves_read = True
+            raise
 
     async def _serve(self, name: str) -> None:
         life, opening = self._life, self._life.opening

@@ -1,7 +1,9 @@
 """Durable adds: an add returns only when its job survives the failures that the option names."""
 
 import asyncio
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -229,12 +231,12 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
     sent: list[tuple[list[str], int]] = []
     call_before = AsyncTransport.call_before
 
-    async def record(self: AsyncTransport, call: Any, waits: Any, block: int) -> Any:
+    async def record(self: AsyncTransport, call: Any, waits: Any, block: int, grace: int | None = None) -> Any:
         commands = [wait for wait in waits if wait[0].startswith("WAIT")]
         if commands:
             assert sum(int(wait[-1]) for wait in commands) <= block
             sent.append(([wait[0] for wait in commands], block))
-        return await call_before(self, call, waits, block)
+        return await call_before(self, call, waits, block, grace)
 
     monkeypatch.setattr(AsyncTransport, "call_before", record)
     return sent
@@ -254,6 +256,24 @@ async def test_disk_and_replicas_share_one_timeout(
             await queue.add("resize")
     assert {command for commands, _ in blocks for command in commands} == {"WAITAOF", "WAIT"}
     assert max(block for _, block in blocks) <= 700
+
+
+async def test_server_that_dies_during_the_wait_does_not_prolong_it(private_server: Start, queue_name: str):
+    server = private_server(durable=True)
+    durable = Durability(replicas=1, timeout=4_000)
+    async with Queue(queue_name, server.url, durable=durable) as queue:
+        adding = asyncio.create_task(queue.add("resize"))
+        with server.client() as resp:
+            async with asyncio.timeout(60):
+                while not (await queue.get_job_counts()).waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                while not re.search("flags=b .*cmd=wait ", str(resp.execute("CLIENT", "LIST"))):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        began = time.monotonic()
+        server.kill()
+        with pytest.raises(DurabilityError, match="within 4000 ms"):
+            await adding
+        assert time.monotonic() - began < 15  # the request timeout is 30 seconds
 
 
 async def test_an_add_in_its_own_pipeline_has_one_timeout(

@@ -260,3 +260,34 @@ async def test_many_workers_need_six_clients(private_server: Callable[..., Serve
                     await asyncio.sleep(0.01)
             await queue.close()
         assert clients_of(server) <= 6
+
+
+async def test_workers_that_add_durably_need_six_clients(private_server: Callable[..., ServerProcess]):
+    """A durable add claims the connection of a worker, which waits for its wake-up channel from then on."""
+    server = private_server(durable=True)
+    ended = asyncio.Event()
+
+    async def wait(job: Job) -> object:
+        await ended.wait()
+        return job.data
+
+    async with AsyncExitStack() as stack:
+        for number in range(4):
+            await stack.enter_async_context(Worker(f"q{number}", wait, server.url))
+        queues = [await stack.enter_async_context(Queue(f"q{number}", server.url)) for number in range(4)]
+        running = [asyncio.create_task(queue.add_and_wait("n", 1)) for queue in queues]
+        for queue in queues:
+            async with asyncio.timeout(100):
+                while (await queue.get_job_counts()).active < 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await queues[3].add("durable", 2, durable=True)
+        ended.set()
+        assert await asyncio.gather(*running) == [1] * 4
+        async with asyncio.timeout(100):
+            while clients_of(server) > 6:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        for _ in range(3):
+            assert await asyncio.gather(*(queue.add_and_wait("n", 3) for queue in queues)) == [3] * 4
+        assert clients_of(server) <= 6
+        for queue in queues:
+            assert len(await queue.get_workers()) == 1

@@ -140,9 +140,11 @@ class DirectTransport:
             self.interruptions.record(hash_tag(key) if self.is_cluster else None)
         return reply
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
-        return await (await self._client()).call_before(call, waits, block)
+        return await (await self._client()).call_before(call, waits, block, grace)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

@@ -164,7 +164,9 @@ class MemoryTransport(_Connection):
             await self.command(*read)
         return self._run(call)
 
-    async def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    async def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
         await asyncio.sleep(0)
         return self._run_before(call, waits)
@@ -198,7 +200,9 @@ class MemoryTransport(_Connection):
 class MemoryBlockingTransport(_Connection):
     """A `BlockingTransport` to an in-memory server."""
 
-    def call_before(self, call: Call[T], waits: Sequence[Sequence[str]], block: int) -> tuple[T, list[Any]]:
+    def call_before(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
+    ) -> tuple[T, list[Any]]:
         """See `Transport.call_before`."""
         return self._run_before(call, waits)
 

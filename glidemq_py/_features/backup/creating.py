@@ -293,6 +293,6 @@ async def apply_retention(store: BackupStore, queue: str, keep: int, now: int) -
 
 async def _jobs_in(store: BackupStore, queue: str, backup: str) -> int:
     try:
-        return parse_manifest(await store.get(manifest_path(queue, backup))).jobs
+        return parse_manifest(await store.get(manifest_path(queue, backup)), backup).jobs
     except BackupError:  # a damaged manifest does not protect a backup
         return 0

@@ -125,8 +125,12 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def parse_manifest(text: bytes) -> BackupInfo:
+def parse_manifest(text: bytes, backup: str = "") -> BackupInfo:
     """Return the backup that a manifest describes.
+
+    Args:
+        text: The manifest.
+        backup: Id of the backup, for errors.
 
     Raises:
         BackupError: If it is damaged, or written by a later release in another format.
@@ -149,7 +153,8 @@ def parse_manifest(text: bytes) -> BackupInfo:
         info = BackupInfo(**content, parts=parts, partitions=tuple(BackedUpPartition(**each) for each in partitions))
         return replace(info, counts=tuple(info.counts))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BackupError(f"the manifest of a backup is damaged: {error}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise BackupError(f"the manifest of backup {backup!r} is damaged: {reason}") from error
 
 
 def new_backup_id(now: int) -> str:

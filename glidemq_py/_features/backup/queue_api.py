@@ -108,7 +108,7 @@ async def get_backups(
     store = BackupStore(destination, storage_options, self._runtime)
     ids = [each for each in await store.backups(self.name) if time_of(each) is not None]
     complete = [each for each in ids if await store.is_complete(self.name, each)]
-    return [parse_manifest(await store.get(manifest_path(self.name, each))) for each in complete]
+    return [parse_manifest(await store.get(manifest_path(self.name, each)), each) for each in complete]
 
 
 async def verify_backup(

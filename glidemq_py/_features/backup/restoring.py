@@ -77,7 +77,7 @@ async def find_backup(store: BackupStore, queue: str, backup: str | None) -> Bac
     listed = await store.backups(queue)
     for each in [backup] if backup is not None else reversed(listed):
         if each in listed and await store.is_complete(queue, each):
-            info = parse_manifest(await store.get(manifest_path(queue, each)))
+            info = parse_manifest(await store.get(manifest_path(queue, each)), each)
             if info.queue != queue or info.id != each:
                 raise BackupError(f"the manifest of backup {each!r} of queue {queue!r} belongs to another backup")
             return info

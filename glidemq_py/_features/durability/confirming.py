@@ -49,6 +49,8 @@ MARK_S: Final = 600
 """How long a mark lives without a confirmation, seconds, as in ``lua/features/durability``."""
 _PAUSE_S: Final = 0.05
 """Pause before the next try after a lost connection, seconds."""
+_GRACE_MS: Final = 1_000
+"""How much later than its timeout the reply to a wait may come. A server that is down sends none."""
 _SHORT_S: Final = 0.05
 _SHORT_WAITS: Final = 5
 """After so many waits below `_SHORT_S` seconds, the next one follows its add. With ``appendfsync everysec`` that many
@@ -321,7 +323,7 @@ class Confirmer:
             began, missing, shortfall = time.monotonic(), set[str](), ""
             for kind in self._kinds:
                 left = block - round((time.monotonic() - began) * 1000)
-                node, lost, waits = await self._send(transport, marks, max(1, left), kind)
+                node, lost, waits = await self._send(transport, marks, max(1, left), kind, _GRACE_MS)
                 missing |= lost
                 shortfall = shortfall or self._shortfall(node, waits, (kind,))
             self._line.note_wait(time.monotonic() - began)
@@ -351,20 +353,20 @@ class Confirmer:
         return ""
 
     async def _send(
-        self, transport: Transport, marks: dict[str, list[str]], block: int, kind: _Kind
+        self, transport: Transport, marks: dict[str, list[str]], block: int, kind: _Kind, grace: int | None = None
     ) -> tuple[str, set[str], list[Any]]:
         """Check the marks of each queue, and wait behind all the checks in the same pipeline.
 
         Returns:
             The node of a cluster, the missing marks, and the replies to the waits.
         """
-        waits = await self._waits(transport, block, (kind,))
+        waits = await self._waits(transport, block, (kind,), grace)
         keep = (self._durability.timeout + block) // 1000 + 1
         cluster = transport.is_cluster
         first, *others = [confirm_durable(meta, names, keep, cluster) for meta, names in marks.items()]
         # Only connections of GLIDE are shared by several queues.
         commands = [_command_of(cast("AsyncTransport | DrivenTransport", transport), call) for call in others]
-        reply, replies = await transport.call_before(first, [*commands, *waits], block)
+        reply, replies = await transport.call_before(first, [*commands, *waits], block, grace)
         missing = _missing(next(iter(marks.values())), reply)
         for of_queue, call, found in zip([*marks.values()][1:], others, replies, strict=False):
             if isinstance(found, GlideMQError):
@@ -372,7 +374,9 @@ class Confirmer:
             missing |= _missing(of_queue, call.read(found))
         return reply.node, missing, replies[len(others) :]
 
-    async def _waits(self, transport: Transport, block: int, kinds: Sequence[_Kind]) -> list[list[str]]:
+    async def _waits(
+        self, transport: Transport, block: int, kinds: Sequence[_Kind], grace: int | None = None
+    ) -> list[list[str]]:
         """Return the commands behind a call; each waits for ``block`` ms at most."""
         durability = self._durability
         waits: list[list[str]] = [["CLUSTER", "MYID"]] if transport.is_cluster else []
@@ -380,13 +384,13 @@ class Confirmer:
             waits.append(["WAITAOF", "1", "0", str(block)])
         if "replicas" in kinds:
             wanted = durability.replicas
-            self._line.replicas = await self._count_replicas(transport) if wanted == "all" else wanted
+            self._line.replicas = await self._count_replicas(transport, grace) if wanted == "all" else wanted
             waits.append(["WAIT", str(self._line.replicas), str(block)])
         return waits
 
-    async def _count_replicas(self, transport: Transport) -> int:
+    async def _count_replicas(self, transport: Transport, grace: int | None) -> int:
         call = confirm_durable(self._meta, [], 1, transport.is_cluster)
-        _, (reply,) = await transport.call_before(call, [["INFO", "replication"]], 0)
+        _, (reply,) = await transport.call_before(call, [["INFO", "replication"]], 0, grace)
         if isinstance(reply, GlideMQError):
             raise reply
         found = _CONNECTED.search(reply)
