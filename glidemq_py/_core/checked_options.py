@@ -186,6 +186,15 @@ class OptionValue(CheckedOptions):
         """Return the fields of stored JSON, not checked, without missing and empty ones."""
         return {name: stored[key] for name, key, _ in cls._stored if stored.get(key)}
 
+    @classmethod
+    def python_names(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return fields that are named as they are stored, or as in Python, by their Python names.
+
+        Unknown names are not changed, so that a check reports them.
+        """
+        names = {key: name for name, key, _ in cls._stored}
+        return {names.get(key, key): value for key, value in given.items()}
+
 
 def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") -> T:
     """Return an instance of the option class ``kind``, given an instance or a mapping of its fields.
