@@ -18,8 +18,6 @@ def score(job: Job) -> dict[str, Any]:
     if not flights:
         raise ValueError("an empty parcel")
     return {
-        "carrier": job.data["carrier"],
-        "month": job.data["month"],
         "flights": len(flights),
         "late": sum(each["arr_delay"] >= LATE for each in flights),
         "minutes_late": sum(max(0, each["arr_delay"]) for each in flights),

@@ -6,8 +6,8 @@
    and packs what is left into parcels: one for each airport, carrier and day.
 2. One `df.write.format("glidemq")` adds a job for each parcel to the queue of its airport: all of them, or none.
 3. Three processes of `python -m glidemq_py.worker` work on the three queues.
-4. Meanwhile a Spark stream reads the results of the jobs as they finish. They are joined with the names of the
-   airlines, and summarized; a plot is saved as PNG.
+4. Meanwhile a Spark stream reads the results of the jobs as they finish. They are joined with the parcels, by queue
+   and id of the job, and with the names of the airlines, and summarized; a plot is saved as PNG.
 
 Without GLIDEMQ_URL a private Valkey is started, and ended with this program. Needs Java 17 or later.
 """
@@ -33,7 +33,7 @@ from glidemq_py.spark.environment import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRPORTS = ("EWR", "JFK", "LGA")
-PARCEL = "struct<carrier:string,month:int,flights:bigint,late:bigint,minutes_late:double,made_up:double,miles:bigint>"
+PARCEL = "struct<flights:bigint,late:bigint,minutes_late:double,made_up:double,miles:bigint>"
 
 
 def say(text: str) -> None:
@@ -140,7 +140,8 @@ class Results:
         self._complete = threading.Event()
         streams = [
             spark.readStream.format("glidemq").options(url=url, queue=f"flights-{airport}", startingOffsets="earliest")
-            .schema("id string, state string, returnvalue string").load().withColumn("origin", F.lit(airport))
+            .schema("id string, state string, returnvalue string").load()
+            .withColumn("queue", F.lit(f"flights-{airport}"))
             for airport in AIRPORTS
         ]  # fmt: skip
         every = streams[0].union(streams[1]).union(streams[2])
@@ -162,15 +163,20 @@ class Results:
                 raise RuntimeError("the stream of results has ended") from self._query.exception()
         self._query.stop()
 
-    def joined(self, airlines: Any) -> Any:
-        """Return the results of the completed parcels, with the names of the airlines."""
+    def joined(self, parcels: Any, airlines: Any) -> Any:
+        """Return the completed parcels with their results and the names of the airlines.
+
+        The id of a job is unique in its queue, so both identify the row that a result belongs to.
+        """
         from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
+        parcel = F.from_json("data", "carrier string, month int").alias("parcel")
         return (
             self._spark.read.parquet(str(self._folder))
             .where("state = 'completed'")
-            .select("origin", F.from_json("returnvalue", PARCEL).alias("r"))
-            .select("origin", "r.*")
+            .select("queue", F.col("id").alias("jobId"), F.from_json("returnvalue", PARCEL).alias("result"))
+            .join(parcels.select("queue", "jobId", parcel), ["queue", "jobId"])
+            .select(F.substring_index("queue", "-", -1).alias("origin"), "parcel.*", "result.*")
             .join(airlines, "carrier")
         )
 
@@ -234,7 +240,7 @@ def run(url: str, given: argparse.Namespace, folder: Path) -> None:
         completed, failed, _ = asyncio.run(counts(url))
         took = time.perf_counter() - began
         say(f"{completed:,} jobs completed, {failed} failed, and their results streamed, in {took:.1f} s")
-        by_airline, by_month = summarize(results.joined(airlines))
+        by_airline, by_month = summarize(results.joined(frame, airlines))
     finally:
         spark.stop()
     say(f"\n{'airline':<30}{'flights':>9}{'late':>8}{'made up in the air':>20}")

@@ -186,6 +186,15 @@ class OptionValue(CheckedOptions):
         """Return the fields of stored JSON, not checked, without missing and empty ones."""
         return {name: stored[key] for name, key, _ in cls._stored if stored.get(key)}
 
+    @classmethod
+    def python_names(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return fields that are named as they are stored, or as in Python, by their Python names.
+
+        Unknown names are not changed, so that a check reports them.
+        """
+        names = {key: name for name, key, _ in cls._stored}
+        return {names.get(key, key): value for key, value in given.items()}
+
 
 def check_option(kind: type[CheckedOptions], name: str, shown: str, value: object) -> None:
     """Check a value of one option alone, if the class ``kind`` has it.

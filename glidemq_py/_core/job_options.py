@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
-from glidemq_py._core.checked_options import CheckedOptions, option
+from glidemq_py._core.checked_options import CheckedOptions, OptionValue, option
 from glidemq_py._core.checks import check_bool, check_choice, check_int
 from glidemq_py._core.job_option_rules import check_effect, check_together
 from glidemq_py._core.misuse import reject_option
@@ -478,6 +478,7 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     key: (name, _DECODERS.get(name, _same)) for key, name in WIRE_NAMES.items()
 }
+_NESTED: Final[Mapping[str, type[OptionValue]]] = {"backoff": Backoff, "ordering": Ordering}
 
 
 def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -487,10 +488,11 @@ def stored_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     named: dict[str, Any] = {}
     for key, value in given.items():
-        known = _READERS.get(key)
-        if known is not None and value is not None:
-            name, reader = known
-            named[name] = reader(value) if name in ("backoff", "ordering") and isinstance(value, Mapping) else value
-        else:
-            named[key] = value
+        name = WIRE_NAMES.get(key, key)
+        if isinstance(value, Mapping) and name in _NESTED:
+            value = _NESTED[name].python_names(cast("Mapping[str, Any]", value))
+            bucket = value.get("token_bucket")
+            if isinstance(bucket, Mapping):
+                value["token_bucket"] = TokenBucket.python_names(cast("Mapping[str, Any]", bucket))
+        named[name] = value
     return named

@@ -186,8 +186,8 @@ class RowEncoder:
         self._placer = placer
         self._places: dict[tuple[Any, ...], Place] = {}
         self._columns = plan.options
-        self._known_names: set[str] = set()
-        self._known_queues: set[str] = {options.keys.name}
+        self._known_names: dict[str, None] = {}
+        self._known_queues: dict[str, None] = {options.keys.name: None}
         self._json = JsonColumns(options.non_finite)
         self._spread = (
             *self._columns,
@@ -323,11 +323,11 @@ class RowEncoder:
         if len(self._known_queues) > _QUEUES_MAX + 1:
             # Before any row of this batch is sent. The server counts the queues of all tasks.
             problem = f"is one too many: a write can use {_QUEUES_MAX:,} queues"
-            last = column.unique()[-1].as_py()
-            raise self._at(GlideMQValidationError("queue", last, problem), "queue", pc.index(column, last).as_py())
+            first = list(self._known_queues)[_QUEUES_MAX + 1]
+            raise self._at(GlideMQValidationError("queue", first, problem), "queue", pc.index(column, first).as_py())
         return column
 
-    def _check(self, name: str, column: Any, known: set[str], check: Callable[[str, str], object]) -> None:
+    def _check(self, name: str, column: Any, known: dict[str, None], check: Callable[[str, str], object]) -> None:
         for value in column.unique().to_pylist():
             if value in known:
                 continue
@@ -336,7 +336,7 @@ class RowEncoder:
             except GlideMQValidationError as error:
                 raise self._at(error, name, pc.index(column, value).as_py()) from None
             if len(known) < _CACHE_SIZE:
-                known.add(value)
+                known[value] = None
 
     def _placed(self, batch: Any, queues: Any) -> Any:
         """Return the queues with the partitions of rows in place of partitioned ones."""
@@ -449,4 +449,19 @@ def _read_opts(text: str) -> JobOptions:
     given = json.loads(text, "opts")
     if not isinstance(given, dict):
         raise GlideMQValidationError("opts", text, 'must be a JSON object such as {"attempts": 3}')
-    return JobOptions.parse(stored_names(cast("dict[str, Any]", given)))
+    named = cast("dict[str, Any]", given)
+    try:
+        return JobOptions.parse(stored_names(named))
+    except GlideMQValidationError as error:
+        name = ".".join(["opts", *_as_written(error.option.split("."), named)])
+        raise GlideMQValidationError(name, error.value, error.problem) from None
+
+
+def _as_written(path: Sequence[str], given: Any) -> Iterator[str]:
+    """Yield the names of a nested option as they are in ``given``: stored or Python names."""
+    for name in path:
+        others = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        plain = name.replace("_", "").lower()
+        written = next((key for key in others if key.replace("_", "").lower() == plain), name)
+        given = others.get(written)
+        yield written

@@ -186,8 +186,12 @@ _INSTEAD: Final = {
     "includeHeaders": "headers of a job are in the column 'opts': get_json_object(opts, '$.headers')",
     "minPartitions": 'use .option("numPartitions", n), the largest number of partitions',
     "kafka.bootstrap.servers": 'use .option("url", ...) or .option("addresses", ...)',
+    "jobId": "use a column 'jobId'; each job has its own",
+    "name": "use .option(\"jobName\", ...) for all rows, or a column 'name'",
+    "data": "use a column 'data', or columns of other names",
+    "opts": "use the option itself, such as .option(\"attempts\", 3), or a column 'opts'",
 }
-"""Options of other data sources, with what to use instead."""
+"""Options of other data sources, and columns that are no options, with what to use instead."""
 _TABLE: Final = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location"})
 """Properties of a table, which Spark passes with the options when CREATE TABLE asks for its columns."""
 _TABLE_OPTION: Final = "option."
@@ -219,7 +223,7 @@ class Given:
 
     Raises:
         UnknownOptionError: if an option does not exist.
-        UnsupportedOptionError: if it is an option of another data source.
+        UnsupportedOptionError: if it is an option of another data source, or only a column.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -277,8 +281,7 @@ class Given:
         try:
             return json.loads(self._texts[name], name)
         except GlideMQValidationError:
-            problem = 'must be JSON: a number, true, false or an object such as {"count": 100}'
-            raise GlideMQValidationError(name, self._texts[name], problem) from None
+            raise GlideMQValidationError(name, self._texts[name], f"must be JSON: {_FORMS[name]}") from None
 
     def checked(self, name: str, check: Callable[[str], Any]) -> Any:
         """Return an option converted by `check`, or None if it is not given."""
@@ -389,6 +392,13 @@ _PLAIN: Final = (
     ("timeout", "timeout"),
     ("rank", "rank"),
 )
+_KEPT: Final = 'a number, true, false or an object such as {"count": 100}'
+_FORMS: Final = {
+    "backoff": 'ms, or an object such as {"type": "exponential", "delay": 1000}',
+    "removeOnComplete": _KEPT,
+    "removeOnFail": _KEPT,
+}
+"""What an option of JSON may be."""
 _JSON: Final = (("backoff", "backoff"), ("removeOnComplete", "remove_on_complete"), ("removeOnFail", "remove_on_fail"))
 _OPTION_OF: Final = {
     "remove_on_complete": "removeOnComplete",
@@ -509,4 +519,6 @@ def job_options(chosen: dict[str, Any], where: str) -> JobOptions:
 def renamed(error: GlideMQValidationError, where: str) -> GlideMQValidationError:
     """Return the error with the option name that Spark users write."""
     name, dot, rest = error.option.partition(".")
+    if error.option == "ordering.key":  # the option and the column `orderingKey`
+        dot = rest = ""
     return GlideMQValidationError(f"{where}{_OPTION_OF.get(name, name)}{dot}{rest}", error.value, error.problem)

@@ -52,14 +52,21 @@ __all__ = ["FrameWriter", "StreamWriter", "Written"]
 _log = get_logger(__name__)
 _monotonic = time.monotonic
 _LEFT_MS = 1_000
+_AFTER_A_FAILURE: Final = {
+    "atomic": "none of its rows becomes a job",
+    "task": "a part of its rows may be jobs; another save with this writeId adds the others",
+    "append": "a part of its rows may be jobs; another save adds these twice",
+}
 _AFTER_AN_ERROR: Final = {
     "decided": "already decided by another save or attempt, so every row becomes a job; do not save again",
-    "atomic": "not committed; if the save fails, none of its rows becomes a job",
-    "task": "if the save fails, a part of its rows may be jobs; another save with this writeId adds the others",
-    "append": "if the save fails, a part of its rows may be jobs; another save adds these twice",
+    "atomic": f"not committed; if the save fails, {_AFTER_A_FAILURE['atomic']}",
+    "task": f"if the save fails, {_AFTER_A_FAILURE['task']}",
+    "append": f"if the save fails, {_AFTER_A_FAILURE['append']}",
 }
+_FULL: Final = "the server is at its maxmemory"
 _NOT_ABORTED: Final = "not aborted; unless it is already decided, its rows expire without becoming jobs"
 _REPARTITIONED: Final = "the number of partitions was changed during the save; save again"
+_COMPLETED: Final = "was decided before the failure, and every row is a job now; do not save again"
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _MANY_PIECES = 20
 
@@ -164,6 +171,8 @@ def _run_task(
             error.add_note(_REPARTITIONED)
         if isinstance(error, GlideMQError):
             forget(options.place)
+        if isinstance(error, ServerOutOfMemoryError):
+            error.args = (_FULL,)  # that this call added nothing says nothing about the write
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
         error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['decided' if decided else options.guarantee]}")
         raise
@@ -185,7 +194,7 @@ def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Wri
 
 def _cause(error: GlideMQError) -> str:
     """Return the text of an error after which a part of the write may have become jobs."""
-    return "the server is at its maxmemory" if isinstance(error, ServerOutOfMemoryError) else str(error)
+    return _FULL if isinstance(error, ServerOutOfMemoryError) else str(error)
 
 
 def _state_of(options: WriteOptions, write: WriteId) -> str:
@@ -317,10 +326,16 @@ def _report_added(options: WriteOptions, write: WriteId, messages: Sequence[Writ
 
 
 def _abort(options: WriteOptions, write: WriteId) -> None:
-    """Abort a write; if it is already decided, try to publish it."""
+    """Abort a write; if it is already decided, try to publish it.
+
+    The outcome is logged with the id of the write: the error that Spark raises contains no id if a process was killed,
+    or if the rows could not be evaluated.
+    """
     try:
         transport = transport_of(options.place)
         if run_blocking(transport, undo_write(write)):
+            outcome = "a restarted query writes its rows" if write.query else _AFTER_A_FAILURE["atomic"]
+            _log.warning("write %r in queue %r: failed, and was aborted; %s", write.id, write.home.name, outcome)
             return
     except GlideMQError as error:
         if not isinstance(error, StagedWriteError):
@@ -330,6 +345,8 @@ def _abort(options: WriteOptions, write: WriteId) -> None:
         run_blocking(transport, publish_write(write))
     except GlideMQError as error:
         _log.warning("%s", StagedWriteError(write.id, write.home.name, "decided", _cause(error)))
+    else:
+        _log.warning("write %r in queue %r: %s", write.id, write.home.name, _COMPLETED)
 
 
 def _publish_beside(options: WriteOptions, write: WriteId, counts: dict[str, Published]) -> None:
@@ -409,6 +426,9 @@ class FrameWriter(DataSourceArrowWriter):
         """Abort the write after a task or `commit` failed; a decided write is still published."""
         if self._options.guarantee == "atomic":
             _abort(self._options, self._write)
+        else:
+            outcome = _AFTER_A_FAILURE[self._options.guarantee]
+            _log.warning("write %r in queue %r: failed; %s", self._write.id, self._options.keys.name, outcome)
 
 
 def _finish_others(options: WriteOptions) -> None:

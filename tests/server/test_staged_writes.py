@@ -1,6 +1,7 @@
 """A staged write that was decided and left by its writer is published by a worker, wherever its home is."""
 
 import re
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -159,6 +160,46 @@ def test_error_of_a_write_without_staging_names_it(
     assert note.startswith("write '")
     assert "may be jobs" in note
     assert text in note
+    assert "nothing was added" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "outcome"),
+    [
+        ("atomic", "was aborted; none of its rows becomes a job"),
+        ("task", "a part of its rows may be jobs; another save with this writeId adds the others"),
+        ("append", "a part of its rows may be jobs; another save adds these twice"),
+    ],
+)
+def test_abort_logs_the_random_id(
+    full_server: ServerProcess, queue_name: str, guarantee: str, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's error contains no id if a process was killed, or if the rows cannot be evaluated."""
+    writer = frame_writer(full_server.url, queue_name, guarantee=guarantee)
+    write_rows(writer, 100)
+    caplog.clear()
+    writer.abort([None])
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert re.fullmatch(rf"write '\w{{32}}' in queue '{queue_name}': failed[;,] .*{outcome}", record.getMessage())
+
+
+def test_abort_of_a_decided_write_logs_that_it_is_complete(
+    full_server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that commits may be killed after the decision."""
+    from glidemq_py.spark import writer as module
+
+    writer = frame_writer(full_server.url, queue_name)
+    messages = write_rows(writer, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_publish", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            writer.commit(messages)
+    caplog.clear()
+    writer.abort(messages)
+    assert re.search(r"write '\w{32}' in queue .* every row is a job now; do not save again", caplog.text)
+    with full_server.client() as resp:
+        assert resp.execute("XLEN", QueueKeys("glide", queue_name).stream) == 100
 
 
 def test_error_of_a_write_that_cannot_start_names_it(full_server: ServerProcess, queue_name: str) -> None:

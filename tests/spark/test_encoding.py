@@ -15,7 +15,7 @@ pa: Any = pytest.importorskip("pyarrow", reason="comes with the extra `spark`")
 from glidemq_py._core.calls import unpack
 from glidemq_py._core.calls.adding import Row, request, stored_row
 from glidemq_py._core.job_options import JobOptions
-from glidemq_py.errors import ColumnError, GlideMQValidationError
+from glidemq_py.errors import ColumnError, GlideMQValidationError, UnsupportedOptionError
 from glidemq_py.spark.encoding import PackedRows, RowEncoder, pack_rows, packed_texts
 from glidemq_py.spark.options import WriteOptions
 from glidemq_py.spark.sinks import Batches, Together
@@ -283,6 +283,24 @@ def test_invalid_opts_name_their_row(text: str):
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [('{"nope": 1}', "opts.nope"), ('{"removeOnFail": {"age": -1}}', "opts.removeOnFail.age"),
+     ('{"remove_on_fail": {"age": -1}}', "opts.remove_on_fail.age"), ('{"timeout": "x"}', "opts.timeout"),
+     ('{"ordering": {"key": "a", "concurrency": -1}}', "opts.ordering.concurrency"),
+     ('{"ordering": {"key": "a", "nope": 0}}', "opts.ordering.nope"),
+     ('{"ordering": {"key": ""}}', "opts.ordering.key"),
+     ('{"backoff": {"type": "fixed", "delay": 1, "maxDelay": -1}, "attempts": 3}', "opts.backoff.maxDelay"),
+     ("[]", "opts"), ("x", "opts")],
+)  # fmt: skip
+def test_errors_name_what_the_user_wrote_in_opts(text: str, name: str):
+    batch = pa.RecordBatch.from_arrays([pa.array(["1"]), pa.array([text])], ["data", "opts"])
+    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
+    with pytest.raises(ColumnError) as error:
+        sent(plan, options(jobName="n"), batch)
+    assert error.value.option == name
+
+
+@pytest.mark.parametrize(
     ("column", "value"),
     [("jobId", ""), ("jobId", "007"), ("jobId", "a:b"), ("jobId", "x" * 257), ("jobId", "a\u0001"), ("delay", -1),
      ("delay", 2**50), ("priority", 2048), ("ttl", 0), ("ttl", -5), ("orderingKey", ""), ("orderingKey", "__"),
@@ -298,7 +316,7 @@ def test_invalid_value_of_a_packed_column_names_its_row(column: str, value: Any)
 
 def test_too_many_queues_fail_before_a_row_of_their_batch_is_sent():
     plan = WritePlan(columns={"queue": 1}, data_kind="json", data_columns=((0, "data"),))
-    names = [f"q{n % 1_001}" for n in range(9_000)]
+    names = [f"q{n % 1_050}" for n in range(9_000)]
     batch = pa.RecordBatch.from_arrays([pa.array(["1"] * len(names)), pa.array(names)], ["d", "queue"])
     write, sink = options(jobName="n", queue="home", batchSize="2"), Sent()
     collected, encoder = Batches(sink, write), RowEncoder(plan, write)
@@ -310,16 +328,49 @@ def test_too_many_queues_fail_before_a_row_of_their_batch_is_sent():
     with pytest.raises(ColumnError, match=r"'queue', row 1001 .*'q1000'.*a write can use 1,000 queues"):
         put()
     assert sink.calls == []
-    within = batch.filter(pa.array([name != "q1000" for name in names]))
+    within = batch.filter(pa.array([int(name[1:]) < 1_000 for name in names]))
     assert len({queue for queue, _ in sent(plan, write, within).calls}) == 1_000
 
 
 @pytest.mark.parametrize(
     ("given", "name"),
     [({"url": "nope"}, "url"), ({"url": "valkey://h:1?foo=1"}, "url"), ({"host": ""}, "host"),
-     ({"url": "valkey://h?request_timeout=0"}, "requestTimeout"), ({"addresses": "a:b"}, "addresses")],
+     ({"url": "valkey://h?request_timeout=0"}, "requestTimeout"), ({"addresses": "a:b"}, "addresses"),
+     ({"orderingKey": ""}, "orderingKey"), ({"removeOnFail": '{"age": -1}'}, "removeOnFail.age")],
 )  # fmt: skip
 def test_errors_name_the_option_of_the_user(given: dict[str, str], name: str):
     with pytest.raises(GlideMQValidationError, match=rf"^option '{name}' ") as error:
         WriteOptions.parse({"queue": "q"} | given, streaming=False)
     assert error.value.option == name
+
+
+def test_json_options_show_their_form():
+    with pytest.raises(GlideMQValidationError, match=r"'backoff' = '1s': must be JSON: ms, or .*type"):
+        WriteOptions.parse({"queue": "q", "backoff": "1s"}, streaming=False)
+    with pytest.raises(GlideMQValidationError, match=r"'removeOnFail' = 'all': must be JSON: a number, true"):
+        WriteOptions.parse({"queue": "q", "removeOnFail": "all"}, streaming=False)
+
+
+@pytest.mark.parametrize("name", ["jobId", "name", "data", "opts"])
+def test_columns_given_as_options_are_rejected_with_what_to_use(name: str):
+    with pytest.raises(UnsupportedOptionError, match=f"'{name}' = 'x': is not supported: .*column '{name}'"):
+        WriteOptions.parse({"queue": "q", name.lower(): "x"}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("stored", "python"),
+    [({"attempts": 3, "backoff": {"type": "exponential", "delay": 9, "maxDelay": 99}},
+      {"backoff": {"type": "exponential", "delay": 9, "max_delay": 99}, "attempts": 3}),
+     ({"ordering": {"key": "a", "rateLimit": {"max": 1, "duration": 9}}},
+      {"ordering": {"key": "a", "rate_limit": {"max": 1, "duration": 9}}}),
+     ({"ordering": {"key": "a", "tokenBucket": {"capacity": 5, "refillRate": 1}}},
+      {"ordering": {"key": "a", "token_bucket": {"capacity": 5, "refill_rate": 1}}})],
+)  # fmt: skip
+def test_nested_options_have_stored_or_python_names(stored: dict[str, Any], python: dict[str, Any]):
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["1", "1"]), pa.array([json.dumps(stored), json.dumps(python)])], ["data", "opts"]
+    )
+    plan = WritePlan(columns={"opts": 1}, data_kind="json", data_columns=((0, "data"),))
+    first, second = sent(plan, options(jobName="n"), batch).rows("q")
+    assert first == second
+    assert first == stored_row("n", "1", json.dumps(stored, separators=(",", ":")), JobOptions.parse(python))

@@ -193,7 +193,7 @@ def test_invalid_options_fail_on_the_driver(
         (["if(id = 7, '{\"a\":', '1') as data"], {}, "'data', row 8 of its partition = .*is not JSON"),
         (["if(id = 7, null, 'a') as name"], {"jobName": None}, "'name', row 8 of its partition = None: is null"),
         (["if(id = 7, '[]', null) as opts"], {}, "'opts', row 8 .*must be a JSON object"),
-        (["if(id = 7, '{\"atempts\": 3}', null) as opts"], {}, "'atempts', row 8 .*did you mean 'attempts'"),
+        (["if(id = 7, '{\"atempts\": 3}', null) as opts"], {}, "'opts.atempts', row 8 .*did you mean 'attempts'"),
         (["if(id = 7, 'a:b', null) as queue"], {}, "'queue', row 8 .*must not contain any of"),
         (["if(id = 7, repeat('x', 2000000), 'x') as data"], {"dataFormat": "text"}, "'data', row 8 .*exceed the limit"),
     ],
