@@ -18,6 +18,7 @@ except ImportError as error:
 from glidemq_py._core.checks import check_bool, check_choice
 from glidemq_py._features.middleware.middleware import Middleware, NewJob
 from glidemq_py._features.retries import is_retried
+from glidemq_py._job.contents import JobContents
 from glidemq_py._job.job import Job
 from glidemq_py.errors import JobSignal
 
@@ -113,7 +114,7 @@ class SentryMiddleware(Middleware):
             return True
         return job.attempts_made + 1 >= int(job.opts.get("attempts") or 1)
 
-    def _context(self, job: Job[Any, Any, Any]) -> dict[str, Any]:
+    def _context(self, job: JobContents[Any, Any, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {
             "queue": job.queue_name, "job_id": job.id, "job_name": job.name, "failed_attempts": job.attempts_made,
             "added_at": job.timestamp,

@@ -215,6 +215,10 @@ class FuzzTransport:
     def command(self, *command: Any) -> Any:
         return self._world.call(Command(*command))
 
+    def send_reads(self, _key: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run commands that only read."""
+        return [self._world.call(Command(*command)) for command in commands]
+
     def call_all(self, calls: Sequence[Any]) -> list[Any]:
         """Run calls that are sent together: those after a failed one are executed, too.
 

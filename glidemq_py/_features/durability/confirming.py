@@ -307,7 +307,8 @@ class Confirmer:
             elif not failure:
                 pending.end()
             elif now >= pending.deadline:
-                pending.end(f"{failure} within {self._durability.timeout} ms")
+                reason, cause, detail = failure.partition(" (")
+                pending.end(f"{reason} within {self._durability.timeout} ms{cause}{detail}")
         if failure and not all(pending.is_done for pending in group):
             await self._runtime.sleep(_PAUSE_S)
 

@@ -7,7 +7,7 @@ differ during a change, and after a failover of some of them. The client or work
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.keys import QueueKeys
@@ -92,7 +92,7 @@ async def _restore(transport: JobTransport, keys: QueueKeys, stored: Layout | No
     """Replace the layout of partition 0 by one that includes a lost one, unless another client is faster."""
     present = Layout.plain(keys.name) if stored is None else stored
     following = present.including(lost)
-    reply = cast("bytes", await transport.call(replace_layout(keys.meta, stored, following)))
+    reply = await transport.call(replace_layout(keys.meta, stored, following))
     if parse_layout(keys.name, reply.decode("utf-8", "replace")) == following:
         _log.warning(
             "queue %r: partition 0 had lost a layout of its partitions; restored, with %d partitions",
