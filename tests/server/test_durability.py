@@ -438,7 +438,7 @@ async def test_server_that_dies_before_the_confirmation(
             await confirm(self, mark)
 
         monkeypatch.setattr(confirming.Confirmer, "confirm", confirm_after_death)
-        with pytest.raises(DurabilityError, match=r"job '2' was added, but may be lost: not confirmed within 500 ms \("):
+        with pytest.raises(DurabilityError, match=r"'2' was added, but may be lost: not confirmed within 500 ms \("):
             await with_timeout(queue.add("resize"))
 
 
