@@ -1,6 +1,6 @@
 """Encode Arrow batches as the rows of an add, packed by column; `_core/calls/adding.py` defines a row.
 
-Arrow concatenates the parts of all rows; Python touches no row.
+Arrow concatenates the parts of all rows. Python touches a row only if its key chooses a partition.
 """
 
 from __future__ import annotations

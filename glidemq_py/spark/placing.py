@@ -29,7 +29,7 @@ class Placer:
 
     Args:
         layout_of: Returns the layout of a queue; None if it has no partitions.
-        turn: Number of the task: rows without a key take turns, which begin at different partitions.
+        turn: Where the turns of rows without a key begin: not at the same partition in each task and save.
     """
 
     def __init__(self, layout_of: Callable[[str], Layout | None], turn: int) -> None:
@@ -38,7 +38,7 @@ class Placer:
         self._layouts: dict[str, Layout | None] = {}
         self._homes: dict[tuple[str, str], str] = {}
         self.numbers: dict[str, int] = {}
-        """Number of the layout by which the rows of each partitioned queue were placed."""
+        """Number of the layout by which the rows of each queue were placed; 0 = it had no partitions."""
         self.checked: dict[str, int] = {}
         """The same, by the name of the partition."""
 
@@ -78,9 +78,9 @@ class Placer:
     def _layout(self, queue: str) -> Layout | None:
         if queue not in self._layouts:
             layout = self._layouts[queue] = self._layout_of(queue)
-            if layout is not None:
-                self.numbers[queue] = layout.number
-                self.checked.update(dict.fromkeys(layout.names[: layout.partitions], layout.number))
+            number, names = (0, [queue]) if layout is None else (layout.number, layout.names[: layout.partitions])
+            self.numbers[queue] = number
+            self.checked.update(dict.fromkeys(names, number))
         return self._layouts[queue]
 
 

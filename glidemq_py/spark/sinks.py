@@ -279,8 +279,9 @@ class Batches:
 
     def __init__(self, sink: Sink, options: WriteOptions, layouts: Mapping[str, int] | None = None) -> None:
         self._sink = sink
-        self._layouts = layouts or {}
-        """Numbers of the layouts of partitions, which the server compares; none for rows that are staged."""
+        self._layouts = {} if layouts is None else layouts
+        """Number of the layout by which the rows of each queue or partition were placed, which the server
+        compares; none for rows that are staged. Entries are added while rows are placed."""
         self._quiet = options.quiet
         self._rows_max = options.batch_size
         self._bytes_max = options.max_batch_bytes

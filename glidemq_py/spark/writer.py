@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,6 @@ _AFTER_AN_ERROR: Final = {
 }
 _FULL: Final = "the server is at its maxmemory"
 _NOT_ABORTED: Final = "not aborted; unless it is already decided, its rows expire without becoming jobs"
-_REPARTITIONED: Final = "the number of partitions was changed during the save; save again"
 _COMPLETED: Final = "was decided before the failure, and every row is a job now; do not save again"
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 _MANY_PIECES = 20
@@ -86,7 +86,7 @@ class Written(WriterCommitMessage):
         query: id of the streaming query, or ''.
         batch: number of the micro-batch, or -1.
         driver: token of the writer.
-        layouts: number of the layout by which rows were placed, per partitioned queue.
+        layouts: number of the layout by which rows were placed, per queue; 0 = it had no partitions.
     """
 
     rows: int = 0
@@ -132,7 +132,7 @@ class _Placing:
         if self.is_rejected:
             reject_partitions(transport, keys)
             return None
-        return layout_of(transport, keys)
+        return agreed_layout_of(transport, keys)
 
 
 def _run_task(
@@ -150,7 +150,8 @@ def _run_task(
     message = Written(query=task.query, batch=task.batch, driver=write.driver)
     try:
         with make_sink(partial(transport_of, options.place), options, task, write) as sink:
-            placer = Placer(partial(placing.layout_of, options), task.partition)
+            turn = task.partition + zlib.crc32(f"{write.id} {task.batch}".encode())
+            placer = Placer(partial(placing.layout_of, options), turn)
             collected = Batches(sink, options, placer.checked if isinstance(sink, AppendSink) else None)
             encoder = RowEncoder(plan, options, placer)
             try:
@@ -166,16 +167,15 @@ def _run_task(
                 message.over = True
                 for _ in batches:  # Spark requires the rows to be consumed
                     pass
-    except Exception as error:  # also of what evaluates the rows
-        if isinstance(error, LayoutChangedError):
-            error.add_note(_REPARTITIONED)
-        if isinstance(error, GlideMQError):
+    except Exception as caught:  # also of what evaluates the rows
+        error = _shown(caught)
+        if isinstance(caught, GlideMQError):
             forget(options.place)
-        if isinstance(error, ServerOutOfMemoryError):
-            error.args = (_FULL,)  # that this call added nothing says nothing about the write
         decided = options.guarantee == "atomic" and _state_of(options, write) in ENDED
         error.add_note(f"write {write.id!r}: {_AFTER_AN_ERROR['decided' if decided else options.guarantee]}")
-        raise
+        if error is caught:
+            raise
+        raise error from None
     if not message.over:  # how many rows were encoded before that reply arrived varies
         message.rows, message.nulls, message.bytes = collected.rows, encoder.nulls, collected.bytes
         message.layouts = placer.numbers
@@ -183,12 +183,21 @@ def _run_task(
     return message
 
 
+def _shown(error: Exception) -> Exception:
+    """Return the error without what its call says about its own rows, which says nothing about the write."""
+    if isinstance(error, LayoutChangedError):
+        return GlideMQError(f"the number of partitions of queue {error.queue!r} was changed during the save")
+    if isinstance(error, ServerOutOfMemoryError):
+        error.args = (_FULL,)
+    return error
+
+
 def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
     """Reject a write whose rows were placed by layouts that are outdated."""
     used = {item for message in messages if message is not None for item in message.layouts.items()}
     for queue, number in sorted(used):
         layout = layout_of(transport_of(options.place), QueueKeys(options.keys.prefix, queue))
-        if layout is None or layout.number != number:
+        if number != (0 if layout is None else layout.number):
             raise StagedWriteError(write.id, queue, "repartitioned")
 
 

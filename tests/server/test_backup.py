@@ -359,10 +359,10 @@ async def test_a_copy_has_no_batches_with_unfinished_jobs_of_other_queues(
 @pytest.mark.parametrize("ends_after", ["batches", "batch:", "batch-jobs:"])
 @pytest.mark.parametrize("is_copy", [True, False], ids=["copy", "same name"])
 async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
-    queue: Queue, copy: Queue, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_copy: bool,
-    ends_after: str,
+    queue: Queue, copy: Queue, url: str, resp: RespClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    is_copy: bool, ends_after: str,
 ) -> None:  # fmt: skip
-    batch = await queue.create_batch(on_complete=("complete", 1))
+    batch = await queue.create_batch(on_complete=("complete", 1), keep=10_000)
     await batch.add("job")
     await batch.close()
     leases = await queue.fetch(1)
@@ -382,9 +382,13 @@ async def test_a_batch_whose_last_job_ends_during_the_backup_ends(
     if not is_copy:
         await queue.obliterate(force=True)
     await target.restore(tmp_path, source=queue.name)
+    restored = await target.get_batch(batch.id)
+    if (await restored.get_status()).pending:
+        assert resp.execute("PTTL", f"glide:{{{target.name}}}:batch:{batch.id}") == -1
+        assert [each.id async for each in target.iter_batches()] == [batch.id]
+    assert (await target.check(recheck_after=0)).findings == ()
     handler = Names()
     async with Worker(target.name, handler, url):
-        restored = await target.get_batch(batch.id)
         await with_timeout(until(lambda: "complete" in handler.ran))
         await with_timeout(ends(restored))
     assert handler.ran.count("complete") == 1

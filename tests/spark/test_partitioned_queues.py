@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from glidemq_py import Queue, Worker
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
 from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
-from glidemq_py.errors import StagedWriteError
-from glidemq_py.spark import last_report
+from glidemq_py.errors import GlideMQError, StagedWriteError
+from glidemq_py.spark import last_report, writer
+from glidemq_py.spark.api import TaskFacts, pa
 from glidemq_py.spark.options import WriteOptions, transport_of
-from glidemq_py.spark.writer import Written, _check_layouts
+from glidemq_py.spark.write_schema import plan_write
+from glidemq_py.spark.writer import FrameWriter
 
 PARTITIONS = 3
 
@@ -164,17 +167,74 @@ async def test_a_change_that_is_not_settled_rejects_keys(url: str, queue_name: s
         assert await queue.count() == before + 20
 
 
-async def test_a_change_during_the_save_is_found(url: str, queue_name: str):
-    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
-    write = WriteId(id="w", home=options.keys)
+@pytest.fixture
+def writer_of(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that makes the writer of a save, whose tasks run in this process."""
+    monkeypatch.setattr(writer, "task_context", lambda: TaskFacts(0, 0, "", -1))
+    schema = StructType([StructField(name, StringType()) for name in ("data", "jobId")])
+
+    def make(**given: Any) -> FrameWriter:
+        options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"} | given, streaming=False)
+        return FrameWriter(options, plan_write(schema, options))
+
+    return make
+
+
+def rows(first: int, count: int = 20, *, keyed: bool = True) -> Any:
+    numbers = range(first, first + count)
+    ids = [f"id-{n}" if keyed else None for n in numbers]
+    return pa.RecordBatch.from_pydict({"data": [str(n) for n in numbers], "jobId": pa.array(ids, pa.string())})
+
+
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("guarantee", ["append", "atomic"])
+async def test_a_change_during_the_save_is_found(
+    url: str, queue_name: str, writer_of: Callable[..., Any], guarantee: str, before: int
+):
+    loop = asyncio.get_running_loop()
+
+    async with Queue(queue_name, url, partitions=before) if before > 1 else Queue(queue_name, url) as queue:
+        await queue.count()
+        save = writer_of(guarantee=guarantee, batchSize="20")
+
+        def batches() -> Iterator[Any]:
+            yield rows(0)
+            asyncio.run_coroutine_threadsafe(queue.set_partitions(4), loop).result(30)
+            yield rows(20)
+
+        def run() -> None:
+            save.commit([save.write(batches())])
+
+        shown = "was changed during the save" if guarantee == "append" else "was changed while rows were staged"
+        with pytest.raises(GlideMQError, match=shown):
+            await asyncio.to_thread(run)
+        await asyncio.to_thread(save.abort, [None])
+        assert await queue.count() in ((0, 20) if guarantee == "append" else (0,))
+
+
+async def test_a_queue_that_gets_partitions_before_the_commit_is_found(
+    url: str, queue_name: str, writer_of: Callable[..., Any]
+):
+    async with Queue(queue_name, url) as queue:
+        save = writer_of(guarantee="atomic")
+        message = await asyncio.to_thread(save.write, iter([rows(0)]))
+        await queue.set_partitions(4)
+        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
+            await asyncio.to_thread(save.commit, [message])
+        await asyncio.to_thread(save.abort, [message])
+        assert await queue.count() == 0
+
+
+async def test_saves_without_keys_use_all_partitions(url: str, queue_name: str, writer_of: Callable[..., Any]):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         await queue.count()
-        assert queue._partitions is not None
-        message = Written(layouts={queue_name: queue._partitions.layout.number})
-        await asyncio.to_thread(_check_layouts, options, write, [message, None])
-        await queue.set_partitions(2)
-        with pytest.raises(StagedWriteError, match="the number of its partitions was changed"):
-            await asyncio.to_thread(_check_layouts, options, write, [message])
+        for number in range(30):
+            save = writer_of(guarantee="append")
+            message = await asyncio.to_thread(save.write, iter([rows(20 * number, keyed=False)]))
+            await asyncio.to_thread(save.commit, [message])
+        places = Counter((await places_of(queue)).values())
+    assert sum(places.values()) == 600
+    assert min(places[number] for number in range(PARTITIONS)) >= 20
 
 
 async def test_a_partition_with_staged_rows_is_not_given_up(url: str, queue_name: str):

@@ -11,6 +11,8 @@ from glidemq_py._features.backup.names import BATCH, BATCH_JOBS, text_of
 
 __all__ = ["RestoredBatches", "unfinished_jobs"]
 
+_UNFINISHED: Final = b"batches"
+_NO_TTL: Final = -1
 _PENDING: Final = b"p"
 _COUNTS: Final = {b"pending": _PENDING, b"completed": b"c", b"failed": b"f"}
 """Fields of a batch, and the state of the jobs that each counts (``lua/features/job_batches``)."""
@@ -40,7 +42,7 @@ class RestoredBatches:
         self._batches: list[BackedUpKey] = []
 
     def take(self, key: BackedUpKey) -> bool:
-        """Note a key; return True if it is a batch, which must be written after all other keys, as one of `rows`."""
+        """Note the key if it is one of a batch. Return True if it must be written later, as one of `rows`."""
         if key.suffix.startswith(BATCH_JOBS):
             # A page of many jobs may repeat some of another page.
             self._states[key.suffix[len(BATCH_JOBS) :]].update(zip(key.content[::2], key.content[1::2], strict=True))
@@ -57,6 +59,7 @@ class RestoredBatches:
         """
         rows: list[RestoredKey] = []
         to_close: list[str] = []
+        unfinished: list[bytes] = []
         for key in self._batches:
             batch = key.suffix[len(BATCH) :]
             fields = dict(zip(key.content[::2], key.content[1::2], strict=True))
@@ -65,11 +68,16 @@ class RestoredBatches:
             for event in _EVENTS:
                 if self._was_missed(fields, batch, event, jobs):
                     del fields[event + b"At"]
-            if b"closed" in fields and b"completeAt" not in fields:
-                del fields[b"closed"]
+            is_open = b"closed" not in fields or b"completeAt" not in fields
+            if is_open and fields.pop(b"closed", None):
                 to_close.append(text_of(batch))
+            is_finished = not is_open and not states[_PENDING]
+            if not is_finished:
+                unfinished += batch, b"0"
             content = [text for pair in fields.items() for text in pair]
-            rows.append(RestoredKey(key.suffix, key.kind, key.ttl, content, 1))
+            rows.append(RestoredKey(key.suffix, key.kind, key.ttl if is_finished else _NO_TTL, content, 1))
+        if unfinished:  # in addition to those that the backup has
+            rows.append(RestoredKey(_UNFINISHED, b"zset", _NO_TTL, unfinished, 0))
         return rows, to_close
 
     def _was_missed(self, fields: dict[bytes, bytes], batch: bytes, event: bytes, jobs: AbstractSet[str]) -> bool:
