@@ -414,7 +414,7 @@ class PartitionedQueue:
         return found
 
     async def obliterate(self, *, force: bool = False, scan: bool = False) -> int:
-        """See `Queue.obliterate`; the layout is deleted last."""
+        """See `Queue.obliterate`. The layout is deleted last; former partitions have it, too."""
         if not force:
             active = (await self.get_job_counts()).active
             if active:
@@ -424,7 +424,12 @@ class PartitionedQueue:
                     "workers and wait until their jobs have ended; or use force=True, which deletes active jobs too",
                 )  # fmt: skip
         deleted = 0
-        for queue in reversed(self.queues):
+        former = [
+            self.home._partition_queue(name, Partition(number, self.home.name), self.layout.number)
+            for number, name in enumerate(self.layout.names)
+            if number >= len(self.queues)
+        ]
+        for queue in reversed([*self.queues, *former]):
             deleted += await queue.obliterate(force=force, scan=scan)
         await self.home._forget_partitions()
         return deleted

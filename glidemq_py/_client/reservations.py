@@ -60,7 +60,7 @@ class Reservation:
         return self._loop is not None and self._loop.is_closed()
 
     def claim(self) -> None:
-        """Let its user give it back soon."""
+        """Ask its user to release it."""
         self.is_claimed = True
         if self._claimed is not None and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed

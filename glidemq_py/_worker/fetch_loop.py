@@ -168,7 +168,7 @@ class FetchLoop:
         await self.until(lambda: not (engine.requested_slots or (patient and engine.will_request)))
 
     def limit(self, limiter: RateLimit) -> None:
-        """Set the rate limit of this worker, or of its share of it."""
+        """Set the rate limit of this worker, or its share if the queue is a partition."""
         self._limiter = (limiter.max, limiter.duration)
 
     def pause(self) -> None:

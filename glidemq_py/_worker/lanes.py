@@ -428,6 +428,8 @@ class Lanes:
         self._opening = opening
         self._pool = pool
         self._layouts = layouts
+        self._left: dict[str, int] = {}
+        """How many partitions of each queue, the last ones, are not served by other workers any more."""
         self.lanes = lanes
         self._idle = idle_queues_of(channels)
         self.fetching = _Fetching(lanes, pool)
@@ -444,8 +446,8 @@ class Lanes:
         """
         present = {lane.link.keys.name: lane for lane in self.lanes}
         names = [*layout.served, *(each for each in self._layouts.get(name, ()) if each not in layout.served)]
-        layouts = {**self._layouts, name: names}
-        opening = with_partitions(self._opening, layouts)
+        layouts, left = {**self._layouts, name: names}, {**self._left, name: len(names) - len(layout.served)}
+        opening = with_partitions(self._opening, layouts, left)
         first = self.lanes[0]
         new: list[Lane] = []
         for served in opening.several:
@@ -468,7 +470,7 @@ class Lanes:
             if accepting:
                 lane.fetching.engine.accepting = True
                 lane.fetching.engine.wake()
-        self._layouts = layouts
+        self._layouts, self._left = layouts, left
         self._idle.add(new)
         self._pool.pump()
         return len(new)

@@ -26,12 +26,15 @@ def turn_of(queues: Sequence[ServedQueue]) -> float:
     return TURN_S if None in names or len(names) > 1 else _PARTITION_TURN_S
 
 
-def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:
+def with_partitions(
+    opening: WorkerComponents, layouts: Mapping[str, Sequence[str]], left: Mapping[str, int] | None = None
+) -> WorkerComponents:
     """Return the worker with the partitions of its queues in place of those queues.
 
     Args:
         opening: The worker; without ``several``, of its only queue.
         layouts: Names of the partitions of each queue that has any.
+        left: How many of these, the last ones, are not partitions any more, and need no share of a limit.
 
     Raises:
         UnsupportedOptionError: If the worker has an option that needs a queue without partitions.
@@ -56,7 +59,7 @@ def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[st
             lanes.append(replace(queue, weight=queue.weight * common))
             continue
         weight = queue.weight * common // len(names)
-        limiters = _divided(opening.options.limiter, queue.keys.name, len(names))
+        limiters = _divided(opening.options.limiter, queue.keys.name, len(names), (left or {}).get(queue.keys.name, 0))
         lanes += (
             ServedQueue(
                 QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name), limiter
@@ -66,12 +69,13 @@ def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[st
     return replace(opening, several=tuple(lanes), weighted=True)
 
 
-def _divided(limiter: RateLimit | None, queue: str, partitions: int) -> Sequence[RateLimit | None]:
-    """Return the share of each partition in the limiter of a worker."""
+def _divided(limiter: RateLimit | None, queue: str, partitions: int, left: int) -> Sequence[RateLimit | None]:
+    """Return the share of each partition in the limiter of a worker; one job for those that are left."""
     if limiter is None:
         return [None] * partitions
     try:
-        return [RateLimit(each, limiter.duration) for each in shares("limiter", limiter.max, partitions)]
+        parts = [*shares("limiter", limiter.max, partitions - left), *(1 for _ in range(left))]
+        return [RateLimit(each, limiter.duration) for each in parts]
     except GlideMQValidationError as error:
         raise UnsupportedOptionError(error.option, error.value, f"{error.problem} of queue {queue!r}") from None
 

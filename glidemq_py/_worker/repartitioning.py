@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Repartitioning"]
 
 _log = get_logger(__name__)
+
+_AGAIN_S: Final = 2.0
+"""Pause after a connection for reads could not be given up, seconds."""
 
 
 class Repartitioning:
@@ -89,8 +92,9 @@ class Repartitioning:
         if self._leaves_read:
             try:
                 await self._give_up_read()
-            except GlideMQError as error:  # the next heartbeat tries again
+            except GlideMQError as error:
                 _log.warning("queue %r: the worker keeps its connection for reads: %s", self._life.name, error)
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._start)
 
     async def _give_up_read(self) -> None:
         life, opening = self._life, self._life.opening

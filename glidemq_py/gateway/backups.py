@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.backup_schedule import BackupSchedule
@@ -40,7 +40,8 @@ class BackupFigures:
         in_progress: Backups that are being made.
         successes: Those that were completed.
         failures: Those that failed, and checks that failed before.
-        consecutive_failures: Failures since the last success.
+        attempts: Those that were started, and checks that failed before.
+        failing: Queues whose last check or backup failed, with the number of failures since the last one that did not.
         last_success: Time of the last success, epoch s; 0 without one.
         last_failure: Time of the last failure, epoch s; 0 without one.
         last_duration_s: Duration of the last attempt.
@@ -50,36 +51,40 @@ class BackupFigures:
     in_progress: int = 0
     successes: int = 0
     failures: int = 0
-    consecutive_failures: int = 0
+    attempts: int = 0
+    failing: dict[str, int] = field(default_factory=dict[str, int])
     last_success: float = 0.0
     last_failure: float = 0.0
     last_duration_s: float = 0.0
     last_size: int = 0
 
     @property
-    def attempts(self) -> int:
-        """Backups that were started, and checks that failed before."""
-        return self.in_progress + self.successes + self.failures
+    def consecutive_failures(self) -> int:
+        """The most failures in sequence of a queue, up to now."""
+        return max(self.failing.values(), default=0)
 
     def succeeded(self, size: int) -> None:
         """Count a complete backup of this size."""
         self.successes += 1
-        self.consecutive_failures = 0
         self.last_success, self.last_size = time.time(), size
 
-    def failed(self) -> None:
-        """Count a failure."""
+    def failed(self, queue: str, *, was_started: bool) -> None:
+        """Count a failure of a backup, or of the check before it."""
+        self.attempts += not was_started
         self.failures += 1
-        self.consecutive_failures += 1
+        self.failing[queue] = self.failing.get(queue, 0) + 1
         self.last_failure = time.time()
 
 
 class _CountedSchedule(BackupSchedule):
     figures: BackupFigures
+    was_started = False
 
     async def _create(self, queue: Queue[Any, Any]) -> BackupInfo:
         figures, start = self.figures, time.monotonic()
+        figures.attempts += 1
         figures.in_progress += 1
+        self.was_started = True
         try:
             info = await super()._create(queue)
         finally:
@@ -131,7 +136,7 @@ class Backups:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
     async def _back_up(self, queue: Queue[Any, Any]) -> None:
-        options = self._options
+        options, schedule = self._options, None
         try:
             schedule = _CountedSchedule(
                 [queue], self._destination, every=options.backup_every, keep=options.backup_keep,
@@ -139,6 +144,7 @@ class Backups:
             )  # fmt: skip
             schedule.figures = self._figures
             await schedule.run_due()
+            self._figures.failing.pop(queue.name, None)  # also if another process has made the backup
         except GlideMQError as error:
-            self._figures.failed()
+            self._figures.failed(queue.name, was_started=schedule is not None and schedule.was_started)
             _log.warning("gateway: queue %r: could not back it up: %s", queue.name, error)

@@ -1,4 +1,4 @@
-"""Answers of `/stats`, `/heapstats`, `/gc`, `/dashboard` and `/dashboard/queues`, which no command returns."""
+"""Answers of `/stats`, `/heapstats`, `/gc`, `/dashboard` and `/dashboard/queues`, for which there are no commands."""
 
 from __future__ import annotations
 

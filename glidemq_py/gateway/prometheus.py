@@ -116,7 +116,7 @@ def _of_backups(state: GatewayState) -> Iterable[Metric]:
         ("in_progress", "Backups that this process is making", figures.in_progress),
         ("interval_seconds", "Time between the backups of a queue", options.backup_every / 1_000 if is_enabled else 0),
         ("retention", "Backups of a queue that are kept", options.backup_keep if is_enabled else 0),
-        ("consecutive_failures", "Failed backups of this process since the last success", figures.consecutive_failures),
+        ("consecutive_failures", "Failures in sequence, of the queue with most", figures.consecutive_failures),
         ("last_success_timestamp_seconds", "Time of the last complete backup, or 0", figures.last_success),
         ("last_failure_timestamp_seconds", "Time of the last failed backup, or 0", figures.last_failure),
         ("last_duration_seconds", "Duration of the last backup", figures.last_duration_s),

@@ -24,7 +24,7 @@ def layout_of(transport: BlockingTransport, keys: QueueKeys) -> Layout | None:
 
 
 def agreed_layout_of(transport: BlockingTransport, keys: QueueKeys) -> Layout | None:
-    """Return the layout of a queue after all its partitions have the same; None if it has no partitions."""
+    """Let all partitions of a queue have the same layout, and return it; None if it has no partitions."""
     if layout_of(transport, keys) is None:
         return None
     return run_immediately(agreed_layout(DrivenTransport(transport), keys))

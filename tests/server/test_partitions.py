@@ -278,6 +278,18 @@ async def test_operations_on_the_whole_queue(url: str, resp: RespClient, queue_n
         assert (await queue.add("n", job_id=id_in(2, 3))).id == f"2||{id_in(2, 3)}"
 
 
+async def test_obliterate_after_a_shrink_leaves_no_layout(url: str, queue_name: str, resp: RespClient):
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await queue.count()
+        assert (await queue.set_partitions(2)).is_settled
+        await queue.obliterate()
+    assert [key for key in resp.execute("KEYS", f"glide:{{{queue_name}*") if b":stream" not in key] == []
+    async with Queue(queue_name, url, partitions=4) as again:
+        await again.add("n")
+        assert again._partitions is not None
+        assert again._partitions.layout.partitions == 4
+
+
 async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue_name: str):
     running, proceed = asyncio.Event(), asyncio.Event()
 
@@ -446,6 +458,21 @@ async def test_the_limiter_of_a_worker_is_divided(url: str, queue_name: str):
             await queue.set_partitions(5)
             await with_timeout(until(lambda: len(life.parts.lanes) == 5))
             assert [lane.fetching._limiter[0] for lane in life.parts.lanes] == [2, 2, 1, 1, 1]
+
+
+async def test_a_limiter_is_divided_by_the_partitions_that_are_left(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await queue.count()
+        limiter: Any = {"max": 7, "duration": 3_600_000}
+        async with Worker(queue_name, lambda _: None, url, limiter=limiter, lock_duration=1_000) as worker:
+            life: Any = worker._life
+
+            def limits() -> list[int]:
+                return [lane.fetching._limiter[0] for lane in life.parts.lanes]
+
+            assert limits() == [2, 2, 2, 1]
+            assert (await queue.set_partitions(2)).is_settled
+            await with_timeout(until(lambda: limits() == [4, 3, 1, 1]))
 
 
 async def test_a_sandbox_runs_jobs_of_all_partitions(url: str, queue_name: str):

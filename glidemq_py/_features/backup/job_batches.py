@@ -69,7 +69,8 @@ class RestoredBatches:
                 if self._was_missed(fields, batch, event, jobs):
                     del fields[event + b"At"]
             is_open = b"closed" not in fields or b"completeAt" not in fields
-            if is_open and fields.pop(b"closed", None):
+            if is_open and b"closed" in fields:
+                del fields[b"closed"]
                 to_close.append(text_of(batch))
             is_finished = not is_open and not states[_PENDING]
             if not is_finished:

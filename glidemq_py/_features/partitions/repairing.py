@@ -27,7 +27,7 @@ _ATTEMPTS: Final = 20
 async def renewed_layout(
     transport: JobTransport, keys: QueueKeys, known: Layout | None, refusals: Iterable[LayoutChangedError] = ()
 ) -> Layout | None:
-    """Read the layout of a queue again; None if it has no partitions. It is repaired if it must differ somewhere.
+    """Read the layout of a queue again; None if it has no partitions. Differences between partitions are repaired.
 
     Args:
         transport: The connection.
@@ -47,7 +47,7 @@ async def renewed_layout(
 
 
 async def agreed_layout(transport: JobTransport, keys: QueueKeys, names: Iterable[str] = ()) -> Layout | None:
-    """Return the layout of a queue after all its partitions have the same; None if it has no partitions.
+    """Let all partitions of a queue have the same layout, and return it; None if it has no partitions.
 
     Partitions with an older layout take over the present one. If one has a later layout, a failover has lost that of
     partition 0: a layout that includes both replaces it.

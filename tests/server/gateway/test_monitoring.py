@@ -139,6 +139,14 @@ async def test_prometheus_counts_backups(url: str, queue_name: str, tmp_path: Pa
         failed = await figures()
         assert [failed[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [2, 1, 1]
         assert failed["last_failure_timestamp_seconds"] >= found["last_success_timestamp_seconds"]
+        await backups._back_up(await gateway.queue(f"{queue_name}-2"))
+        assert (await figures())["consecutive_failures"] == 1  # one each
+        folder.unlink()
+        await backups._back_up(queue)
+        assert (await figures())["consecutive_failures"] == 1  # the other queue fails still
+        await backups._back_up(await gateway.queue(f"{queue_name}-2"))
+        recovered = await figures()
+        assert [recovered[name] for name in ("attempts_total", "failures_total", "consecutive_failures")] == [5, 2, 0]
 
 
 async def test_storage(wire: Wire) -> None:
