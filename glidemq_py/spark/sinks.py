@@ -279,7 +279,7 @@ class Batches:
 
     def __init__(self, sink: Sink, options: WriteOptions, layouts: Mapping[str, int] | None = None) -> None:
         self._sink = sink
-        self._layouts = {} if layouts is None else layouts
+        self._layouts: Mapping[str, int] = {} if layouts is None else layouts
         """Number of the layout by which the rows of each queue or partition were placed, which the server
         compares; none for rows that are staged. Entries are added while rows are placed."""
         self._quiet = options.quiet
