@@ -68,7 +68,7 @@ class Reservation:
 
     @property
     def is_costly(self) -> bool:
-        """True if its user does more than to read without a connection: it is claimed after others."""
+        """True if a claim makes its user start again in another form, as a worker does; others are claimed before."""
         return self._claimed is not None
 
     @property

@@ -429,7 +429,7 @@ class Lanes:
         self._pool = pool
         self._layouts = layouts
         self._left: dict[str, int] = {}
-        """How many partitions of each queue, the last ones, are not served by other workers any more."""
+        """Per queue, how many of its partitions, the last ones, are former ones."""
         self.lanes = lanes
         self._idle = idle_queues_of(channels)
         self.fetching = _Fetching(lanes, pool)

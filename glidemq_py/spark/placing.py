@@ -29,7 +29,7 @@ class Placer:
 
     Args:
         layout_of: Returns the layout of a queue; None if it has no partitions.
-        turn: Where the turns of rows without a key begin: not at the same partition in each task and save.
+        turn: Decides where rows without a key begin; it differs between tasks and saves, so all partitions get rows.
     """
 
     def __init__(self, layout_of: Callable[[str], Layout | None], turn: int) -> None:

@@ -184,8 +184,8 @@ def _run_task(
 
 
 def _shown(error: Exception) -> Exception:
-    """Return the error without what its call says about its own rows, which says nothing about the write."""
-    if isinstance(error, LayoutChangedError):
+    """Return the error to raise: what one call says about its rows is not true of the whole save."""
+    if isinstance(error, LayoutChangedError) and error.stored is not None:
         return GlideMQError(f"the number of partitions of queue {error.queue!r} was changed during the save")
     if isinstance(error, ServerOutOfMemoryError):
         error.args = (_FULL,)
@@ -195,8 +195,9 @@ def _shown(error: Exception) -> Exception:
 def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
     """Reject a write whose rows were placed by layouts that are outdated."""
     used = {item for message in messages if message is not None for item in message.layouts.items()}
+    transport = transport_of(options.place)
     for queue, number in sorted(used):
-        layout = layout_of(transport_of(options.place), QueueKeys(options.keys.prefix, queue))
+        layout = layout_of(transport, QueueKeys(options.keys.prefix, queue))
         if number != (0 if layout is None else layout.number):
             raise StagedWriteError(write.id, queue, "repartitioned")
 

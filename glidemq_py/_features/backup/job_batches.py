@@ -9,8 +9,10 @@ from typing import Final
 from glidemq_py._features.backup.calls import BackedUpKey, RestoredKey
 from glidemq_py._features.backup.names import BATCH, BATCH_JOBS, text_of
 
-__all__ = ["RestoredBatches", "unfinished_jobs"]
+__all__ = ["FEATURE", "RestoredBatches", "unfinished_jobs"]
 
+FEATURE: Final = "job-batches"
+"""Feature of a queue that has, or had, batches."""
 _UNFINISHED: Final = b"batches"
 _NO_TTL: Final = -1
 _PENDING: Final = b"p"
@@ -29,8 +31,8 @@ class RestoredBatches:
     """The batches of a queue while it is restored.
 
     A batch, its jobs and its callbacks are backed up one after the other, and may change in between. So the jobs of
-    each batch are counted again, and a callback that was added during the backup, but is not in it, is added again: a
-    batch without it is restored open, and closed when its jobs are restored.
+    each batch are counted again. If a callback was added during the backup but is not in it, the batch is restored
+    open; it is closed after its jobs were restored, which adds the callback again.
 
     Args:
         started: When the backup began, epoch ms.

@@ -17,7 +17,7 @@ import msgpack
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.backup import calls
 from glidemq_py._features.backup.calls import BackedUpJob, BackedUpKey, PlacedJob, RestoredKey
-from glidemq_py._features.backup.job_batches import RestoredBatches, unfinished_jobs
+from glidemq_py._features.backup.job_batches import FEATURE, RestoredBatches, unfinished_jobs
 from glidemq_py._features.backup.manifest import BackupInfo, BackupPart, parse_manifest
 from glidemq_py._features.backup.names import BATCH_JOBS, Renaming, job_id_of, text_of
 from glidemq_py._features.backup.store import BackupStore, in_thread, manifest_path, part_path
@@ -218,6 +218,8 @@ class _Restore:
 
     async def find_shared_batches(self) -> None:
         """Find the job batches with unfinished jobs of other queues, which a copy does not have."""
+        if FEATURE not in self._info.features:
+            return
         async for keys in self._keys():
             for key in keys:
                 if key.suffix.startswith(BATCH_JOBS):
@@ -234,8 +236,9 @@ class _Restore:
                     self._collect_large(rows)
         for job_id, fields in self._large.items():
             await self._write_jobs([BackedUpJob(job_id, b"", fields)], writes)
-        async for keys in self._keys():
-            await self._write_keys(keys, writes)
+        if writes or FEATURE in self._info.features:
+            async for keys in self._keys():
+                await self._write_keys(keys, writes)
         batches, self._to_close = self._job_batches.rows(self._ids)
         if writes:
             await self._send_keys(batches)
