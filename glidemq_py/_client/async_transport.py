@@ -35,7 +35,7 @@ from glidemq_py._client.failures import (
     CallOutcome,
     Interruptions,
 )
-from glidemq_py._client.library_loading import load_arguments, loading_failed
+from glidemq_py._client.library_loading import Loads, load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.replies import BusyPoll, read_replies_in
@@ -83,7 +83,7 @@ class AsyncTransport:
         self.library = library or assemble()
         self._names = self.library.full_names
         self._new_batch: Any = glide.ClusterBatch if self.is_cluster else glide.Batch
-        self._loading: asyncio.Task[None] | None = None
+        self._loads = Loads()
         self._under_way = 0
         self._options = options
         self._poll = BusyPoll(wanted=options is None or options.busy_poll)
@@ -129,15 +129,15 @@ class AsyncTransport:
         """See `Transport.call`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
-        if self._loading is not None:
+        if self._loads.under_way is not None:
             with contextlib.suppress(GlideMQError):  # each call that needs the library reports the error itself
-                await asyncio.shield(self._loading)  # earlier calls that missed the library are sent first
-        started, answered = time.monotonic(), self._answered
+                await asyncio.shield(self._loads.under_way)  # earlier calls that missed the library are sent first
+        started, answered, loads = time.monotonic(), self._answered, self._loads.number
         try:
             reply = await self._run(call)
         except GlideError as error:
             self._check_client(error, answered, call.key)
-            reply = await self._recover(call, error, started)
+            reply = await self._recover(call, error, started, loads)
         try:
             return call.decode(reply)  # as `call.read`, with one function less in the path of a job
         except GlideMQError:
@@ -188,8 +188,10 @@ class AsyncTransport:
             raise reply
         return reply
 
-    async def _recover(self, call: Call[Any], error: GlideError, started: float) -> Any:
+    async def _recover(self, call: Call[Any], error: GlideError, started: float, loads: int) -> Any:
         """Retry a call while it fails for a transient reason and is safe to repeat.
+
+        ``started`` and ``loads``: the time, and the number of loads of the library, when it was sent.
 
         Raises the last error, translated.
         """
@@ -205,9 +207,10 @@ class AsyncTransport:
                 await asyncio.sleep(step.pause)
             if step.load:
                 try:
-                    await self._load()
+                    await self._loads.load(self._load, loads)
                 except GlideMQConnectionError as away:  # it cannot be loaded now
                     refused = away
+            loads = self._loads.number
             try:
                 return await self._run(call)
             except GlideError as again:
@@ -224,18 +227,6 @@ class AsyncTransport:
         )  # fmt: skip
 
     async def _load(self) -> None:
-        """Load the library, once for all concurrent calls that miss it."""
-        if self._loading is None:
-            self._loading = asyncio.ensure_future(self._load_now())
-            self._loading.add_done_callback(self._loaded)
-        await asyncio.shield(self._loading)
-
-    def _loaded(self, loading: asyncio.Task[None]) -> None:
-        self._loading = None
-        if not loading.cancelled():
-            loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
-
-    async def _load_now(self) -> None:
         args, route = load_arguments(self.library, self.is_cluster)
         try:
             if route is None:
@@ -340,7 +331,7 @@ class AsyncTransport:
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         for wait in waits:
             batch.custom_command(list(wait))
-        answered = self._answered
+        answered, loads = self._answered, self._loads.number
         try:
             first, *others = await self._client.exec(batch, raise_on_error=False, options=options)
             self._answered += 1
@@ -353,7 +344,7 @@ class AsyncTransport:
             self._check_client(first)
             if classify(first) is not FUNCTION_MISSING:
                 raise translate(first, self.library) from first
-            await self._load()
+            await self._loads.load(self._load, loads)
             return await self.call_before(call, waits, block, grace)
         replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
         return call.read(first), replies
@@ -411,6 +402,7 @@ class AsyncTransport:
         sharing = self._over(source._client, owned=False)
         sharing._source = source
         sharing._direct = source._direct
+        sharing._loads = source._loads
         sharing._release = release
         if for_thread is not None:
             sharing._connect_thread = for_thread

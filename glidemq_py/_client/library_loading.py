@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from glide_shared.exceptions import GlideError
@@ -18,7 +20,42 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
 )
 
-__all__ = ["load_arguments", "loading_failed"]
+__all__ = ["Loads", "load_arguments", "loading_failed"]
+
+
+class Loads:
+    """The loads of the function library by one client, whose transports share them."""
+
+    def __init__(self) -> None:
+        self.under_way: asyncio.Task[None] | None = None
+        self.number = 0
+        """Number of loads that have succeeded."""
+
+    async def load(self, load: Callable[[], Awaitable[None]], before: int) -> None:
+        """Load the library, once for all calls that have missed it.
+
+        Args:
+            load: Sends the command.
+            before: `number` when the call that missed the library was sent. If it has grown, nothing is loaded.
+
+        Raises:
+            GlideMQError: If the library cannot be loaded.
+        """
+        if self.number > before:
+            return
+        if self.under_way is None:
+            self.under_way = asyncio.ensure_future(self._load(load))
+            self.under_way.add_done_callback(self._loaded)
+        await asyncio.shield(self.under_way)
+
+    async def _load(self, load: Callable[[], Awaitable[None]]) -> None:
+        await load()
+        self.number += 1
+
+    def _loaded(self, loading: asyncio.Task[None]) -> None:
+        self.under_way = None
+        if not loading.cancelled():
+            loading.exception()  # the calls that need the library raise it, unless they were cancelled meanwhile
 
 
 def load_arguments(library: Library, cluster: bool) -> tuple[tuple[str, ...], Any]:

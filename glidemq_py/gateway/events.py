@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import random
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from glidemq_py._api.job_queue import Queue
@@ -31,7 +32,9 @@ __all__ = ["EventFeed", "Subscriber", "result_of", "tell_starts"]
 _log = get_logger(__name__)
 
 _PAUSE_S: Final = 0.002
-"""Pause after a read that has found events."""
+"""Pause after a read that has found events, and the longest time by which jobs on their way to a worker go first."""
+_LONG_PAUSE_S: Final = 0.016
+"""The same while workers of this process are served: to read and send each event alone would cost as much as that."""
 _PLAIN: Final[Mapping[str, str]] = {
     "added": "pushed", "active": "pulled", "deduplicated": "duplicated", "stalled": "stalled",
     "waiting-children": "waiting-children", "removed": "removed",
@@ -214,9 +217,13 @@ class EventFeed:
         queue: The queue.
         connection: As for `QueueEvents`; readers of one URL share a connection.
         ids: Returns the ids of jobs on the wire.
+        is_serving: Returns whether a call that fetches or reports jobs of the queue is in flight.
     """
 
-    def __init__(self, queue: Queue[Any, Any], connection: Connection, ids: JobIds) -> None:
+    def __init__(
+        self, queue: Queue[Any, Any], connection: Connection, ids: JobIds, is_serving: Callable[[], bool]
+    ) -> None:
+        self._is_serving = is_serving
         self._queue, self._wire, self._usual = queue, WireEvents(queue, ids), _UsualFrames(queue.name, ids)
         self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
         self._task: asyncio.Task[None] | None = None
@@ -261,14 +268,21 @@ class EventFeed:
         while not self._events._closed:
             events = await self._events._read()
             if events:
+                await self._pause_while_serving(_PAUSE_S)
                 for news in self.followers:
                     news.add(self._queue.name)
             frames = await self._frames(events) if self.subscribers else b""
             if frames:
                 for subscriber in tuple(self.subscribers):
                     subscriber.notify(frames)
-            if events:
-                await asyncio.sleep(_PAUSE_S)  # those that follow each other closely are read and sent together
+            if events:  # those that follow each other closely are read and sent together
+                await asyncio.sleep(_PAUSE_S)
+                await self._pause_while_serving(_LONG_PAUSE_S - _PAUSE_S)
+
+    async def _pause_while_serving(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._is_serving() and time.monotonic() < until:  # noqa: ASYNC110 - each call would have to set an event
+            await asyncio.sleep(0.001)
 
     async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
         frames: list[bytes] = []

@@ -58,6 +58,8 @@ _UNHEARD_S: Final = 0.05
 _PASS_S: Final = 0.1
 """How long a message waits for a poll that fetches the job, before another process is woken."""
 _FEWER: Final = int(ExchangeFlags.FEWER)
+_TURN_S: Final = 0.0015
+"""How long a client needs between a reply and its next command."""
 _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 _FORGOTTEN_S: Final = 60.0
@@ -139,6 +141,7 @@ class Hub:
         self._messages = 0
         self._is_woken = False
         self._polled_at = 0.0
+        self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
         self.number = channels.next_number()
         self.keys = link.keys
@@ -198,6 +201,12 @@ class Hub:
     def is_in_use(self) -> bool:
         """Whether commands of clients wait for it."""
         return bool(self._sleeping or self._fetches or self._reports or self._in_flight)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a client's next call is likely: one that fetches or reports jobs is in flight, or has just ended."""
+        is_calling = self._fetches or self._reports or self._in_flight
+        return bool(is_calling) or self._loop.time() - self._called_at < _TURN_S
 
     async def complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> list[LeaseOutcome]:
         """Complete leases with their results; return the outcome of each.
@@ -262,6 +271,7 @@ class Hub:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
+        self._called_at = self._loop.time()
         self._schedule()
 
     def _next_reports(self) -> list[_Reported]:

@@ -338,8 +338,13 @@ class Gateway:
         feed = self._feeds.get(queue)
         if feed is None:
             opened = await self.queue(queue)
-            feed = self._feeds.setdefault(queue, EventFeed(opened, self._connection, self.ids))
+            made = EventFeed(opened, self._connection, self.ids, lambda: self._is_serving(queue))
+            feed = self._feeds.setdefault(queue, made)
         return feed
+
+    def _is_serving(self, queue: str) -> bool:
+        hub = self._hubs.get(queue)
+        return hub is not None and hub.is_serving
 
     def _close_unused(self, queue: str, feed: EventFeed) -> None:
         if not feed.subscribers and not feed.followers:

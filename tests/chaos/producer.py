@@ -45,7 +45,10 @@ class Producer:
         url = self._settings.connection()
         durable: Any = self._settings.durable
         name = self._settings.queue
-        async with Queue(name, url, durable=durable) as queue, FlowProducer(url, durable=durable) as flows:
+        queue, flows = Queue[Any, Any](name, url, durable=durable), FlowProducer(url, durable=durable)
+        for each in (queue, flows):  # the server may be loading its data
+            await self._repeat("connecting", each.connect)
+        async with queue, flows:
             if "limited" in self._settings.kinds:
                 await self._repeat("limit of a name", lambda: queue.set_name_limits("limited", concurrency=LIMITED))
             self._scribe.write("ready")

@@ -22,6 +22,7 @@ from glidemq_py._client.direct.slots import ranges_of
 from glidemq_py.sync import Queue as BlockingQueue
 from glidemq_py.testing import RespClient
 from glidemq_py.testing.servers import ServerProcess
+from tests.chaos.fault_proxy import FaultProxy
 from tests.server.tls_support import Certificates, StartTls
 from tests.server.worker_support import until, with_timeout
 
@@ -126,6 +127,21 @@ async def test_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> Non
             server.resume()
         assert not connection.usable
         assert (await with_timeout(queue.add("n"))).id == "2"
+
+
+async def test_call_after_a_half_open_connection_needs_no_second_timeout(private_server: PRIVATE) -> None:
+    """GLIDE's connection is silent, too: the next call waits for a new direct connection instead."""
+    proxy = FaultProxy(private_server().port, seed=1)
+    try:
+        async with Queue("q", f"{proxy.url}?request_timeout=2000") as queue:
+            await queue.add("n")
+            proxy.half_open()
+            with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                await queue.remove("1")
+            assert (await queue.add("n")).id == "2"
+            assert await direct_connections(queue)
+    finally:
+        proxy.close()
 
 
 async def test_password_database_and_name(private_server: PRIVATE) -> None:
@@ -305,6 +321,20 @@ def test_blocking_call_without_a_reply_is_ambiguous(private_server: PRIVATE) -> 
         finally:
             server.resume()
         assert queue.add("n").id == "2"
+
+
+def test_blocking_call_after_a_half_open_connection_needs_no_second_timeout(private_server: PRIVATE) -> None:
+    proxy = FaultProxy(private_server().port, seed=1)
+    try:
+        with BlockingQueue("q", f"{proxy.url}?request_timeout=2000") as queue:
+            queue.add("n")
+            proxy.half_open()
+            with pytest.raises(AmbiguousResultError, match="no reply within the request timeout"):
+                queue.remove("1")
+            assert queue.add("n").id == "2"
+            assert nodes_of(queue)._open
+    finally:
+        proxy.close()
 
 
 def test_blocking_password_database_and_name(private_server: PRIVATE) -> None:

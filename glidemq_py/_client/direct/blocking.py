@@ -53,6 +53,7 @@ class BlockingSocket:
     Attributes:
         turn: the thread that uses the connection holds it.
         usable: False once it is closed or lost.
+        was_silent: True if it ended because a reply did not arrive in time.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -65,6 +66,7 @@ class BlockingSocket:
             self._ends.register(connected.fileno(), select.POLLIN)
         self.turn = new_lock()
         self.usable = True
+        self.was_silent = False
 
     def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands together, and return the replies; an error reply is a GlideError.
@@ -84,6 +86,7 @@ class BlockingSocket:
             self._socket.sendall(packed)
             return [self._receive() for _ in commands]
         except TimeoutError as error:
+            self.was_silent = True
             self.close()
             raise GlideTimeoutError("no reply in time") from error
         except (OSError, hiredis.ProtocolError, TypeError) as error:  # TypeError: a map as the key of a map
@@ -249,7 +252,12 @@ class BlockingNodes:
         for node, each in list(self._open.items()):
             if each is connection:
                 self._open.pop(node, None)
-        self._wait_longer()
+                if connection.was_silent:  # as in nodes.py: the next call waits for a new connection
+                    self._tried.discard(node)
+        if connection.was_silent:
+            self._slots.forget()
+        else:
+            self._wait_longer()
 
     def close(self) -> None:
         """Close all connections. No call may be under way. Idempotent."""

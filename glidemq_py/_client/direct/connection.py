@@ -203,6 +203,11 @@ class DirectConnection(asyncio.Protocol):
         self._leave()
         self._transport.abort()
 
+    @property
+    def was_silent(self) -> bool:
+        """Whether it ended because a reply did not arrive in time."""
+        return isinstance(self._closing, GlideTimeoutError)
+
     def retire(self) -> None:
         """Send nothing more, and close when the commands under way have their replies."""
         self._leave()

@@ -8,6 +8,8 @@
 local CHANNEL = G.rows.wake_channel
 local DEAD_MAX = 8
 local REGISTERED_MAX = 1000
+-- Longer than an idle process waits between two exchanges, each of which registers its channel again.
+local KEPT_S = 86400
 local SINGLE, CLUSTER = '1', '2'
 
 -- Remove the channel that was registered last: that of a process that died is behind those of the others. Return nil
@@ -54,6 +56,8 @@ G.register_channel = function(q, now, channel)
     redis.call('HSET', q.meta, 'wakeChannels', kind)
     rawset(q, 'channels', kind)
   end
+  -- A dead process of a queue that gets no more jobs, such as a former partition, is never removed by a push.
+  redis.call('EXPIRE', q.wake_channels, KEPT_S)
   if added == 1 and redis.call('ZCARD', q.wake_channels) > REGISTERED_MAX then
     redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
   end
