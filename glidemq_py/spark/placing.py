@@ -5,7 +5,7 @@ Partitions are chosen by the column. Python touches a key only to hash it, once 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -55,12 +55,12 @@ class Placer:
     """Chooses the partitions of the rows of one task.
 
     Args:
-        layout_of: Returns the layout of a queue; None if it has no partitions.
+        layouts_of: Returns the layout of each of some queues; None if it has no partitions.
         turn: Decides where rows without a key begin; it differs between tasks and saves, so all partitions get rows.
     """
 
-    def __init__(self, layout_of: Callable[[str], Layout | None], turn: int) -> None:
-        self._layout_of = layout_of
+    def __init__(self, layouts_of: Callable[[Sequence[str]], Mapping[str, Layout | None]], turn: int) -> None:
+        self._layouts_of = layouts_of
         self._turn = turn
         self._layouts: dict[str, Layout | None] = {}
         self.numbers: dict[str, int] = {}
@@ -74,7 +74,9 @@ class Placer:
         Args:
             queues: The queue of each row, a dictionary array.
         """
-        found = [self._layout(queue) is not None for queue in queues.dictionary.to_pylist()]
+        names: list[str] = queues.dictionary.to_pylist()
+        self._add_layouts([name for name in names if name not in self._layouts])
+        found = [self._layouts[name] is not None for name in names]
         return np.array(found)[queues.indices.to_numpy()] if any(found) else None
 
     def place(self, queues: Any, sources: KeySources) -> Any:
@@ -83,14 +85,14 @@ class Placer:
         The next call puts rows without a key into another partition.
 
         Args:
-            queues: The queue of each row, a dictionary array.
+            queues: As for `rows_with_partitions`, which was called before.
             sources: Options of the rows; `KeySources.misfits` has none.
 
         Raises:
             GlideMQError: If the number of partitions is being changed, so that a key may have jobs elsewhere.
         """
         names: list[str] = queues.dictionary.to_pylist()
-        layouts = [self._layout(name) or Layout.plain(name) for name in names]
+        layouts = [self._layouts[name] or Layout.plain(name) for name in names]
         of_row = queues.indices.to_numpy()
         counts = np.array([layout.partitions for layout in layouts])
         self._turn += 1
@@ -128,13 +130,13 @@ class Placer:
                         "settled, then save"
                     )
 
-    def _layout(self, queue: str) -> Layout | None:
-        if queue not in self._layouts:
-            layout = self._layouts[queue] = self._layout_of(queue)
+    def _add_layouts(self, queues: Sequence[str]) -> None:
+        """Read the layouts of queues that are not known yet."""
+        for queue, layout in self._layouts_of(queues).items() if queues else ():
             number, names = (0, [queue]) if layout is None else (layout.number, layout.names[: layout.partitions])
+            self._layouts[queue] = layout
             self.numbers[queue] = number
             self.checked.update(dict.fromkeys(names, number))
-        return self._layouts[queue]
 
 
 def _mask(column: Any) -> Any:

@@ -454,7 +454,7 @@ def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0, partition
         columns={name: n for n, name in enumerate(every, 1)}, data_kind="json", data_columns=((0, "data"),)
     )
     layout = Layout(1, (partitions,), partition_names("q", partitions)) if partitions else None
-    encoder = RowEncoder(plan, write, Placer(lambda _: layout, 0))
+    encoder = RowEncoder(plan, write, Placer(lambda queues: dict.fromkeys(queues, layout), 0))
     began = time.process_time()
     packed = sum(len(part) for _, part in encoder.encode(batch))
     assert packed == rows

@@ -74,7 +74,8 @@ def encoded(table: list[dict[str, Any]], layouts: Mapping[str, Layout | None], t
     places = {name: at for at, name in enumerate(COLUMNS, 1)}
     plan = WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),))
     found: dict[str, list[Any]] = defaultdict(list)
-    for queue, packed in RowEncoder(plan, write, Placer(layouts.__getitem__, turn)).encode(batch):
+    placer = Placer(lambda names: {name: layouts[name] for name in names}, turn)
+    for queue, packed in RowEncoder(plan, write, placer).encode(batch):
         for n in range(len(packed)):
             found[queue].append(unpack(packed.copy(n, n + 1)))
     return found
