@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from glide_shared.config import ReadFrom
 from glide_shared.exceptions import GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
@@ -286,14 +287,16 @@ class ThreadTransport:
         finally:
             self._leave()
 
-    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `BlockingTransport.send_reads`."""
+        if key is None and self.is_cluster and self.config.read_from != ReadFrom.PRIMARY:
+            return [reply for command in commands for reply in self.send_reads(str(command[1]), [command])]
         self._enter()
         try:
             batch = self._new_batch(is_atomic=False)
             for command in commands:
                 batch.custom_command(list(command))
-            retry = self._retry(str(commands[0][0]), True, time.monotonic(), (key,))
+            retry = self._retry(str(commands[0][0]), True, time.monotonic(), () if key is None else (key,))
             replies: list[Any]
             while True:
                 answered = self._answered
@@ -302,7 +305,7 @@ class ThreadTransport:
                     self._answered += 1
                     failed = not_read(replies)
                 except GlideError as error:
-                    self._check_client(error, answered, key)
+                    self._check_client(error, answered, key or "")
                     replies, failed = [], error
                 if failed is None:
                     return [translate(each, self.library) if isinstance(each, GlideError) else each for each in replies]
@@ -342,13 +345,13 @@ class ThreadTransport:
         finally:
             self._leave()
 
-    def _pinned(self, key: str, block: int, grace: int | None = None) -> Any:
-        """Return options of a pipeline that may block for ``block`` ms, on the primary of ``key``."""
+    def _pinned(self, key: str | None, block: int, grace: int | None = None) -> Any:
+        """Return options of a pipeline that may block for ``block`` ms, on the primary of ``key``; None = several."""
         late = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
         timeout = block + (late if grace is None else min(late, grace))
         if not self.is_cluster:
             return glide_sync.BatchOptions(timeout=timeout)
-        route = glide_sync.SlotKeyRoute(glide_sync.SlotType.PRIMARY, key)
+        route = None if key is None else glide_sync.SlotKeyRoute(glide_sync.SlotType.PRIMARY, key)
         return glide_sync.ClusterBatchOptions(timeout=timeout, route=route)
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:

@@ -164,7 +164,7 @@ class SharedThreadTransport:
         """See `BlockingTransport.command`."""
         return self._open().command(*args)
 
-    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `BlockingTransport.send_reads`."""
         return self._open().send_reads(key, commands)
 

@@ -139,8 +139,12 @@ class BlockingTransport(Protocol):
         """See `Transport.command`."""
         ...
 
-    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        """See `Transport.send_reads`."""
+    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+        """See `Transport.send_reads`.
+
+        With the key None, the first argument of each command is its only key, and the keys may be in several slots:
+        one round trip per primary.
+        """
         ...
 
     @property

@@ -1,12 +1,11 @@
 """Encode Arrow batches as the rows of an add, packed by column; `_core/calls/adding.py` defines a row.
 
-Arrow concatenates the parts of all rows. Python touches a row only if its key chooses a partition.
+Arrow concatenates the parts of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._core import json_text as json
@@ -16,14 +15,15 @@ from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, stored_names
 from glidemq_py._core.names import validate_job_id, validate_job_name, validate_queue_name
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_text
 from glidemq_py._core.rows import FIELDS
+from glidemq_py._features.partitions.routing import routing_key
 from glidemq_py.errors import ColumnError, GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 from glidemq_py.spark.json_columns import JsonColumns, NonFiniteError
 from glidemq_py.spark.options import WriteOptions, job_options, renamed
 from glidemq_py.spark.opts_column import MOVED, move_options
-from glidemq_py.spark.placing import Place, Placer, place_of
+from glidemq_py.spark.placing import KeySources, Placer
 from glidemq_py.spark.serializers import JSON, stored_data
-from glidemq_py.spark.templates import TemplatePacker
+from glidemq_py.spark.templates import DEDUPLICATION, TemplatePacker
 from glidemq_py.spark.write_schema import WritePlan
 
 __all__ = ["PackedRows", "RowEncoder", "by_key", "join_texts", "longest", "pack_rows", "packed_texts"]
@@ -107,18 +107,16 @@ def join_texts(texts: Any, separator: str) -> bytes:
 
 
 def by_key(keys: Any, rows: Any) -> Iterator[tuple[str, PackedRows]]:
-    """Yield the rows of each key in order; ``keys`` is an Arrow array of strings without nulls."""
-    encoded = keys.dictionary_encode()
-    names: list[str] = encoded.dictionary.to_pylist()
-    if len(names) > 1:
-        codes = encoded.indices.to_numpy()
+    """Yield the rows of each key in order; ``keys`` is a dictionary array without nulls."""
+    names: list[str] = keys.dictionary.to_pylist()
+    codes = keys.indices.to_numpy()
+    counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
+    if len(rows) not in counts:
         rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
-        counts = np.bincount(codes).tolist()
-    else:
-        counts = [len(rows)]
     packed, first = PackedRows.of(rows), 0
     for name, count in zip(names, counts, strict=True):
-        yield name, packed.part(first, first + count)
+        if count:
+            yield name, packed.part(first, first + count)
         first += count
 
 
@@ -133,8 +131,8 @@ _PART_BYTES: Final = 2 * 1024 * 1024
 _SURELY_SMALL: Final = PAYLOAD_LIMIT // 4
 _OPTION_OF: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
 
-_CHOOSING: Final = frozenset((*_OPTION_OF, "opts"))
-"""Columns that choose the partition of a job."""
+_KEYS: Final = {"ordering": "orderingKey", "fair_key": "fairKey", "deduplication": DEDUPLICATION, "job_id": "jobId"}
+"""The columns of the options from which routing keys come."""
 
 _SOME_ID: Final = JobOptions(job_id="x")
 
@@ -184,7 +182,7 @@ class RowEncoder:
         self._plan = plan
         self._write = options
         self._placer = placer
-        self._places: dict[tuple[Any, ...], Place] = {}
+        self._known_keys: dict[str | None, tuple[str | None, ...]] = {}
         self._columns = plan.options
         self._known_names: dict[str, None] = {}
         self._known_queues: dict[str, None] = {options.keys.name: None}
@@ -233,9 +231,10 @@ class RowEncoder:
         self._check_unused(batch)
         names = self._names(batch)
         queues = self._queues(batch)
-        head, tail = self._constant if not self._columns else self._tails(batch)
+        arrays = self._arrays(batch)
+        head, tail = self._constant if not self._columns else self._tails(batch, arrays)
         rows = pack_rows((head, *names, *texts, tail))
-        queues = self._placed(batch, queues)
+        queues = self._placed(batch, queues, arrays)
         if queues is None:
             yield self._write.keys.name, PackedRows.of(rows)
         else:
@@ -325,7 +324,7 @@ class RowEncoder:
             problem = f"is one too many: a write can use {_QUEUES_MAX:,} queues"
             first = list(self._known_queues)[_QUEUES_MAX + 1]
             raise self._at(GlideMQValidationError("queue", first, problem), "queue", pc.index(column, first).as_py())
-        return column
+        return column.dictionary_encode()
 
     def _check(self, name: str, column: Any, known: dict[str, None], check: Callable[[str, str], object]) -> None:
         for value in column.unique().to_pylist():
@@ -338,44 +337,82 @@ class RowEncoder:
             if len(known) < _CACHE_SIZE:
                 known[value] = None
 
-    def _placed(self, batch: Any, queues: Any) -> Any:
+    def _placed(self, batch: Any, queues: Any, arrays: Sequence[Any] | None) -> Any:
         """Return the queues with the partitions of rows in place of partitioned ones."""
         placer, home = self._placer, self._write.keys.name
-        if placer is None or not placer.is_partitioned([home] if queues is None else queues.unique().to_pylist()):
+        if placer is None:
             return queues
-        placer.next_turn()
-        columns = [name for name in self._columns if name in _CHOOSING]
-        values = zip(*(batch.column(self._plan.columns[name]).to_pylist() for name in columns), strict=True)
-        rows: Iterable[tuple[Any, ...]] = values if columns else repeat((), batch.num_rows)
-        names: Iterable[str] = repeat(home) if queues is None else queues.to_pylist()
-        found: list[str] = []
-        try:
-            for name, row in zip(names, rows, strict=False):
-                found.append(placer.place(name, self._place_of(columns, row)))
-        except GlideMQValidationError as error:
-            raise self._at(renamed(error, ""), "", len(found)) from None
-        return pa.array(found, pa.string())
+        given = queues
+        if queues is None:
+            given = pa.DictionaryArray.from_arrays(pa.array(np.zeros(batch.num_rows, np.int32)), pa.array([home]))
+        partitioned = placer.rows_with_partitions(given)
+        if partitioned is None:
+            return queues
+        sources = self._key_sources(batch, arrays)
+        misfits = sources.misfits()
+        if misfits is not None and (misfits & partitioned).any():
+            raise self._misfit(batch, int(np.argmax(misfits & partitioned)))
+        return placer.place(given, sources)
 
-    def _place_of(self, columns: Sequence[str], values: tuple[Any, ...]) -> Place:
-        place = self._places.get(values)
-        if place is None:
-            place = place_of(self._options(columns, values))
-            if len(self._places) < _CACHE_SIZE:
-                self._places[values] = place
-        return place
+    def _key_sources(self, batch: Any, arrays: Sequence[Any] | None) -> KeySources:
+        """Return the options that choose the partitions of rows, whose options are valid."""
+        # Options in the column `opts` that cannot be moved are read as they are.
+        own = arrays or [batch.column(self._plan.columns[name]) for name in self._columns]
+        columns = dict(zip(self._spread, own, strict=False))
+        opts = columns.get("opts")
+        if opts is None:
+            opts = pa.nulls(batch.num_rows, pa.string())
+        encoded = opts.dictionary_encode()
+        of_text = [self._keys_of(text) for text in (*encoded.dictionary.to_pylist(), None)]
+        of_row = encoded.indices.fill_null(len(of_text) - 1)
+        found: list[Any] = []
+        for column, keys in zip(_KEYS.values(), zip(*of_text, strict=True), strict=True):
+            values = None if keys.count(None) == len(keys) else pa.array(keys, pa.string()).take(of_row)
+            if column in columns:
+                given = columns[column].cast(pa.string())
+                values = given if values is None else pc.coalesce(given, values)
+            found.append(values)
+        return KeySources(*found)
+
+    def _keys_of(self, text: str | None) -> tuple[str | None, ...]:
+        """Return the options that choose a partition, of a row with this text in `opts` and no columns of options."""
+        found = self._known_keys.get(text)
+        if found is None:
+            given: dict[str, Any] = {} if text is None else _read_opts(text).__dict__
+            default = self._write.defaults
+            values = [given[name] if name in given else getattr(default, name) for name in _KEYS]
+            ordering, fair_key, deduplication, job_id = values
+            found = (ordering and ordering.key, fair_key, deduplication and deduplication.id, job_id)
+            if len(self._known_keys) < _CACHE_SIZE:
+                self._known_keys[text] = found
+        return found
+
+    def _misfit(self, batch: Any, i: int) -> ColumnError:
+        """Return the error of a row that has no partition."""
+        values = [batch.column(self._plan.columns[name])[i].as_py() for name in self._columns]
+        try:
+            routing_key(self._options(self._columns, values))
+        except GlideMQValidationError as error:
+            for column, name in _OPTION_OF.items():
+                error.problem = error.problem.replace(f"must equal {name} ", f"must equal {column} ")
+            return self._at(renamed(error, ""), "", i)
+        raise AssertionError(values)
 
     # -- options ------------------------------------------------------------------------------------------------
 
-    def _tails(self, batch: Any) -> tuple[Any, Any]:
+    def _arrays(self, batch: Any) -> list[Any] | None:
+        """Return the columns of options, `_spread`; None if those in the column `opts` cannot be moved."""
         arrays = [batch.column(self._plan.columns[name]) for name in self._columns]
-        spread: list[Any] | None = arrays
-        if "opts" in self._columns:
-            absent = [pa.nulls(batch.num_rows, pa.null())] * (len(self._spread) - len(arrays))
-            spread = move_options(self._spread, [*arrays, *absent])
-        packed = None if spread is None else self._packer.pack(spread)
+        if "opts" not in self._columns:
+            return arrays
+        absent = [pa.nulls(batch.num_rows, pa.null())] * (len(self._spread) - len(arrays))
+        return move_options(self._spread, [*arrays, *absent])
+
+    def _tails(self, batch: Any, arrays: Sequence[Any] | None) -> tuple[Any, Any]:
+        packed = None if arrays is None else self._packer.pack(arrays)
         if packed is not None:
             return packed
-        columns = [array.to_pylist() for array in arrays]
+        columns = [batch.column(self._plan.columns[name]).to_pylist() for name in self._columns]
         found = [self._tail_of(values, i) for i, values in enumerate(zip(*columns, strict=True))]
         return pa.array([head for head, _ in found], pa.binary()), pa.array([tail for _, tail in found], pa.binary())
 
@@ -405,7 +442,7 @@ class RowEncoder:
         for column, value in zip(columns, values, strict=True):
             if column == "opts":
                 text = value
-            elif value is not None:
+            elif value is not None and column != DEDUPLICATION:
                 chosen[_OPTION_OF.get(column, column)] = value
         options = job_options(chosen, "") if chosen else NO_OPTIONS
         if text is not None:

@@ -11,12 +11,14 @@ from typing import Any, Final, cast
 from glidemq_py._core import json_text as json
 from glidemq_py.errors import SerializationError
 from glidemq_py.spark.api import pa, pc
+from glidemq_py.spark.templates import DEDUPLICATION, SLOTS
 
 __all__ = ["MOVED", "move_options"]
 
-MOVED: Final = ("jobId", "delay", "priority", "ttl", "orderingKey", "fairKey")
-"""Columns that options are moved into."""
+MOVED: Final = ("jobId", "delay", "priority", "ttl", "orderingKey", "fairKey", DEDUPLICATION)
+"""Columns that options are moved into. An id of `deduplication` is moved, and its placeholder stays in `opts`."""
 _OTHER_NAMES: Final = {"jobId": "job_id", "orderingKey": "ordering", "fairKey": "fair_key"}
+_TEXTS: Final = (*_OTHER_NAMES, DEDUPLICATION)
 _FEW: Final = 32
 
 
@@ -48,7 +50,7 @@ def move_options(columns: Sequence[str], arrays: Sequence[Any]) -> list[Any] | N
     result[at] = pa.array(rest, pa.string()).take(encoded.indices)
     for name, column in moved.items():
         place = columns.index(name)
-        kind = pa.string() if name in _OTHER_NAMES else pa.int64()
+        kind = pa.string() if name in _TEXTS else pa.int64()
         try:
             values_of_rows = pa.array(column, kind).take(encoded.indices)
         except (OverflowError, UnicodeEncodeError):
@@ -67,6 +69,9 @@ def _moved(text: str) -> tuple[dict[str, Any], str] | None:
         return None
     given = cast("dict[str, Any]", loaded)
     values: dict[str, Any] = {}
+    deduplication = given.get("deduplication")
+    if isinstance(deduplication, dict) and isinstance(deduplication.get("id"), str):
+        values[DEDUPLICATION], deduplication["id"] = deduplication["id"], SLOTS[DEDUPLICATION]
     for name in MOVED:
         other = _OTHER_NAMES.get(name)
         if other is None:

@@ -17,24 +17,31 @@ from typing import Any, Final, cast
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import array_head, pack
 from glidemq_py._core.calls.adding import stored_row
+from glidemq_py._core.checks import check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.names import validate_job_id
 from glidemq_py._core.rows import FIELDS
+from glidemq_py._features.deduplication.options import ID_LENGTH
 from glidemq_py._features.fair_keys.options import validate_fair_key
 from glidemq_py._features.ordering_groups import validate_ordering_key
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.spark.api import np, pa, pc
 
-__all__ = ["SLOTS", "Template", "TemplatePacker", "joined"]
+__all__ = ["DEDUPLICATION", "SLOTS", "Template", "TemplatePacker", "joined"]
 
+DEDUPLICATION: Final = "deduplication.id"
+"""The column of the ids of the option `deduplication`, which is in the column `opts`. No DataFrame has it."""
 SLOTS: Final[dict[str, Any]] = {
     "jobId": "glidemq-id-1f9d27c4", "delay": 234_567_891_233, "priority": 1_777, "ttl": 234_567_891_237,
-    "orderingKey": "glidemq-key-6b02e8a5", "fairKey": "glidemq-fair-4c7713de",
+    "orderingKey": "glidemq-key-6b02e8a5", "fairKey": "glidemq-fair-4c7713de", DEDUPLICATION: "glidemq-dup-90d3f2b1",
 }  # fmt: skip
 """Placeholders of the columns whose values may differ in every row."""
-_ID, _ORDERING = FIELDS["new_job"].index("id"), FIELDS["new_job"].index("ordering")
+_ID = FIELDS["new_job"].index("id")
+_NESTED: Final = (FIELDS["new_job"].index("ordering"), FIELDS["new_job"].index("deduplication"))
+"""Elements of a row that are arrays whose first element may differ."""
 _COLUMNS: Final = {
     "id": "jobId", "delay": "delay", "priority": "priority", "ttl": "ttl", "ordering": "orderingKey", "fair": "fairKey",
+    "deduplication": DEDUPLICATION,
 }  # fmt: skip
 _PLACES: Final = {FIELDS["new_job"].index(field): column for field, column in _COLUMNS.items()}
 """Elements of a row that hold them (`stored_row`)."""
@@ -49,6 +56,7 @@ _TEXTS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "jobId": (_PLAIN_ID, validate_job_id),
     "orderingKey": (_PLAIN_TEXT, partial(validate_ordering_key, "orderingKey")),
     "fairKey": (_PLAIN_TEXT, partial(validate_fair_key, "fairKey")),
+    DEDUPLICATION: (_PLAIN_TEXT, partial(check_text, DEDUPLICATION, maximum=ID_LENGTH)),
 }
 _SHAPES_MAX: Final = 256
 
@@ -95,12 +103,12 @@ class Template:
         found: set[str] = set()
         for i, element in enumerate(row[_ID:], _ID):
             name = _PLACES.get(i, "")
-            value: Any = cast("list[Any]", element)[0] if i == _ORDERING and element else element
+            value: Any = cast("list[Any]", element)[0] if i in _NESTED and element else element
             if name not in slots or value != SLOTS[name]:
                 behind.append(pack(element))
                 continue
             found.add(name)
-            if i == _ORDERING:
+            if i in _NESTED:
                 fields = cast("list[Any]", element)
                 behind += [array_head(len(fields)), name, *map(pack, fields[1:])]
             else:

@@ -41,7 +41,7 @@ from glidemq_py.spark.api import (
 )
 from glidemq_py.spark.encoding import RowEncoder
 from glidemq_py.spark.options import WriteOptions, forget, transport_of
-from glidemq_py.spark.partitioned import agreed_layout_of, layout_of, reject_partitions
+from glidemq_py.spark.partitioned import agreed_layouts_of, layouts_of, reject_partitions
 from glidemq_py.spark.placing import Placer, by_whole_queue
 from glidemq_py.spark.reports import facts_of
 from glidemq_py.spark.sinks import ENDED, AppendSink, Batches, StagedSink, WriteOver, make_sink
@@ -122,17 +122,19 @@ class _Placing:
         if is_rejected:
             reject_partitions(transport, options.keys)
             return cls(None, is_rejected)
-        return cls(agreed_layout_of(transport, options.keys), is_rejected)
+        (home,) = agreed_layouts_of(transport, [options.keys])
+        return cls(home, is_rejected)
 
-    def layout_of(self, options: WriteOptions, queue: str) -> Layout | None:
-        """Return the layout of a queue that gets rows. Raises PartitionedQueueError."""
-        if queue == options.keys.name:
-            return self.home
-        transport, keys = transport_of(options.place), QueueKeys(options.keys.prefix, queue)
-        if self.is_rejected:
-            reject_partitions(transport, keys)
-            return None
-        return agreed_layout_of(transport, keys)
+    def layouts_of(self, options: WriteOptions, queues: Sequence[str]) -> dict[str, Layout | None]:
+        """Return the layouts of queues that get rows, read together. Raises PartitionedQueueError."""
+        others = [QueueKeys(options.keys.prefix, queue) for queue in queues if queue != options.keys.name]
+        found: dict[str, Layout | None] = dict.fromkeys(queues, self.home)
+        if others and self.is_rejected:
+            reject_partitions(transport_of(options.place), *others)
+        elif others:
+            layouts = agreed_layouts_of(transport_of(options.place), others)
+            found.update(zip((keys.name for keys in others), layouts, strict=True))
+        return found
 
 
 def _run_task(
@@ -151,7 +153,7 @@ def _run_task(
     try:
         with make_sink(partial(transport_of, options.place), options, task, write) as sink:
             turn = task.partition + zlib.crc32(f"{write.id} {task.batch}".encode())
-            placer = Placer(partial(placing.layout_of, options), turn)
+            placer = Placer(partial(placing.layouts_of, options), turn)
             collected = Batches(sink, options, placer.checked if isinstance(sink, AppendSink) else None)
             encoder = RowEncoder(plan, options, placer)
             try:
@@ -194,10 +196,9 @@ def _shown(error: Exception) -> Exception:
 
 def _check_layouts(options: WriteOptions, write: WriteId, messages: Sequence[Written | None]) -> None:
     """Reject a write whose rows were placed by layouts that are outdated."""
-    used = {item for message in messages if message is not None for item in message.layouts.items()}
-    transport = transport_of(options.place)
-    for queue, number in sorted(used):
-        layout = layout_of(transport, QueueKeys(options.keys.prefix, queue))
+    used = sorted({item for message in messages if message is not None for item in message.layouts.items()})
+    queues = [QueueKeys(options.keys.prefix, queue) for queue, _ in used]
+    for (queue, number), layout in zip(used, layouts_of(transport_of(options.place), queues), strict=True):
         if number != (0 if layout is None else layout.number):
             raise StagedWriteError(write.id, queue, "repartitioned")
 

@@ -35,6 +35,7 @@ from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.glide_config import config_of
 from glidemq_py._core.calls.adding import add
+from glidemq_py._features.partitions.layout import Layout, partition_names
 from glidemq_py.spark.options import BATCH_ROWS
 from glidemq_py.testing import RespClient, ServerProcess, server_binary
 from tests.bench import spark_times
@@ -262,14 +263,19 @@ class Bench:
 
     def options(self) -> None:
         """CPU time of a task to pack a row, by its columns of options, all of whose values differ."""
-        five = tuple(name for name in VARIED if name != "opts")
-        ways = [((), 0.0), *(((name,), 0.0) for name in VARIED), (five, 0.0), (five, 0.5)]
-        for names, absent in ways:
+        plain = ("delay", "orderingKey", "jobId", "priority", "ttl")
+        ways: list[tuple[tuple[str, ...], float, int]] = [((), 0.0, 0), *(((name,), 0.0, 0) for name in VARIED)]
+        ways += [(plain, 0.0, 0), (plain, 0.5, 0)]
+        ways += [
+            (names, 0.0, PARTITIONS) for names in ((), *((name,) for name in KEYS), ("delay", "jobId", "priority"))
+        ]
+        for names, absent, partitions in ways:
             what = (", ".join(names) or "no options") + (", each absent in half of the rows" if absent else "")
+            what += f", {partitions} partitions" if partitions else ""
             for rows in (10_000, self.rows):
-                found = statistics.median(packing_cost(names, rows, absent) for _ in range(self.rounds))
+                found = statistics.median(packing_cost(names, rows, absent, partitions) for _ in range(self.rounds))
                 print(f"  {what:<46} {rows:>9,} rows {found:>7.2f} us a row")
-                if "opts" not in names:
+                if not OF_OPTS & {*names}:
                     self.bar(f"packing {what}, {rows:,} rows, us", found, 5, least=False)
 
     def rate(self, way: Callable[[], None], rows: int) -> tuple[float, dict[str, float]]:
@@ -413,14 +419,28 @@ VARIED: dict[str, Callable[[int], Any]] = {
     "priority": lambda n: n % 2_048,
     "ttl": lambda n: 60_000 + n,
     "opts": lambda n: f'{{"delay": {n + 1}, "timeout": 5000}}',
+    "deduplication": lambda n: f'{{"deduplication": {{"id": "order-{n}"}}}}',
+    "fairKey": lambda n: f"tenant-{n % 1_000}",
 }
+OF_OPTS = {"opts", "deduplication"}
+"""Values of the column `opts`."""
+KEYS = ("jobId", "orderingKey", "fairKey", "deduplication")
+PARTITIONS = 8
 
 
-def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0) -> float:
-    """CPU time to pack a row, microseconds; ``absent`` of the options are null, at random."""
+def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0, partitions: int = 0) -> float:
+    """CPU time to pack a row, microseconds.
+
+    Args:
+        names: The options that the rows have, of `VARIED`.
+        rows: Number of rows.
+        absent: The share of the options that are null, at random.
+        partitions: Number of partitions of the queue; 0 = it has none.
+    """
     from glidemq_py.spark.api import pa
     from glidemq_py.spark.encoding import RowEncoder
     from glidemq_py.spark.options import WriteOptions
+    from glidemq_py.spark.placing import Placer
     from glidemq_py.spark.write_schema import WritePlan
 
     write = WriteOptions.parse({"queue": "q", "url": "valkey://localhost", "jobName": "n"}, streaming=False)
@@ -428,9 +448,13 @@ def packing_cost(names: Sequence[str], rows: int, absent: float = 0.0) -> float:
     rng = random.Random(1)
     columns = [data]
     columns += [pa.array([None if rng.random() < absent else VARIED[name](n) for n in range(rows)]) for name in names]
-    batch = pa.RecordBatch.from_arrays(columns, ["data", *names])
-    places = {name: n for n, name in enumerate(names, 1)}
-    encoder = RowEncoder(WritePlan(columns=places, data_kind="json", data_columns=((0, "data"),)), write)
+    every = ["opts" if name in OF_OPTS else name for name in names]
+    batch = pa.RecordBatch.from_arrays(columns, ["data", *every])
+    plan = WritePlan(
+        columns={name: n for n, name in enumerate(every, 1)}, data_kind="json", data_columns=((0, "data"),)
+    )
+    layout = Layout(1, (partitions,), partition_names("q", partitions)) if partitions else None
+    encoder = RowEncoder(plan, write, Placer(lambda queues: dict.fromkeys(queues, layout), 0))
     began = time.process_time()
     packed = sum(len(part) for _, part in encoder.encode(batch))
     assert packed == rows

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,37 @@ def test_reads_are_repeated(transport: ThreadTransport, core_resp: RespClient, k
     client: Any = transport._client
     client.exec = FaultyClient(SimpleNamespace(exec=client.exec), fault).exec
     check_reads(transport.send_reads(keys.meta, reads(keys)))
+
+
+@pytest.mark.parametrize("fault", [None, "reply", 0, 2])
+def test_reads_of_several_slots_are_repeated(
+    transport: ThreadTransport, core_resp: RespClient, keys: QueueKeys, fault: Any
+) -> None:
+    queues = [QueueKeys("glide", f"{keys.name}-{n}") for n in range(20)]
+    for each in queues:
+        core_resp.execute("HSET", each.meta, "field", each.name)
+    core_resp.execute("SET", queues[3].stream, "no hash")
+    client: Any = transport._client
+    client.exec = FaultyClient(SimpleNamespace(exec=client.exec), fault).exec
+    commands = [["HGET", each.meta, "field"] for each in queues]
+    *found, refused = transport.send_reads(None, [*commands, ["HGET", queues[3].stream, "field"]])
+    assert found == [each.name.encode() for each in queues]
+    assert isinstance(refused, GlideMQError)
+
+
+@pytest.mark.parametrize("read_from", ["primary", "prefer_replica"])
+def test_reads_of_several_slots_of_a_cluster(
+    cluster_url: str, cluster_resp: RespClient, keys: QueueKeys, read_from: Any
+) -> None:
+    queues = [QueueKeys("glide", f"{keys.name}-{n}") for n in range(20)]
+    for each in queues:
+        cluster_resp.execute("HSET", each.meta, "field", each.name)
+    transport = ThreadTransport.connect(replace(ConnectionOptions.from_url(cluster_url), read_from=read_from))
+    try:
+        found = transport.send_reads(None, [["HGET", each.meta, "field"] for each in queues])
+    finally:
+        transport.close()
+    assert found == [each.name.encode() for each in queues]
 
 
 @pytest.mark.parametrize("fault", [None, "reply", 0, 2])

@@ -222,6 +222,7 @@ def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
     every = {
         "delay": n, "priority": 1 + n, "ttl": n + 1, "jobId": f"j{n}", "attempts": 3, "removeOnFail": True,
         "timeout": 5, "ordering": {"key": f"k{n}"}, "fairKey": f"t{n}",
+        "deduplication": {"ttl": 5 + n % 2, "id": f"d{n}"} if n % 3 else {"id": f'"é"{n}', "mode": "simple"},
     }  # fmt: skip
     given: dict[str, Any] = {name: every[name] for name in names if rng.random() < 0.6}
     if "jobId" in given and rng.random() < 0.5:
@@ -233,13 +234,11 @@ def some_opts(rng: random.Random, n: int, names: list[str]) -> str | None:
     return json.dumps(given) if given else None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_distinct_opts_are_packed_by_column(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
-    count, names = (
-        150,
-        rng.sample(["delay", "priority", "ttl", "jobId", "attempts", "timeout", ("ordering", "fairKey")[seed % 2]], 3),
-    )
+    kinds = ["delay", "priority", "ttl", "jobId", "attempts", "deduplication", ("ordering", "fairKey")[seed % 2]]
+    count, names = 150, rng.sample(kinds, 3)
     columns: dict[str, Any] = {
         "data": pa.array(["1"] * count),
         "opts": pa.array([some_opts(rng, n, names) for n in range(count)]),
@@ -270,7 +269,10 @@ def test_distinct_opts_are_packed_by_column(seed: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "text",
     ['{"delay": -1}', '{"delay": 1.5}', '{"delay": true}', '{"delay": 36893488147419103232}', '{"jobId": 7}', "[]", "x",
-     '{"jobId": "a", "job_id": "b:c"}', '{"ordering": {"key": ""}}', '{"nope": 1}', '{"orderingKey": "a"}'],
+     '{"jobId": "a", "job_id": "b:c"}', '{"ordering": {"key": ""}}', '{"nope": 1}', '{"orderingKey": "a"}',
+     '{"deduplication": {"id": ""}}', '{"deduplication": {"id": 7}}', '{"deduplication": {"id": "a", "mode": "x"}}',
+     '{"deduplication": {"id": "a", "mode": "throttle"}}', '{"deduplication": ["a"]}', '{"deduplication": {}}',
+     f'{{"deduplication": {{"id": "{"x" * 257}"}}}}', '{"deduplication": {"id": "\\ud800"}}'],
 )  # fmt: skip
 def test_invalid_opts_name_their_row(text: str):
     given = [f'{{"delay": {n}}}' for n in range(60)]
@@ -290,7 +292,7 @@ def test_invalid_opts_name_their_row(text: str):
      ('{"ordering": {"key": "a", "nope": 0}}', "opts.ordering.nope"),
      ('{"ordering": {"key": ""}}', "opts.ordering.key"),
      ('{"backoff": {"type": "fixed", "delay": 1, "maxDelay": -1}, "attempts": 3}', "opts.backoff.maxDelay"),
-     ("[]", "opts"), ("x", "opts")],
+     ('{"deduplication": {"id": ""}}', "opts.deduplication.id"), ("[]", "opts"), ("x", "opts")],
 )  # fmt: skip
 def test_errors_name_what_the_user_wrote_in_opts(text: str, name: str):
     batch = pa.RecordBatch.from_arrays([pa.array(["1"]), pa.array([text])], ["data", "opts"])

@@ -11,14 +11,16 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from glidemq_py import Queue, Worker
+from glidemq_py._client.blocking_transport import ThreadTransport
 from glidemq_py._core.calls.adding import request
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._features.partitions.layout import partition_names, partition_of_key, split_partition_id
 from glidemq_py._features.staged_writes import WriteId, open_write, run_blocking, stage, undo_write
-from glidemq_py.errors import GlideMQError, StagedWriteError
+from glidemq_py.errors import GlideMQError, PartitionedQueueError, StagedWriteError
 from glidemq_py.spark import last_report, writer
 from glidemq_py.spark.api import TaskFacts, pa
 from glidemq_py.spark.options import WriteOptions, transport_of
+from glidemq_py.spark.partitioned import agreed_layouts_of, reject_partitions
 from glidemq_py.spark.write_schema import plan_write
 from glidemq_py.spark.writer import FrameWriter
 
@@ -152,6 +154,37 @@ async def test_partitioned_queues_among_others(url: str, queue_name: str, spark:
         report = last_report(plain.name, url=url)
         assert report is not None
         assert dict(report.queues) == {queue_name: (30, 0), plain.name: (10, 0)}
+
+
+async def test_layouts_of_many_queues_are_read_together(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    """Two round trips, and a layout that a partition has not taken over is repaired."""
+    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
+    names = [f"{queue_name}-{n}" for n in range(30)]
+    wanted: list[int | None] = [n % 5 + 2 if n < 7 else None for n in range(30)]
+    for name, count in zip(names[:7], wanted, strict=False):
+        async with Queue(name, url, partitions=count) as queue:
+            await queue.count()
+    transport = transport_of(options.place)
+    keys = [QueueKeys(options.keys.prefix, name) for name in names]
+    late = partition_names(names[2], 4)[3]
+    await asyncio.to_thread(transport.command, "HDEL", QueueKeys(options.keys.prefix, late).meta, "layoutNumber")
+    sent: list[int] = []
+    send = ThreadTransport.send_reads
+
+    def watched(self: Any, key: Any, commands: Any) -> Any:
+        sent.append(len(commands))
+        return send(self, key, commands)
+
+    monkeypatch.setattr(ThreadTransport, "send_reads", watched)
+    found = await asyncio.to_thread(agreed_layouts_of, transport, keys)
+    assert [layout and layout.partitions for layout in found] == wanted
+    assert sent[:2] == [30, sum(count - 1 for count in wanted if count)]
+    assert len(sent) > 2  # the repair of one queue
+    sent.clear()
+    assert await asyncio.to_thread(agreed_layouts_of, transport, keys) == found
+    assert len(sent) == 2
+    with pytest.raises(PartitionedQueueError, match=f"queue '{names[0]}' has 2 partitions"):
+        await asyncio.to_thread(reject_partitions, transport, *keys[7:], keys[0])
 
 
 async def test_a_change_that_is_not_settled_rejects_keys(url: str, queue_name: str, spark: Any):

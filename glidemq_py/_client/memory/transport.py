@@ -210,7 +210,7 @@ class MemoryBlockingTransport(_Connection):
         """See `BlockingTransport.call`."""
         return self._run(call)
 
-    def send_reads(self, key: str, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
+    def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `BlockingTransport.send_reads`."""
         return self._run_reads(commands)
 

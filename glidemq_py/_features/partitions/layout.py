@@ -21,11 +21,13 @@ from glidemq_py._core.names import NAME_LENGTH, validate_queue_name
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
+    "JUMP_MULTIPLIER",
     "MAX_PARTITIONS",
     "Layout",
     "Partition",
     "further_names",
     "hash_slot",
+    "key_digest",
     "number_after",
     "partition_home",
     "partition_id",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 SLOTS: Final = 16_384
+JUMP_MULTIPLIER: Final = 2_862_933_555_777_941_757
+"""Of the jump hash; `glidemq_py.spark.placing` computes the same for columns of keys."""
 MAX_PARTITIONS: Final = 256
 _MARK: Final = "~p~"
 _SALT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
@@ -122,13 +126,18 @@ def _free_slots(taken: Sequence[int], partitions: int) -> list[int]:
     return [middles[cell] for cell in empty]
 
 
+def key_digest(key: bytes) -> bytes:
+    """Return the hash of a routing key's UTF-8 text, 8 bytes, from which its partition follows."""
+    return blake2b(key, digest_size=8).digest()
+
+
 def partition_of_key(key: str, partitions: int) -> int:
     """Return the partition of a routing key (Lamping and Veach's jump hash: growing by one moves 1/n of the keys)."""
-    state = int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    state = int.from_bytes(key_digest(key.encode("utf-8", "surrogatepass")), "big")
     chosen, following = -1, 0
     while following < partitions:
         chosen = following
-        state = (state * 2_862_933_555_777_941_757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        state = (state * JUMP_MULTIPLIER + 1) & 0xFFFF_FFFF_FFFF_FFFF
         following = int((chosen + 1) * ((1 << 31) / ((state >> 33) + 1)))
     return chosen
 

@@ -22,6 +22,7 @@ from glidemq_py.errors import (
 __all__ = [
     "FIELD",
     "create_partitions",
+    "layout_in",
     "layout_text",
     "parse_layout",
     "read_layout",
@@ -94,12 +95,24 @@ async def read_layout_and(
 
     Raises the errors of `parse_layout`.
     """
-    try:
-        text, *others = await read_meta(transport, keys, FIELD, *fields)
-    except PermissionDeniedError:
+    (reply,) = await transport.send_reads(keys.meta, [("HMGET", keys.meta, FIELD, *fields)])  # repeatable
+    layout = layout_in(keys.name, reply)
+    return layout, [None] * len(fields) if isinstance(reply, GlideMQError) else reply[1:]
+
+
+def layout_in(queue: str, reply: Any) -> Layout | None:
+    """Return the layout in the reply to a read of `FIELD`, which comes first.
+
+    Raises:
+        GlideMQError: As `parse_layout`; or the reply is an error.
+    """
+    if isinstance(reply, PermissionDeniedError):
         # Every function needs this permission, so its first call reports that it is missing.
-        return None, [None] * len(fields)
-    return (parse_layout(keys.name, text.decode("utf-8", "replace")) if text else None), others
+        return None
+    if isinstance(reply, GlideMQError):
+        raise reply
+    text: bytes | None = reply[0]
+    return parse_layout(queue, text.decode("utf-8", "replace")) if text else None
 
 
 async def read_meta(transport: JobTransport, keys: QueueKeys, *fields: str) -> list[bytes | None]:
