@@ -6,14 +6,14 @@ job's result, read the job.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Self
 
-from glidemq_py._api.partitioned_events import PartitionEvents
+from glidemq_py._api.partitioned_events import BlockingPartitionEvents, PartitionEvents
 from glidemq_py._client.blocking_reads import ReadConnection, open_reader, shares_client
 from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventReader, QueueEvent
@@ -25,14 +25,13 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import AsyncOnly, known_arguments
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import (
     ClosedError,
     EventLoopError,
     GlideMQError,
     GlideMQValidationError,
-    PartitionedQueueError,
-    UnsupportedOptionError,
 )
 
 __all__ = ["QueueEvent", "QueueEvents"]
@@ -41,6 +40,8 @@ _log = get_logger(__name__)
 _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
+_FIRST = "0-0"
+_ENTRY_ID = re.compile(r"[0-9]+(-[0-9]+)?")
 _REMEDY = "make another QueueEvents for another reader"
 _REMEDY_CLOSED = "make another QueueEvents in each event loop"
 
@@ -62,7 +63,7 @@ class QueueEvents(AsyncOnly):
         connection: A URL, `ConnectionOptions`, an existing GLIDE client, or None. None means ``GLIDEMQ_URL`` if set,
             otherwise a private embedded server. A client is only the template for a separate connection.
         prefix: First part of every key.
-        last_event_id: Start after this stream entry id; None or "$" starts now.
+        last_event_id: Start after this event: the id of an event, or the property of this name; None or "$" starts now.
 
     Raises:
         GlideMQValidationError: If a name or id is invalid.
@@ -82,7 +83,9 @@ class QueueEvents(AsyncOnly):
             check_connection(connection, blocking=self._runtime is BLOCKING_RUNTIME)
         self.name = name
         self._connection = connection
-        self._start = _checked_id(last_event_id)
+        self._start = _checked_ids(last_event_id)
+        self._positions: list[str] = []
+        """Id of the last event of each partition that was returned."""
         self._listeners: dict[str, list[Listener]] = {}
         self._reader: EventReader | PartitionEvents | None = None
         self._connections: list[ReadConnection] = []
@@ -92,6 +95,15 @@ class QueueEvents(AsyncOnly):
         self._entered = False
         self._iterating = False
         self._closed = False
+
+    @property
+    def last_event_id(self) -> str | None:
+        """Where to continue after the last event that was returned: the ``last_event_id`` of another `QueueEvents`.
+
+        It is the id of that event; in a partitioned queue, the ids of the last event of each partition. None before the
+        start.
+        """
+        return ",".join(self._positions or self._start or ()) or None
 
     def on(self, event: str, listener: Listener) -> Listener:
         """Register a listener for an event.
@@ -149,32 +161,38 @@ class QueueEvents(AsyncOnly):
         self._connections.append(opened)
         layout = await read_layout(opened, self._keys)
         if layout is not None:
-            names = layout.served
-            self._check_partitioned(names)
-            return await self._partition_events(opened, names)
+            return await self._partition_events(opened, layout.served)
         # A shared client is used for other commands too, which a blocking read must not delay.
         shared = shares_client(opened) or hasattr(self._connection, "fcall")
         reader = EventReader(await self._reader_over(opened) if shared else opened, self._keys.events)
-        if self._start is None:
-            await reader.resolve()
-        else:
-            reader.position = self._start
+        await self._set_positions([reader])
         return reader
-
-    def _check_partitioned(self, names: Sequence[str]) -> None:
-        """Reject options that a queue with partitions does not support."""
-        if self._runtime is BLOCKING_RUNTIME:
-            raise PartitionedQueueError(self.name, len(names), "QueueEvents of the blocking API")
-        if self._start is not None:
-            problem = f"is not supported: queue {self.name!r} is partitioned, and each partition has its own event ids"
-            raise UnsupportedOptionError("last_event_id", self._start, problem)
 
     async def _partition_events(self, opened: Transport, names: Sequence[str]) -> PartitionEvents:
         readers = [
             EventReader(await self._reader_over(opened), QueueKeys(self._keys.prefix, name).events) for name in names
         ]
-        await asyncio.gather(*(reader.resolve() for reader in readers))
+        await self._set_positions(readers)
+        if self._runtime is BLOCKING_RUNTIME:
+            del self._connections[-len(readers) :]  # its threads close them
+            return BlockingPartitionEvents(self.name, readers)
         return PartitionEvents(self.name, readers)
+
+    async def _set_positions(self, readers: Sequence[EventReader]) -> None:
+        """Let the readers start where `last_event_id` says."""
+        start = self._start
+        for number, reader in enumerate(readers):
+            if start is None:
+                await reader.resolve()
+            elif len(start) == 1:
+                reader.position = start[0]  # ids are times, so one is good for all partitions
+            else:
+                reader.position = start[number] if number < len(start) else _FIRST  # the queue got more partitions
+        self._positions = [reader.position for reader in readers]
+
+    def _returned(self, event: QueueEvent) -> None:
+        number, entry = split_partition_id(event.id)
+        self._positions[number] = entry
 
     async def _reader_over(self, shared: Transport) -> ReadConnection:
         connection = await open_reader(shared)
@@ -218,6 +236,7 @@ class QueueEvents(AsyncOnly):
         try:
             while not self._closed:
                 for event in await self._read():
+                    self._returned(event)
                     yield event
         finally:
             await self.close()
@@ -267,6 +286,7 @@ class QueueEvents(AsyncOnly):
     async def _dispatch(self) -> None:
         while not self._closed:
             for event in await self._read():
+                self._returned(event)
                 for listener in [*self._listeners.get(event.event, ()), *self._listeners.get("*", ())]:
                     await self._notify(listener, event)
 
@@ -289,11 +309,14 @@ class QueueEvents(AsyncOnly):
             await task.stop()
 
 
-def _checked_id(value: object) -> str | None:
+def _checked_ids(value: object) -> tuple[str, ...] | None:
+    """Return the ids of ``last_event_id``, one or one per partition; None to start now."""
     if value is None or value == "$":
         return None
-    text = str(value)
-    ms, dash, number = text.partition("-")
-    if not ms.isdigit() or (dash and not number.isdigit()):
-        raise GlideMQValidationError("last_event_id", value, "must be a stream entry id such as '1795240398325-0'")
-    return text
+    ids = str(value).split(",")
+    if not all(map(_ENTRY_ID.fullmatch, ids)):
+        problem = "must be a stream entry id such as '1795240398325-0'"
+        if "||" in str(value):
+            problem += "; in a partitioned queue, use `QueueEvents.last_event_id` instead of the id of an event"
+        raise GlideMQValidationError("last_event_id", value, problem)
+    return tuple(ids)

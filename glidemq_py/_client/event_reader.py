@@ -90,6 +90,10 @@ class EventReader:
             self.position = events[-1].id
         return events
 
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._transport.close()
+
     async def check_rewound(self) -> None:
         """Restart at the beginning if the stream was emptied (FLUSHALL, a new server). Called after a reconnect."""
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")

@@ -4,6 +4,9 @@ A batch starts when it is full, when its first job has waited for the timeout, o
 are ready. A batch with fewer jobs than its size withholds the unused slots, so that no more than ``concurrency``
 batches run. Each job keeps its own attempt: a timeout or a cancellation ends that job's attempt alone, and the handler
 is stopped when the attempts of all jobs of its batch have ended.
+
+The partitions of a queue have a runner each and fill the same batches: a runner adds the jobs of its partition to the
+collector, which calls the handler, and reports their results to that partition.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, cast
+from itertools import islice
+from typing import Any, Final, Protocol, cast
 
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.middleware.around import batch_within
@@ -38,7 +42,9 @@ from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = [
     "NO_CONTINUATIONS",
+    "BatchCollector",
     "BatchRunner",
+    "BatchSlots",
     "JobResult",
     "results_by_job",
 ]
@@ -48,14 +54,31 @@ _log = get_logger(__name__)
 NO_CONTINUATIONS: Final = "a job suspended in a batch resumes in another batch, with its signals in `job.signals`"
 
 
+class BatchSlots(Protocol):
+    """The slots of a worker that runs batches."""
+
+    def withhold(self, slots: int) -> None:
+        """Take ``slots`` out of use; a negative number returns them."""
+        ...
+
+    async def caught_up(self, patient: bool) -> None:
+        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
+        ...
+
+
 class _Batch:
-    """The jobs of one call of the handler."""
+    """The jobs of one call of the handler, each with the runner that reports it."""
 
     __slots__ = ("runs", "task")
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: dict[Run, BatchRunner]) -> None:
         self.runs = runs
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def jobs(self) -> list[Job[Any, Any]]:
+        """The jobs, in the order of their arrival."""
+        return [run.job for run in self.runs]
 
     @property
     def is_over(self) -> bool:
@@ -63,18 +86,16 @@ class _Batch:
         return all(run.attempt.ended for run in self.runs)
 
 
-class BatchRunner(AttemptRunner):
-    """Runs the jobs that a worker fetched, in batches.
+class BatchCollector:
+    """Collects the jobs of one or more runners into batches, and calls the handler.
 
     Args:
         route: The handler.
         options: Size and timeout of batches.
-        outcomes: See `AttemptRunner`.
-        sink: See `AttemptRunner`.
-        running: See `AttemptRunner`.
-        listeners: See `AttemptRunner`.
+        slots: The slots of the worker.
+        listeners: Get the worker events.
         concurrency: Maximum number of batches at the same time.
-        name: See `AttemptRunner`.
+        name: Name of the queue, for threads and logs.
         middleware: Entered around each batch, the outermost first.
     """
 
@@ -83,33 +104,47 @@ class BatchRunner(AttemptRunner):
         *,
         route: Route,
         options: BatchOptions,
-        outcomes: Outcomes,
-        sink: ResultSink,
-        running: AbstractSet[Run],
+        slots: BatchSlots,
         listeners: Listeners,
         concurrency: int,
         name: str,
         middleware: Sequence[Middleware] = (),
     ) -> None:
-        super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
         handler = batch_within(middleware, route.handler, route.in_thread) if middleware else route.handler
         self._route = Route(handler, route.in_thread)
         self._options = options
-        self._threads = HandlerThreads(concurrency, self._invoke, self._batch_ended, f"glidemq-{name}")
-        self._gathered: list[Run] = []
+        self._slots = slots
+        self._listeners = listeners
+        self._concurrency = concurrency
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._threads = HandlerThreads(concurrency, self._invoke, self._ended, f"glidemq-{name}")
+        self._runners: set[BatchRunner] = set()
+        self._gathered: dict[Run, BatchRunner] = {}
         self._batch_of: dict[Run, _Batch] = {}
+        self._running = 0
+        """Number of running batches."""
+        self._overdue = False
+        """True if the collected jobs start as soon as another batch has ended."""
         self._deadline: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Task[None] | None = None
-        self._stopped = False
+
+    def attach(self, runner: BatchRunner) -> None:
+        """Register a runner, which will add jobs."""
+        self._runners.add(runner)
+
+    def detach(self, runner: BatchRunner) -> None:
+        """Unregister a runner. After the last one, idle threads end."""
+        self._runners.discard(runner)
+        if not self._runners:
+            self._stop_waiting()
+            self._threads.close()
 
     # -- collecting -----------------------------------------------------------------------------------------
 
-    def start(self, run: Run) -> None:
+    def add(self, run: Run, runner: BatchRunner) -> None:
         """Add a job to the batch that is being collected."""
-        if self._stopped:
-            self._release(run)
-            return
-        self._gathered.append(run)
+        self._gathered[run] = runner
         if len(self._gathered) >= self._options.size:
             self._begin()
         elif len(self._gathered) == 1:
@@ -118,17 +153,30 @@ class BatchRunner(AttemptRunner):
             else:
                 self._wait(True)
 
+    def remove(self, run: Run) -> bool:
+        """Remove a job whose batch has not started; return False if it is not collected."""
+        if self._gathered.pop(run, None) is None:
+            return False
+        if not self._gathered:
+            self._stop_waiting()
+        return True
+
+    def collected_by(self, runner: BatchRunner) -> list[Run]:
+        """Return the jobs of a runner whose batch has not started."""
+        return [run for run, its in self._gathered.items() if its is runner]
+
     def _wait(self, patient: bool) -> None:
         self._waiting = self._loop.create_task(self._begin_later(patient))
 
     async def _begin_later(self, patient: bool) -> None:
         # Calls in flight may still fetch jobs, which would find no slot once this batch withholds its unused ones.
-        await self._sink.caught_up(patient)
+        await self._slots.caught_up(patient)
         self._waiting = None
         if self._gathered:
             self._begin()
 
     def _stop_waiting(self) -> None:
+        self._overdue = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -136,27 +184,30 @@ class BatchRunner(AttemptRunner):
             self._waiting.cancel()
             self._waiting = None
 
-    def stop_accepting(self) -> None:
-        """Start no more batches; release the collected jobs and those that still arrive."""
-        self._stopped = True
-        self._stop_waiting()
-        for run in list(self._gathered):
-            self._release(run)
-        self._gathered.clear()
-
     # -- running --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        """Start the collected jobs, in several batches if there are more than fit into one."""
         self._stop_waiting()
-        batch = _Batch(self._gathered)
-        self._gathered = []
-        self._sink.withhold(self._options.size - len(batch.runs))
-        for run in batch.runs:
+        while self._gathered:
+            if self._running >= self._concurrency:
+                # Their calls were in flight, or their budgets were checked, when the last batch started.
+                self._overdue = True
+                return
+            size = self._options.size
+            runs = self._gathered
+            self._gathered = dict(islice(runs.items(), size, None))
+            self._start(_Batch(dict(islice(runs.items(), size))))
+
+    def _start(self, batch: _Batch) -> None:
+        self._running += 1
+        self._slots.withhold(self._options.size - len(batch.runs))
+        for run, runner in batch.runs.items():
             self._batch_of[run] = batch
             if self._listeners.wanted("active"):
                 self._listeners.emit("active", run.job)
             if run.options.timeout is not None:
-                start_timeout(run, self._loop, self._cancel_attempt)
+                start_timeout(run, self._loop, runner._cancel_attempt)
         if self._route.in_thread:
             self._threads.submit(batch)
             return
@@ -166,17 +217,17 @@ class BatchRunner(AttemptRunner):
 
     async def _run(self, batch: _Batch) -> None:
         try:
-            answer = await self._handler([run.job for run in batch.runs])
+            answer = await self._handler(batch.jobs)
         except KeyboardInterrupt:
             self._leave(batch)
-            for run in batch.runs:
-                self._release(run)
+            for run, runner in batch.runs.items():
+                runner._release(run)
             raise
         except BaseException as error:
             # As for a single job: neither cancellation nor SystemExit may take the worker down.
-            self._batch_ended(batch, None, error)
+            self._ended(batch, None, error)
         else:
-            self._batch_ended(batch, answer, None)
+            self._ended(batch, answer, None)
 
     @property
     def _handler(self) -> Handler:
@@ -186,34 +237,32 @@ class BatchRunner(AttemptRunner):
     def _invoke(self, batch: _Batch) -> Any:
         if batch.is_over:
             return None
-        return self._handler([run.job for run in batch.runs])
+        return self._handler(batch.jobs)
 
-    def _batch_ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
+    def _ended(self, batch: _Batch, answer: Any, error: BaseException | None) -> None:
         self._leave(batch)
-        results = results_by_job([run.job for run in batch.runs], answer, error)
-        for run, (result, failure) in zip(batch.runs, results, strict=True):
-            self._ended(run, result, failure)
+        results = results_by_job(batch.jobs, answer, error)
+        for (run, runner), (result, failure) in zip(batch.runs.items(), results, strict=True):
+            runner._ended(run, result, failure)
+        if self._overdue:
+            self._begin()
 
     def _leave(self, batch: _Batch) -> None:
-        self._sink.withhold(len(batch.runs) - self._options.size)
+        self._running -= 1
+        self._slots.withhold(len(batch.runs) - self._options.size)
         for run in batch.runs:
             del self._batch_of[run]
 
-    def _suspends(self, run: Run, signal: SuspendError) -> None:
-        if signal.on_resume is not None:
-            raise UnsupportedOptionError("on_resume", signal.on_resume, NO_CONTINUATIONS)
+    def cancel(self, run: Run, why: str) -> bool:
+        """Stop the batch of an ended attempt if the attempts of all its jobs have ended.
 
-    def _cancel(self, run: Run, why: str) -> None:
+        Returns:
+            False if the job is in no batch.
+        """
         batch = self._batch_of.get(run)
-        if batch is None and run not in self._gathered:
-            if run.task is not None:
-                run.task.cancel()  # not started yet: its budget is being checked
-        elif batch is None:
-            self._gathered.remove(run)
-            self._sink.free_slot(run)
-            if not self._gathered:
-                self._stop_waiting()
-        elif batch.is_over:
+        if batch is None:
+            return False
+        if batch.is_over:
             if batch.task is not None:
                 batch.task.cancel()
             else:
@@ -222,12 +271,64 @@ class BatchRunner(AttemptRunner):
                     "and cannot be stopped; it occupies its slots until it returns (check job.cancelled)",
                     self._name, len(batch.runs), why,
                 )  # fmt: skip
+        return True
+
+
+class BatchRunner(AttemptRunner):
+    """Runs the jobs that a worker fetched from one queue, in batches.
+
+    Args:
+        collector: Collects the jobs.
+        outcomes: See `AttemptRunner`.
+        sink: See `AttemptRunner`.
+        running: See `AttemptRunner`.
+        listeners: See `AttemptRunner`.
+        name: See `AttemptRunner`.
+    """
+
+    def __init__(
+        self,
+        *,
+        collector: BatchCollector,
+        outcomes: Outcomes,
+        sink: ResultSink,
+        running: AbstractSet[Run],
+        listeners: Listeners,
+        name: str,
+    ) -> None:
+        super().__init__(outcomes=outcomes, sink=sink, running=running, listeners=listeners, name=name)
+        self._collector = collector
+        self._stopped = False
+        collector.attach(self)
+
+    def start(self, run: Run) -> None:
+        """Add a job to the batch that is being collected."""
+        if self._stopped:
+            self._release(run)
+        else:
+            self._collector.add(run, self)
+
+    def stop_accepting(self) -> None:
+        """Start no more jobs; release the collected ones and those that still arrive."""
+        self._stopped = True
+        for run in self._collector.collected_by(self):
+            self._collector.remove(run)
+            self._release(run)
+
+    def _suspends(self, run: Run, signal: SuspendError) -> None:
+        if signal.on_resume is not None:
+            raise UnsupportedOptionError("on_resume", signal.on_resume, NO_CONTINUATIONS)
+
+    def _cancel(self, run: Run, why: str) -> None:
+        if self._collector.remove(run):
+            self._sink.free_slot(run)
+        elif not self._collector.cancel(run, why) and run.task is not None:
+            run.task.cancel()  # not started yet: its budget is being checked
 
     def close(self) -> None:
         """Let idle threads end."""
         super().close()
-        self._stop_waiting()
-        self._threads.close()
+        self._collector.detach(self)
 
 
 JobResult = tuple[Any, BaseException | None]

@@ -31,7 +31,7 @@ from glidemq_py._job.waiting import ResultWaiter
 from glidemq_py._maintenance.outbox import OutboxTask
 from glidemq_py._maintenance.stalled_jobs import StalledJobsTask
 from glidemq_py._worker.background import Background
-from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchRunner
+from glidemq_py._worker.batches import NO_CONTINUATIONS, BatchCollector, BatchRunner, BatchSlots
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Routes
 from glidemq_py._worker.heartbeat import Heartbeat
@@ -56,6 +56,7 @@ __all__ = [
     "close_parts",
     "is_drained",
     "link_over",
+    "make_collector",
     "make_runner",
     "open_parts",
     "request_timeout_ms",
@@ -304,7 +305,7 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
         link=link, source=source, consumer=consumer, options=options, listeners=listeners, context=context
     )
     outcomes = source.outcomes(link)
-    runner = make_runner(opening, outcomes, fetching)
+    runner = make_runner(opening, outcomes, fetching, make_collector(opening, fetching))
     stack.callback(runner.close)
     fetching.attach(runner)
     background = Background(
@@ -323,14 +324,26 @@ async def open_parts(opening: WorkerComponents, stack: AsyncExitStack) -> Parts:
     )  # fmt: skip
 
 
-def make_runner(opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop) -> AttemptRunner:
+def make_collector(opening: WorkerComponents, slots: BatchSlots) -> BatchCollector | None:
+    """Return what collects jobs into batches; None if the handler takes single jobs."""
+    options = opening.options
+    if options.batch is None or opening.routes.only is None:
+        return None
+    return BatchCollector(
+        route=opening.routes.only, options=options.batch, slots=slots, listeners=opening.listeners,
+        concurrency=options.concurrency, name=opening.keys.name, middleware=opening.queue_options.middleware,
+    )  # fmt: skip
+
+
+def make_runner(
+    opening: WorkerComponents, outcomes: Outcomes, fetching: FetchLoop, collector: BatchCollector | None
+) -> AttemptRunner:
     """Return the runner of the fetched jobs."""
     options, listeners, name = opening.options, opening.listeners, opening.keys.name
-    if options.batch is not None and opening.routes.only is not None:
+    if collector is not None:
         return BatchRunner(
-            route=opening.routes.only, options=options.batch, outcomes=outcomes, sink=fetching,
-            running=fetching.engine.running, listeners=listeners, concurrency=options.concurrency, name=name,
-            middleware=opening.queue_options.middleware,
+            collector=collector, outcomes=outcomes, sink=fetching, running=fetching.engine.running,
+            listeners=listeners, name=name,
         )  # fmt: skip
     return Runner(
         routes=opening.routes, outcomes=outcomes, sink=fetching, running=fetching.engine.running,

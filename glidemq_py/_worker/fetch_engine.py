@@ -75,9 +75,11 @@ class FetchEngine:
         self.running: set[Run] = set()
         """Every job whose handler has not ended; each occupies a slot."""
         self.free = slots
-        """Number of slots that neither run a job nor may be filled by a call in flight."""
+        """Number of slots that neither run a job, nor are withheld, nor may be filled by a call in flight."""
         self.requested_slots = 0
         """Slots that a call in flight, or a pipelined one, may fill."""
+        self.withheld = 0
+        """Number of slots that are out of use."""
         self.finished: deque[FinishedAttempt] = deque()
         """Results that are not reported yet."""
         self.calls_in_flight = 0
@@ -235,7 +237,7 @@ class FetchEngine:
 
     def withhold(self, slots: int) -> None:
         """Take ``slots`` out of use; a negative number returns them."""
-        self.slots -= slots
+        self.withheld += slots
         self.free -= slots
 
     # -- calls --------------------------------------------------------------------------------------------

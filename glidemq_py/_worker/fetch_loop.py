@@ -73,6 +73,8 @@ class FetchLoop:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._name = self.name = link.keys.name
+        self._has_batches = options.batch is not None
+        """True if results of several partitions arrive together: their calls fetch when all slots are free."""
         self._limiter: tuple[int, int] | None = None
         if options.limiter is not None:
             self.limit(options.limiter)
@@ -132,7 +134,7 @@ class FetchLoop:
         """See `ResultSink`."""
         engine = self.engine
         engine.job_ended(FinishedAttempt(row, run, result, error))
-        if engine.running:
+        if engine.running or self._has_batches:
             self.schedule_pump()
         else:
             self._pump()  # no other job runs, so no other result can join this call
@@ -153,7 +155,7 @@ class FetchLoop:
         self._set_timer()
 
     def withhold(self, slots: int) -> None:
-        """See `ResultSink`."""
+        """See `BatchSlots`."""
         self.engine.withhold(slots)
         self.schedule_pump()
 
@@ -163,7 +165,7 @@ class FetchLoop:
         self.schedule_pump()
 
     async def caught_up(self, patient: bool) -> None:
-        """See `ResultSink`."""
+        """See `BatchSlots`."""
         engine = self.engine
         await self.until(lambda: not (engine.requested_slots or (patient and engine.will_request)))
 

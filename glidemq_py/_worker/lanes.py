@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_py._client.connect import resolve
@@ -29,6 +29,7 @@ from glidemq_py._job.current import label_log_records
 from glidemq_py._job.link import QueueLink
 from glidemq_py._job.run import Run
 from glidemq_py._worker.background import Background
+from glidemq_py._worker.batches import BatchCollector
 from glidemq_py._worker.components import (
     FoundPartitionsError,
     Parts,
@@ -37,6 +38,7 @@ from glidemq_py._worker.components import (
     close_parts,
     is_drained,
     link_over,
+    make_collector,
     make_runner,
     open_parts,
     request_timeout_ms,
@@ -45,6 +47,7 @@ from glidemq_py._worker.heartbeat import registration
 from glidemq_py._worker.idle_queues import REGISTERED_S, idle_queues_of
 from glidemq_py._worker.opening import connect_patiently, entered
 from glidemq_py._worker.partitions import turn_of, with_partitions
+from glidemq_py._worker.pooled_slots import PooledSlots
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
@@ -77,16 +80,17 @@ class Lane:
         position: Position of the queue in the list.
         weight: Weight of the queue.
         channels: Wake the queue.
+        collector: Collects the jobs of all lanes into batches; None if the handler takes single jobs.
         context: Value yielded by the lifespan.
     """
 
     def __init__(
         self, *, opening: WorkerComponents, transport: Transport, pool: SlotPool, position: int, weight: int,
-        channels: WakeChannels, context: Any,
+        channels: WakeChannels, collector: BatchCollector | None, context: Any,
     ) -> None:  # fmt: skip
         options = opening.options
         self._opening = opening
-        self._shared = transport, pool, channels, context
+        self._shared = _Shared(transport, pool, channels, collector, context)
         self._channels = channels
         self.link: QueueLink = link_over(transport, opening)
         self.source = QueueSource(opening.keys, opening.consumer, options)
@@ -97,7 +101,7 @@ class Lane:
             consumer=opening.consumer, options=options, listeners=opening.listeners, context=context,
         )  # fmt: skip
         self._outcomes = self.source.outcomes(self.link)
-        self.runner = make_runner(opening, self._outcomes, self.fetching)
+        self.runner = make_runner(opening, self._outcomes, self.fetching, collector)
         self.fetching.attach(self.runner)
         self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
         self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
@@ -128,8 +132,7 @@ class Lane:
 
     def beside(self, opening: WorkerComponents, served: ServedQueue, position: int) -> Lane:
         """Return a lane of another queue of the same worker."""
-        transport, pool, channels, context = self._shared
-        return _lane_of(opening, served, transport, pool, position, channels, context)
+        return _lane_of(opening, served, position, self._shared)
 
     async def open(self) -> None:
         """Prepare the server. Raises GlideMQError."""
@@ -301,14 +304,22 @@ class Lane:
         self.runner.close()
 
 
-def _lane_of(
-    opening: WorkerComponents, served: ServedQueue, transport: Transport, pool: SlotPool, position: int,
-    channels: WakeChannels, context: Any,
-) -> Lane:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the lanes of a worker share; see `Lane`."""
+
+    transport: Transport
+    pool: SlotPool
+    channels: WakeChannels
+    collector: BatchCollector | None
+    context: Any
+
+
+def _lane_of(opening: WorkerComponents, served: ServedQueue, position: int, shared: _Shared) -> Lane:
     of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
     lane = Lane(
-        opening=of_queue, transport=transport, pool=pool, position=position, weight=served.weight, channels=channels,
-        context=context,
+        opening=of_queue, transport=shared.transport, pool=shared.pool, position=position, weight=served.weight,
+        channels=shared.channels, collector=shared.collector, context=shared.context,
     )  # fmt: skip
     if served.limiter is not None:
         lane.fetching.limit(served.limiter)
@@ -479,6 +490,7 @@ class Lanes:
         """Let the jobs of a worker that was opened before its queue was partitioned end; they keep their slots."""
         self.runner.former = former
         former.fetching.pause()
+        former.runner.stop_accepting()  # a batch that is not full starts with jobs of all partitions
         self.fetching.reserve(_slots_of(former))
         self._taking_over = asyncio.create_task(self._take_over(former), name="glidemq-former-jobs")
 
@@ -516,6 +528,8 @@ class Lanes:
         """See `Parts.close`."""
         await self._idle.remove(self.lanes)
         self.fetching.pause()
+        for lane in self.lanes:
+            lane.runner.stop_accepting()
         if self._taking_over is not None:
             await stop_task(self._taking_over)
         former = self.runner.former
@@ -525,7 +539,7 @@ class Lanes:
 
 def _slots_of(former: Parts) -> int:
     engine = former.fetching.engine
-    return len(engine.running) + engine.requested_slots
+    return len(engine.running) + engine.requested_slots + engine.withheld
 
 
 async def open_worker(opening: WorkerComponents, stack: AsyncExitStack) -> Parts | Lanes:
@@ -614,10 +628,8 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     pool = SlotPool(opening.options.slots, weighted=opening.weighted, turn_s=turn_of(opening.several))
     channels = wake_channels_of(transport)
 
-    lanes = [
-        _lane_of(opening, served, transport, pool, position, channels, context)
-        for position, served in enumerate(opening.several)
-    ]
+    shared = _Shared(transport, pool, channels, make_collector(opening, PooledSlots(pool)), context)
+    lanes = [_lane_of(opening, served, position, shared) for position, served in enumerate(opening.several)]
     try:
         for start in range(0, len(lanes), _OPENED_AT_ONCE):
             await asyncio.gather(*(lane.open() for lane in lanes[start : start + _OPENED_AT_ONCE]))

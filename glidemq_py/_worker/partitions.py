@@ -81,10 +81,6 @@ def _divided(limiter: RateLimit | None, queue: str, partitions: int, left: int) 
 
 
 def _check_options(opening: WorkerComponents, name: str) -> None:
-    given = {
-        "token_limiter": opening.options.token_limiter,
-        "batch": opening.options.batch,
-    }
-    for option, value in given.items():
-        if value is not None:
-            raise UnsupportedOptionError(option, value, f"is not supported: queue {name!r} is partitioned")
+    limiter = opening.options.token_limiter
+    if limiter is not None:
+        raise UnsupportedOptionError("token_limiter", limiter, f"is not supported: queue {name!r} is partitioned")

@@ -61,16 +61,8 @@ class ResultSink(Protocol):
         """Stop fetching for so many ms."""
         ...
 
-    def withhold(self, slots: int) -> None:
-        """Take ``slots`` out of use; a negative number returns them."""
-        ...
-
     def pause(self) -> None:
         """Stop fetching."""
-        ...
-
-    async def caught_up(self, patient: bool) -> None:
-        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
         ...
 
 

@@ -81,6 +81,8 @@ class SlotPool:
         """True if `pump` left slots free for a queue whose calls are in flight."""
         self.waits_for_late = False
         """True while a timer runs that calls `pump` when a reply is late."""
+        self.changed: Callable[[], None] | None = None
+        """Called after each change of an engine; None if nothing waits for one."""
         self._time = 0.0
         """Virtual time of the worker: no queue that could fetch so far is further behind."""
         self._turn: PooledEngine | None = None
@@ -480,6 +482,8 @@ class PooledFetchLoop(FetchLoop):
         if pool.kept_free and not pool.waits_for_late:
             pool.waits_for_late = True
             self._loop.call_later(pool.late_s, self._on_late, context=self._context_vars)
+        if pool.changed is not None:
+            pool.changed()
 
     def _on_late(self) -> None:
         """Let other queues use the slots that are kept free if a reply is late."""
@@ -499,4 +503,4 @@ class PooledFetchLoop(FetchLoop):
         """See `FetchLoop.pause`."""
         super().pause()
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self.pool.pump, self.engine)
+            self._loop.call_soon_threadsafe(self._pump_others, self.engine)

@@ -33,7 +33,7 @@ class QueueEvents(BlockingOnly):
             ``GLIDEMQ_URL`` if set, otherwise a private embedded server. A client is only the template for a separate
             connection.
         prefix: First part of every key.
-        last_event_id: Start after this stream entry id; None or "$" starts now.
+        last_event_id: Start after this event: the id of an event, or the property of this name; None or "$" starts now.
 
     Raises:
         GlideMQValidationError: If a name or id is invalid.
@@ -54,6 +54,15 @@ class QueueEvents(BlockingOnly):
     def name(self) -> str:
         """Name of the queue."""
         return self._core.name
+
+    @property
+    def last_event_id(self) -> str | None:
+        """Where to continue after the last event that was returned: the ``last_event_id`` of another `QueueEvents`.
+
+        It is the id of that event; in a partitioned queue, the ids of the last event of each partition. None before the
+        start.
+        """
+        return self._core.last_event_id
 
     def on(self, event: str, listener: Listener) -> Listener:
         """Register a listener for an event.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,7 +15,6 @@ from glidemq_py import (
     Job,
     Lease,
     LeaseLostError,
-    PartitionedQueueError,
     Queue,
     QueueEvent,
     QueueEvents,
@@ -22,7 +24,8 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._operate.operating import Operator
-from glidemq_py.testing import RespClient
+from glidemq_py.testing import RespClient, ServerProcess
+from tests.server.lossy_proxy import LossyProxy
 from tests.server.test_partitions import id_in, keyed
 from tests.server.worker_support import EventRecorder, with_timeout
 
@@ -314,11 +317,107 @@ async def test_an_iteration_over_the_events_of_all_partitions(url: str, queue_na
             if len(names) == 3:
                 break
         assert names == ["paused"] * 3
-        with pytest.raises(UnsupportedOptionError) as raised:
-            await QueueEvents(queue_name, url, last_event_id="5-0").wait_until_ready()
-        assert raised.value.option == "last_event_id"
 
 
-def test_events_of_blocking_code_are_rejected(url: str, queue_name: str):
-    with sync.Queue[Any, Any](queue_name, url, partitions=2), pytest.raises(PartitionedQueueError):
-        next(iter(sync.QueueEvents(queue_name, url)))
+async def _first(events: QueueEvents, count: int) -> list[QueueEvent]:
+    found: list[QueueEvent] = []
+    async for event in events:
+        found.append(event)
+        if len(found) == count:
+            break
+    return found
+
+
+async def test_events_continue_after_those_that_were_returned(url: str, queue_name: str):
+    async with Queue(queue_name, url, partitions=3) as queue:
+        events = QueueEvents(queue_name, url)
+        assert events.last_event_id is None
+        await events.wait_until_ready()
+        start = events.last_event_id
+        assert start is not None
+        jobs = await queue.add_bulk([("n", at, {"job_id": id_in(at % 3, 3) + str(at)}) for at in range(12)])
+        found = await with_timeout(_first(events, 5))
+        assert events.last_event_id not in (None, start)
+        rest = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=events.last_event_id), 7))
+        assert sorted(event.job_id for event in (*found, *rest)) == sorted(job.id for job in jobs)
+        for after in (start, "0"):
+            again = await with_timeout(_first(QueueEvents(queue_name, url, last_event_id=after), 12))
+            assert {event.id for event in again} == {event.id for event in (*found, *rest)}
+        with pytest.raises(GlideMQValidationError, match=r"'2\|\|.*use `QueueEvents.last_event_id` instead"):
+            QueueEvents(queue_name, url, last_event_id=next(each.id for each in again if each.id.startswith("2||")))
+
+
+async def test_events_continue_after_a_change_of_the_number(url: str, queue_name: str):
+    async with Queue(queue_name, url) as queue:
+        events = QueueEvents(queue_name, url)
+        await events.wait_until_ready()
+        job = await queue.add("n")
+        assert [event.job_id for event in await with_timeout(_first(events, 1))] == [job.id]
+        for partitions in (3, 5, 2):
+            await queue.set_partitions(partitions)
+            jobs = await queue.add_bulk([("n", None, {"job_id": f"{partitions}-{at}"}) for at in range(12)])
+            events = QueueEvents(queue_name, url, last_event_id=events.last_event_id)
+            added = [event.job_id for event in await with_timeout(_first(events, 12)) if event.event == "added"]
+            assert sorted(added) == sorted(job.id for job in jobs)
+
+
+def test_blocking_code_reads_the_events_of_all_partitions(core_url: str, queue_name: str):
+    with sync.Queue[Any, Any](queue_name, core_url, partitions=3) as queue:
+        events = sync.QueueEvents(queue_name, core_url)
+        events.wait_until_ready()
+        jobs = queue.add_bulk([("n", at, {"job_id": id_in(at % 3, 3) + str(at)}) for at in range(9)])
+        found = list(islice(events, 4))
+        events.close()
+        rest = list(islice(sync.QueueEvents(queue_name, core_url, last_event_id=events.last_event_id), 5))
+        assert sorted(event.job_id for event in (*found, *rest)) == sorted(job.id for job in jobs)
+
+
+def test_blocking_code_ends_an_iteration_in_another_thread(url: str, queue_name: str):
+    with sync.Queue[Any, Any](queue_name, url, partitions=2) as queue:
+        events = sync.QueueEvents(queue_name, url)
+        seen: list[str] = []
+        first, ended = threading.Event(), threading.Event()
+
+        def listen(event: QueueEvent) -> None:
+            seen.append(event.event)
+            first.set()
+
+        with sync.QueueEvents(queue_name, url) as listening:
+            listening.on("paused", listen)
+            queue.pause()
+            assert first.wait(100)
+        events.wait_until_ready()
+
+        def iterate() -> None:
+            assert not list(events)
+            ended.set()
+
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        assert not ended.wait(0.1)
+        events.close()
+        assert ended.wait(100)
+        thread.join(100)
+        assert set(seen) == {"paused"}
+
+
+def test_blocking_code_continues_after_a_lost_connection(queue_name: str, server: ServerProcess):
+    with LossyProxy(server.port) as proxy, sync.Queue[Any, Any](queue_name, server.url, partitions=2) as queue:
+        events = sync.QueueEvents(queue_name, proxy.url)
+        found: list[str] = []
+        for number, event in enumerate(_with_first(events, queue)):
+            found.append(event.job_id)
+            if number == 1:
+                proxy.cut()
+                for at in (0, 1):
+                    queue.add("n", job_id=id_in(at, 2) + "again")
+            if number == 3:
+                break
+        assert sorted(found) == sorted(job.id for job in queue.iter_jobs("waiting"))
+
+
+def _with_first(events: sync.QueueEvents, queue: sync.Queue[Any, Any]) -> Iterator[QueueEvent]:
+    events.wait_until_ready()
+    for at in (0, 1):
+        queue.add("n", job_id=id_in(at, 2))
+    yield from events

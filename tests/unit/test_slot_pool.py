@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import Counter
 from functools import partial
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glidemq_py._worker.fetch_calls import Exchange, Failure
+from glidemq_py._worker.pooled_slots import PooledSlots
 from glidemq_py._worker.slot_pool import TURN_S, TURNS, PooledEngine, SlotPool
 
 
@@ -387,3 +389,39 @@ def test_jobs_that_were_not_found_are_not_charged() -> None:
     few.failed(failing, Failure.LOST, 0.0)
     assert few.virtual_time == before + 1
     assert call(many).want == 3  # the other queue cannot fetch
+
+
+# -- batches ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs() -> None:
+    pool, (first, second) = engines(4, [1, 1], weighted=True)
+    now = asyncio.get_running_loop().time()
+    pool.replied(60.0, now)  # replies are slow, so none is late
+    second.jobs_may_be_ready = False
+    found = first.next_call(now)
+    assert isinstance(found, Exchange)
+    slots = PooledSlots(pool)
+    impatient = asyncio.ensure_future(slots.caught_up(False))
+    await asyncio.sleep(0)
+    assert not impatient.done()
+    reply(first, found, 1, now=now)  # there may be more
+    assert pool.changed is not None
+    pool.changed()
+    await asyncio.wait_for(impatient, 5)
+    patient = asyncio.ensure_future(slots.caught_up(True))
+    await asyncio.sleep(0)
+    assert not patient.done()
+    first.jobs_may_be_ready = False
+    pool.changed()
+    await asyncio.wait_for(patient, 5)
+    assert pool.changed is None
+
+
+async def test_a_batch_does_not_wait_for_a_late_reply() -> None:
+    pool, (first, second) = engines(4, [1, 1], weighted=True)
+    second.jobs_may_be_ready = False
+    assert first.next_call(asyncio.get_running_loop().time()) is not None
+    for patient in (False, True):
+        await asyncio.wait_for(PooledSlots(pool).caught_up(patient), 5)
+    assert first.requested_slots == 4
