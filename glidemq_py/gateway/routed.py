@@ -29,7 +29,9 @@ from glidemq_py.telemetry.state import TELEMETRY
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import GatewayState
 
-__all__ = ["RoutedJob", "routing_options"]
+__all__ = ["RoutedJob", "reject_keys", "routing_options"]
+
+_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
 
 
 def routing_options(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> JobOptions:
@@ -54,6 +56,30 @@ def routing_options(queue: Queue[Any, Any], fields: Mapping[str, Any], options: 
     if not chosen and chosen_id(fields) is not None:
         chosen = {"job_id": options["job_id"]}
     return queue._options(chosen) if chosen else NO_OPTIONS
+
+
+async def reject_keys(queue: Queue[Any, Any], options: Mapping[str, Any], command: str) -> None:
+    """Reject options that would choose the partition of jobs whose name or id chooses it.
+
+    Args:
+        queue: The queue.
+        options: Options of this package.
+        command: Command or option of the protocol that adds the jobs.
+
+    Raises:
+        CommandError: If the queue is partitioned, and has such options.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    keys = [field for option, field in _FIELDS.items() if option in options]
+    if not keys:
+        return
+    await queue._plain_link()
+    if queue._partitions is not None:
+        chooses = "the id of each job" if command == "PUSHF" else "the name of the scheduler"
+        raise CommandError(
+            f"{command} does not support {keys[0]} in the partitioned queue {wire_name(queue.name)!r}: {chooses} "
+            "chooses the partition"
+        )
 
 
 class RoutedJob:

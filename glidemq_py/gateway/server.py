@@ -314,22 +314,27 @@ class Gateway:
 
     async def _watch_partitions(self) -> None:
         """Notice that other programs have changed the partitions of queues from which clients fetch."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S * random.uniform(0.9, 1.1))
-            old: list[Queue[Any, Any]] = []
-            for name, found in list(self._fetching.items()):
-                queue = self._queues.get(name)
-                if queue is None:
-                    continue
-                if found.partitions is not queue._partitions:
-                    self._use_partitions(queue)
-                is_fetched = found.is_in_use or loop.time() - found.polled_at < _LAYOUT_S
-                if is_fetched and time.monotonic() - (queue._layout_read_at or 0.0) >= _LAYOUT_S:
-                    old.append(queue)
-            for start in range(0, len(old), _WATCHED_TOGETHER):
-                some = old[start : start + _WATCHED_TOGETHER]
-                await asyncio.gather(*(self._read_partitions(queue) for queue in some))
+            try:
+                await self._read_old_layouts()
+            except Exception:
+                _log.exception("gateway: the partitions of queues were not read")
+
+    async def _read_old_layouts(self) -> None:
+        now, old = asyncio.get_running_loop().time(), list[Queue[Any, Any]]()
+        for name, found in list(self._fetching.items()):
+            queue = self._queues.get(name)
+            if queue is None:
+                continue
+            if found.partitions is not queue._partitions:
+                await (self.forget_parts(queue) if queue._partitions is None else self.fetching(queue))
+            is_fetched = found.is_in_use or now - found.polled_at < _LAYOUT_S
+            if is_fetched and time.monotonic() - (queue._layout_read_at or 0.0) >= _LAYOUT_S:
+                old.append(queue)
+        for start in range(0, len(old), _WATCHED_TOGETHER):
+            some = old[start : start + _WATCHED_TOGETHER]
+            await asyncio.gather(*(self._read_partitions(queue) for queue in some))
 
     async def _read_partitions(self, queue: Queue[Any, Any]) -> None:
         with contextlib.suppress(GlideMQError):  # the commands of clients report it

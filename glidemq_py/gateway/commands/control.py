@@ -104,9 +104,12 @@ async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
+    await queue._plain_link()
+    is_partitioned = queue._partitions is not None
     await queue.obliterate(force=True)
     forget_group_limits(queue)
-    await session.state.forget_parts(queue)
+    if is_partitioned:
+        await session.state.forget_parts(queue)
     return {"id": UNDEFINED}
 
 

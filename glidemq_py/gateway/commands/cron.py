@@ -17,6 +17,7 @@ from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options
+from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -127,6 +128,7 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     schedule = _schedule(given)
     own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
     options = template_options(own, given)
+    await reject_keys(queue, options, "Cron")
     template: dict[str, Any] = {"name": given["jobName"], "options": options}
     if given["data"] is not None:
         template["data"] = json_value("data", given["data"])

@@ -28,6 +28,7 @@ from glidemq_py.gateway.lookup import find_job, job_at
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
 from glidemq_py.gateway.partitions import MARK, queue_of_part
 from glidemq_py.gateway.pushing import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
+from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_list, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -137,8 +138,10 @@ async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known
     family = {
         "parentId": fields["parentId"], "dependsOn": list(needs), "childrenIds": list(children), "childrenCompleted": 0,
     }  # fmt: skip
+    push = await push_of(session.state.ids, queue, own)
+    await reject_keys(await session.state.queue(queue), push[2], "PUSHF")
     return _FlowJob(
-        id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs, family=family,
+        id=job_id, queue=queue, push=push, needs=needs, family=family,
         policy=policy, is_durable=fields["durable"],
     )  # fmt: skip
 

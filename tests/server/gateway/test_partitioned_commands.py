@@ -272,6 +272,21 @@ async def test_a_job_gets_a_child_of_another_partition(wire: Wire, other: Wire, 
     assert "is a parent of" in await failure(wire, "UpdateParent", childId=parent, parentId=child)
 
 
+async def test_keys_are_rejected_where_a_name_or_an_id_chooses_the_partition(wire: Wire, queue: Queue) -> None:
+    name = queue.name
+    flow = [{"id": f"{name}-a", "queue": name, "input": {"name": "n", "data": {}, "groupId": "g"}}]
+    in_queue = f"in the partitioned queue '{name}'"
+    assert await failure(wire, "PUSHF", jobs=flow) == (
+        f"jobs[0]: PUSHF does not support groupId {in_queue}: the id of each job chooses the partition"
+    )
+    assert await failure(wire, "PUSH", queue=name, name="n", groupId="g", repeat={"every": 1_000}) == (
+        f"repeat does not support groupId {in_queue}: the name of the scheduler chooses the partition"
+    )
+    error = await failure(wire, "Cron", name=name, queue=name, repeatEvery=1_000, uniqueKey="u")
+    assert error == f"Cron does not support a unique key {in_queue}: the name of the scheduler chooses the partition"
+    assert (await good(wire, "Count", queue=name))["count"] == 0
+
+
 # -- events ----------------------------------------------------------------------------------------------------
 
 
