@@ -219,8 +219,9 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     # First all are remembered: if the connection is lost now, all are released.
     ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
     known: list[tuple[Fetched, str, str]] = []
+    partitions = queue._partitions
     for job in fetched:
-        name, token = job.queue_name, job.token
+        name, token = queue.name if partitions is None else job.queue_name, job.token
         job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
         known.append((job, job_id, token))
         held.add(
