@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._api.bulk import added_job
@@ -18,6 +18,7 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
 from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.rows import FIELDS
@@ -233,16 +234,22 @@ async def _add_at_once(
         reply = await link.transport.call(call)
     except AmbiguousResultError:
         reply = await link.transport.call(call)  # the ids make it safe to add them again
-    results: list[Any] = []
-    for (name, data, _), options, result in zip(bulk.jobs, bulk.options, reply.results, strict=True):
+    results, existing = list[Any](), set[int]()
+    for position, result in enumerate(reply.results):
+        if type(result) is str:
+            results.append(result)
+            continue
+        name, data, _ = bulk.jobs[position]
         try:
-            results.append(
-                result if type(result) is str else added_job(link, name, data, options, reply.now, result).id
-            )
+            job = added_job(link, name, data, bulk.options[position], reply.now, result)
         except GlideMQError as error:
             results.append(error)
+            continue
+        results.append(job.id)
+        if job.outcome not in ADDED_OUTCOMES:
+            existing.add(position)
     if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs))
+        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs, existing))
     return results
 
 
@@ -258,14 +265,19 @@ async def _add_specially(
                 raise
             added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
-        results = [each if isinstance(each, BaseException) else cast("Any", each).id for each in error.results]
-        raise CommandError(await _taken_back(queue, results, numbers, jobs)) from None
+        results, existing = list[Any](), set[int]()
+        for position, each in enumerate(cast("Sequence[Any]", error.results)):
+            results.append(each if isinstance(each, BaseException) else each.id)
+            if not isinstance(each, BaseException) and each.outcome not in ADDED_OUTCOMES:
+                existing.add(position)
+        raise CommandError(await _taken_back(queue, results, numbers, jobs, existing)) from None
     return [job.id for job in added]
 
 
 async def _taken_back(
-    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push]
-) -> str:
+    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push],
+    existing: Container[int],
+) -> str:  # fmt: skip
     """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
 
     Args:
@@ -273,10 +285,13 @@ async def _taken_back(
         results: The id or error of each job.
         numbers: Numbers of the jobs in the command; None = 0, 1, ...
         jobs: The jobs.
+        existing: Positions of the results that are ids of jobs which existed before.
     """
     message = ""
     numbered = zip(range(len(results)) if numbers is None else numbers, results, jobs, strict=True)
-    for number, each, (_, _, options) in numbered:
+    for position, (number, each, (_, _, options)) in enumerate(numbered):
+        if position in existing:
+            continue
         if isinstance(each, BaseException):
             what = missing_job(each, options) if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from glidemq_py import Queue
-from glidemq_py.gateway import Gateway
+from glidemq_py.gateway import Gateway, restore_ids
+from glidemq_py.testing import RespClient
 from tests.server.gateway.test_events import next_event
 from tests.server.gateway.test_http import Client, Events
 from tests.server.gateway.test_webhooks import LOCAL, Receiver, add, run_one
@@ -356,3 +357,21 @@ async def test_figures_of_the_whole_queue(wire: Wire, other: Wire, queue: Queue)
     metrics = (await good(other, "Metrics", queue=queue.name, type="completed"))["data"]
     assert metrics["meta"]["count"] == 1
     assert f'queue="{queue.name}"' in (await good(other, "Prometheus"))["data"]["metrics"]
+
+
+async def test_restored_jobs_are_found_by_their_ids(url: str, queue_name: str, resp: RespClient) -> None:
+    prefix = f"{queue_name}-ids"
+    async with Queue(queue_name, url, prefix=prefix, partitions=PARTITIONS) as queue:
+        async with Gateway(url, port=0, prefix=prefix) as gateway, Wire(gateway) as wire:
+            ids = await push(wire, queue, 8)
+            ids += [(await good(wire, "PUSH", queue=queue_name, data=1, jobId=f"c:{n}"))["id"] for n in range(8)]
+            ids += [
+                (await good(wire, "PUSH", queue=queue_name, data=1, jobId=f"g:{n}", groupId="g"))["id"] for n in "ab"
+            ]
+        for key in resp.keys(f"{prefix}:gateway:*"):
+            resp.execute("DEL", key)
+        (restored,) = await restore_ids(url, prefix=prefix)
+        assert (restored.queue, restored.made, restored.chosen, restored.taken) == (queue_name, 8, 10, 0)
+        async with Gateway(url, port=0, prefix=prefix) as gateway, Wire(gateway) as wire:
+            assert {await state_of(wire, each) for each in ids} == {"waiting"}
+            assert {job["id"] for job in (await good(wire, "GetJobs", queue=queue_name))["jobs"]} == set(ids)
