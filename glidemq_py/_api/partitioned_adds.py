@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._api.partitioned import PartitionedQueue
 
-__all__ = ["add_after_change", "add_all", "add_one", "add_rest"]
+__all__ = ["Use", "add_after_change", "add_all", "add_one", "add_rest", "add_routed"]
 
 T = TypeVar("T")
 
@@ -114,11 +114,34 @@ async def _use_partition(home: Queue[Any, Any], options: JobOptions, key: str | 
     return await use(self.queues[number])
 
 
+async def add_routed(
+    home: Queue[Any, Any], options: JobOptions, use: Use[T], refusal: LayoutChangedError | None = None
+) -> T:  # fmt: skip
+    """Let ``use`` add a job to its partition, again if the job has been refused there.
+
+    Args:
+        home: The queue.
+        options: Options of the job that may choose its partition.
+        use: Adds the job to the partition that it is called with.
+        refusal: Why the job was not added to the queue before: it has been partitioned meanwhile.
+    """
+    if refusal is None:
+        return await _with_partition(home, options, use)
+    order = home._add_order()
+    if order is not None:
+        order.resume()
+    try:
+        return await _rerouted(home, options, use, refusal)
+    finally:
+        if order is not None:
+            order.end()
+
+
 async def add_one(
     home: Queue[Any, Any], options: JobOptions, name: str, data: Any, durability: Durability | None
 ) -> Job[Any, Any]:
     """Add a checked job of `Queue.add`."""
-    return await _with_partition(home, options, lambda queue: queue._add_here(name, data, options, durability))
+    return await add_routed(home, options, lambda queue: queue._add_here(name, data, options, durability))
 
 
 async def add_after_change(
@@ -126,14 +149,7 @@ async def add_after_change(
     refusal: LayoutChangedError,
 ) -> Job[Any, Any]:  # fmt: skip
     """Add a job that was refused because the queue has been partitioned meanwhile."""
-    order = home._add_order()
-    if order is not None:
-        order.resume()
-    try:
-        return await _rerouted(home, options, lambda queue: queue._add_here(name, data, options, durability), refusal)
-    finally:
-        if order is not None:
-            order.end()
+    return await add_routed(home, options, lambda queue: queue._add_here(name, data, options, durability), refusal)
 
 
 async def add_all(

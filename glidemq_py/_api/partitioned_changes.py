@@ -15,6 +15,7 @@ from glidemq_py._api.partitioned_batches import has_batches, has_temporary
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import Call
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.gateway_ids import queue_number, queue_numbers_key
 from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.job_states import JobCounts
 from glidemq_py._core.layout_errors import LayoutChangedError
@@ -35,7 +36,7 @@ from glidemq_py._features.partitions.repairing import agreed_layout
 from glidemq_py._features.partitions.routing import routing_key
 from glidemq_py._features.partitions.stored import parse_layout
 from glidemq_py._features.staged_writes import writes
-from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
@@ -360,11 +361,22 @@ async def _has_writes(queue: Queue[Any, Any]) -> bool:
 
 
 async def _lists_moving_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
+    known = await _gateway_number(queue)
     for state in _STATES:
         async for job in queue.iter_jobs(state, _PAGE, exclude_data=True):
-            if number >= layout.partitions or _is_moving(job, number, layout, state in _ENDED):
+            if number >= layout.partitions or _is_moving(job, number, layout, state in _ENDED, known):
                 return True
     return False
+
+
+async def _gateway_number(queue: Queue[Any, Any]) -> int | None:
+    """Return the number in the ids that gateways make for jobs of a partition; None if they have made none."""
+    link = await queue._connected()
+    try:
+        found = await link.transport.command("HGET", queue_numbers_key(link.keys.prefix), f"q:{queue.name}")
+    except PermissionDeniedError:
+        return None
+    return None if found is None else int(found)
 
 
 async def _has_ordered_jobs(queue: Queue[Any, Any], number: int, layout: Layout) -> bool:
@@ -395,8 +407,20 @@ async def _has_unique_jobs(queue: Queue[Any, Any], number: int, layout: Layout) 
         start += _PAGE
 
 
-def _is_moving(job: Any, number: int, layout: Layout, has_ended: bool) -> bool:
+def _is_moving(job: Any, number: int, layout: Layout, has_ended: bool, known: int | None) -> bool:
+    """Return whether the key of a job belongs to another partition.
+
+    Args:
+        job: The job.
+        number: Number of its partition.
+        layout: The present layout.
+        has_ended: Whether the job has finished.
+        known: See `_gateway_number`. Such an id names the partition, so it chooses none; `_has_unique_jobs` decides
+            about a unique key beside it.
+    """
     options = read_stored_options(cast("str", job._opts_text))
+    if known is not None and options.job_id is not None and queue_number(options.job_id) == known:
+        return False
     if has_ended and options.job_id is None:
         return False
     try:

@@ -159,7 +159,7 @@ class QueueEvents(AsyncOnly):
     async def _connect(self) -> EventReader | PartitionEvents:
         opened = await self._open()
         self._connections.append(opened)
-        layout = await read_layout(opened, self._keys)
+        layout = await read_layout(opened, self._keys) if self._reads_layout else None
         if layout is not None:
             return await self._partition_events(opened, layout.served)
         # A shared client is used for other commands too, which a blocking read must not delay.
@@ -219,6 +219,8 @@ class QueueEvents(AsyncOnly):
         raise EventLoopError(subject, "another event loop reads them", _REMEDY)
 
     _runtime: Runtime = ASYNC_RUNTIME
+    _reads_layout = True
+    """False to read only the events of the partition that has the name."""
 
     async def _open(self) -> Transport:
         return await open_transport(self._connection)

@@ -16,8 +16,8 @@ from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup.manifest import BackupInfo
 from glidemq_py._features.backup.store import BackupStore
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
+from glidemq_py.gateway.partitions import listed_queues
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.options import GatewayOptions
@@ -128,7 +128,7 @@ class Backups:
         """
         while True:
             try:
-                for name in await find_queues(transport, self._options.prefix):
+                for name in await listed_queues(transport, self._options.prefix):
                     await self._back_up(await self._open_queue(name))
             except GlideMQError as error:
                 _log.warning("gateway: could not list the queues to back up: %s", error)

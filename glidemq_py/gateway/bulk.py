@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import reading
-from glidemq_py._core.calls.adding import DATA, Row, add, request
+from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import ADDED_OUTCOMES
+from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
@@ -36,12 +39,14 @@ from glidemq_py.errors import (
     GlideMQError,
     JobNotFoundError,
     JobStateError,
+    PartitionedQueueError,
     StagedWriteError,
 )
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
+from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.state import TELEMETRY
@@ -59,10 +64,18 @@ _WRITE_MS: Final = 60_000
 """Lifetime of staged jobs without any change, and of the memory of the write."""
 
 
-async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -> list[str]:
+async def push_many(
+    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], added: Callable[[str], None]
+) -> list[str]:  # fmt: skip
     """Add jobs, all or none; return their ids on the wire.
 
     A job whose chosen id is that of an unfinished job is not added again; of two with one id, the first is added.
+
+    Args:
+        ids: Makes and reads ids.
+        queue: The queue.
+        given: The fields of the jobs, unchecked.
+        added: Called with the name of each partition that has got jobs, if the queue is partitioned.
 
     Raises:
         CommandError: If a job is invalid or refused. Nothing was added.
@@ -70,13 +83,41 @@ async def push_many(ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]) -
     """
     if len(given) > MOST_JOBS:
         raise CommandError(f"jobs must have at most {MOST_JOBS} items")
+    claimed: dict[str, str] = {}
+    try:
+        return await _push_to_plain(ids, queue, given, claimed)
+    except PartitionedQueueError:
+        pass
+    except LayoutChangedError as error:
+        await queue._renew_layout(error)
+    routed = RoutedBulk(ids, queue, given, added, claimed)
+    await routed.check()
+    if len(given) <= ROWS_AT_ONCE and routed.chars <= _CHARS_AT_ONCE:
+        return await routed.add(staged=None)
+    _check_staged(routed.pushes, routed.is_durable)
+
+    async def staged(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
+        await _add_staged(queue, parts)
+
+    return await routed.add(staged=staged)
+
+
+async def _push_to_plain(
+    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], claimed: dict[str, str]
+) -> list[str]:  # fmt: skip
+    """Add jobs to a queue without partitions; see `push_many`.
+
+    Raises:
+        PartitionedQueueError: If the queue has partitions.
+        LayoutChangedError: If it has got them meanwhile. Nothing was added.
+    """
     link = await queue._connected()
     bulk = await _checked(ids, queue, link, given)
     if not any(bulk.chosen):
         found = await _add(queue, link, bulk)
         return [ids.known_on_wire(queue.name, job_id) or await ids.on_wire(queue.name, job_id) for job_id in found]
     wire: list[str] = [each or given["job_id"] for each, (_, _, given) in zip(bulk.chosen, bulk.jobs, strict=True)]
-    known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None])
+    known = await ids.claim(queue.name, [each for each in bulk.chosen if each is not None], claimed)
     first = {job_id: number for number, job_id in reversed(list(enumerate(wire)))}
     numbers = [number for number, job_id in enumerate(wire) if first[job_id] == number and job_id not in known]
     added = await _add(queue, link, bulk.part(numbers), numbers)
@@ -135,7 +176,7 @@ async def _add(
     if fits:
         found = await _add_at_once(queue, link, bulk, numbers)
     else:
-        await _add_staged(link, rows, quiet=not queue.options.events)
+        await _add_staged(queue, [(queue, rows)])
         found = await _ids(queue, link, jobs)
     if not link.is_listed:
         await register(link)
@@ -188,21 +229,27 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
 async def _add_at_once(
     queue: Queue[Any, Any], link: QueueLink, bulk: _Bulk, numbers: Sequence[int] | None
 ) -> list[str]:  # fmt: skip
-    call = add(link.keys.meta, bulk.rows, not queue.options.events)
+    call = queue._add_call(link.keys.meta, bulk.rows, not queue.options.events)
     try:
         reply = await link.transport.call(call)
     except AmbiguousResultError:
         reply = await link.transport.call(call)  # the ids make it safe to add them again
-    results: list[Any] = []
-    for (name, data, _), options, result in zip(bulk.jobs, bulk.options, reply.results, strict=True):
+    results, existing = list[Any](), set[int]()
+    for position, result in enumerate(reply.results):
+        if type(result) is str:
+            results.append(result)
+            continue
+        name, data, _ = bulk.jobs[position]
         try:
-            results.append(
-                result if type(result) is str else added_job(link, name, data, options, reply.now, result).id
-            )
+            job = added_job(link, name, data, bulk.options[position], reply.now, result)
         except GlideMQError as error:
             results.append(error)
+            continue
+        results.append(job.id)
+        if job.outcome not in ADDED_OUTCOMES:
+            existing.add(position)
     if any(isinstance(each, GlideMQError) for each in results):
-        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs))
+        raise CommandError(await _taken_back(queue, results, numbers, bulk.jobs, existing))
     return results
 
 
@@ -218,14 +265,19 @@ async def _add_specially(
                 raise
             added = await queue.add_bulk(jobs, durable=durable)
     except BulkAddError as error:
-        results = [each if isinstance(each, BaseException) else cast("Any", each).id for each in error.results]
-        raise CommandError(await _taken_back(queue, results, numbers, jobs)) from None
+        results, existing = list[Any](), set[int]()
+        for position, each in enumerate(cast("Sequence[Any]", error.results)):
+            results.append(each if isinstance(each, BaseException) else each.id)
+            if not isinstance(each, BaseException) and each.outcome not in ADDED_OUTCOMES:
+                existing.add(position)
+        raise CommandError(await _taken_back(queue, results, numbers, jobs, existing)) from None
     return [job.id for job in added]
 
 
 async def _taken_back(
-    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push]
-) -> str:
+    queue: Queue[Any, Any], results: Sequence[Any], numbers: Sequence[int] | None, jobs: Sequence[Push],
+    existing: Container[int],
+) -> str:  # fmt: skip
     """Delete the jobs of a bulk of which some were refused, unless they have started; return the error.
 
     Args:
@@ -233,10 +285,13 @@ async def _taken_back(
         results: The id or error of each job.
         numbers: Numbers of the jobs in the command; None = 0, 1, ...
         jobs: The jobs.
+        existing: Positions of the results that are ids of jobs which existed before.
     """
     message = ""
     numbered = zip(range(len(results)) if numbers is None else numbers, results, jobs, strict=True)
-    for number, each, (_, _, options) in numbered:
+    for position, (number, each, (_, _, options)) in enumerate(numbered):
+        if position in existing:
+            continue
         if isinstance(each, BaseException):
             what = missing_job(each, options) if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"
@@ -270,25 +325,40 @@ def _pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     yield rows[start:]
 
 
-async def _add_staged(link: QueueLink, rows: Sequence[Row], *, quiet: bool) -> None:
+async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
     """Stage the jobs, commit them, and add them.
 
+    Args:
+        queue: The queue.
+        parts: The queue or its partitions, with the rows of each.
+
     Raises:
+        LayoutChangedError: If the queue has other partitions now. Nothing was added.
         GlideMQError: If a call failed before the commit. Nothing was added.
     """
-    transport, keys = link.transport, link.keys
-    write = WriteId(id=f"gateway-{secrets.token_hex(12)}", home=keys, ttl=_WRITE_MS, keep=_WRITE_MS)
-    blobs = [request(piece, quiet) for piece in _pieces(rows)]
+    link = await queue._first_connected()
+    transport, quiet = link.transport, not queue.options.events
+    layout = 0 if queue._partitions is None else queue._partitions.layout.number
+    write = WriteId(id=f"gateway-{secrets.token_hex(12)}", home=link.keys, ttl=_WRITE_MS, keep=_WRITE_MS)
+    staged: list[tuple[QueueKeys, str, bytes]] = []
+    winners: dict[str, list[tuple[str, int]]] = {}
+    for part, rows in parts:
+        for number, piece in enumerate(_pieces(rows)):
+            staged.append((part._keys, f"p{number}", request(piece, quiet)))
+            winners.setdefault(part.name, []).append((f"p{number}", 1))
     try:
         await transport.call(open_write(write, create=True))
-        for first in range(0, len(blobs), _PIECES_TOGETHER):
-            some = enumerate(blobs[first : first + _PIECES_TOGETHER], first)
-            calls = [stage(write, keys, f"p{number}", 0, blob, unique=False) for number, blob in some]
-            for reply in await asyncio.gather(*map(transport.call, calls)):
+        for name in winners:
+            if name != queue.name:
+                await transport.call(open_write(write, create=False, queue=name))
+        for first in range(0, len(staged), _PIECES_TOGETHER):
+            some = staged[first : first + _PIECES_TOGETHER]
+            calls = [stage(write, keys, attempt, 0, blob, unique=False) for keys, attempt, blob in some]
+            for (keys, _, _), reply in zip(some, await asyncio.gather(*map(transport.call, calls)), strict=True):
                 if reply.state != "open":
                     raise StagedWriteError(write.id, keys.name, reply.state)
-        winners = [(f"p{number}", 1) for number in range(len(blobs))]
-        await run_async(transport, decide_write(write, {keys.name: winners}))
+        await check_layout(queue, layout)
+        await run_async(transport, decide_write(write, winners))
     except GlideMQError:
         if await run_async(transport, undo_write(write)):
             raise

@@ -1,7 +1,8 @@
 """The index of the ids that clients have chosen for jobs: unique over all queues, since commands name jobs by id alone.
 
-The hashes `<prefix>:gateway:ids:<0 to 15>` map an id to `<queue>|<epoch seconds of its claim>`. An id is claimed before
-its job is added, so an entry without a job is possible: it is free to be claimed again, and is removed by `sweep`.
+The hashes `<prefix>:gateway:ids:<0 to 15>` map an id to `<queue>|<epoch seconds of its claim>`, with the partition of a
+partitioned queue. An id is claimed before its job is added, so an entry without a job is possible: it is free to be
+claimed again, and is removed by `sweep`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from glidemq_py._core import requests
 from glidemq_py._core.calls import Call, unpack
 from glidemq_py._core.job_states import JobState
 from glidemq_py._core.keys import QueueKeys
+from glidemq_py._features.partitions.routing import candidates
+from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py.errors import GlideMQValidationError, JobStateError
+from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
 __all__ = ["ChosenIds", "engine_id", "wire_id"]
@@ -72,11 +76,11 @@ class ChosenIds:
     Args:
         transport: Connection to the server of the queues.
         prefix: First part of every key.
-        open_queue: Returns the open queue with a name.
+        open_part: Returns the open queue, or the partition of one, with a name.
     """
 
-    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
-        self._transport, self._prefix, self._open_queue = transport, prefix, open_queue
+    def __init__(self, transport: Transport, prefix: str, open_part: OpenQueue) -> None:
+        self._transport, self._prefix, self._open_part = transport, prefix, open_part
         self._known: OrderedDict[str, str] = OrderedDict()
         self._swept, self._cursor = 0, b"0"
 
@@ -98,10 +102,15 @@ class ChosenIds:
         self._remember(chosen, queue)
         return queue
 
-    async def claim(self, queue: str, chosen: Iterable[str]) -> set[str]:
+    async def claim(self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None) -> set[str]:
         """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed.
 
         Finished jobs with the ids are deleted: as with bunqueue, such an id names a new job.
+
+        Args:
+            queue: Name of the queue or partition.
+            chosen: The ids.
+            mine: The entries of a former call for the same jobs, which may name another partition. They are updated.
 
         Raises:
             CommandError: If another client is adding a job with one of the ids to another queue.
@@ -111,14 +120,17 @@ class ChosenIds:
         shards: dict[str, list[str]] = {}
         for each in dict.fromkeys(chosen):
             shards.setdefault(self._shard(each), []).append(each)
-        existing: set[str] = set()
+        existing, own = set[str](), {} if mine is None else mine
         for taken in await asyncio.gather(*(self._claim_new(shard, ids, value) for shard, ids in shards.items())):
             for each, before in taken:
+                if before == own.get(each) and await self._replaces(each, before, value):
+                    continue
                 if not await self._claim_again(queue, each, before, value):
                     existing.add(each)
         for ids in shards.values():
             for each in ids:
                 if each not in existing:
+                    own[each] = value
                     self._remember(each, queue)
         return existing
 
@@ -149,11 +161,16 @@ class ChosenIds:
             taken += [(each, before) for each, before in zip(piece, found, strict=True) if before]
         return taken
 
+    async def _replaces(self, chosen: str, before: str, value: str) -> bool:
+        """Replace an entry of this process; return False if another client has changed it."""
+        (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
+        return bool(now == before)
+
     async def _claim_again(self, queue: str, chosen: str, before: str, value: str) -> bool:
         """Claim an id that has an entry; return False if its job is unfinished."""
         for _ in range(_TRIES):
             owner, since = _parsed(before)
-            owner_queue = await self._open_queue(owner)
+            owner_queue = await self._open_part(owner)
             job = await owner_queue.get_job(engine_id(chosen), exclude_data=True)
             if job is not None:
                 try:
@@ -161,7 +178,8 @@ class ChosenIds:
                 except JobStateError:
                     return False
             elif owner != queue and time.time() - since < _BEING_ADDED_S:
-                raise CommandError(f"a job with the id {chosen} is being added to another queue")
+                by = "by another client" if queue_of_part(owner) == queue_of_part(queue) else "to another queue"
+                raise CommandError(f"a job with the id {chosen} is being added {by}")
             (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
             if now == before:
                 return True
@@ -189,11 +207,20 @@ class ChosenIds:
         return len(gone)
 
     async def _exists(self, chosen: str, entry: str) -> bool:
+        name = _parsed(entry)[0]
         try:
-            key = QueueKeys(self._prefix, _parsed(entry)[0]).job(engine_id(chosen))
+            own = engine_id(chosen)
+            key = QueueKeys(self._prefix, name).job(own)
         except (GlideMQValidationError, CommandError):
             return False
-        return bool(await self._transport.command("EXISTS", key))
+        if await self._transport.command("EXISTS", key):
+            return True
+        layout = await read_layout(self._transport, QueueKeys(self._prefix, queue_of_part(name)))
+        for number, _ in () if layout is None else candidates(own, layout):  # the job of a flow
+            assert layout is not None
+            if await self._transport.command("EXISTS", QueueKeys(self._prefix, layout.names[number]).job(own)):
+                return True
+        return False
 
     def _shard(self, chosen: str) -> str:
         return f"{self._prefix}:gateway:ids:{zlib.crc32(chosen.encode('utf-8', 'surrogatepass')) % SHARDS}"

@@ -1,7 +1,8 @@
 """Events of one queue or of all for a client of the HTTP API, and their form as server-sent events.
 
-The id of an event is its place in the event stream of its queue, so any gateway resumes what another one sent. A client
-reads the events from its own position and is only notified of new ones: a slow client needs no buffer.
+The id of an event is its place in the event stream of its queue, with the partition of a partitioned queue, so any
+gateway resumes what another one sent. A client reads the events from its own position and is only notified of new ones:
+a slow client needs no buffer.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.events import Event, News, WireEvents
+from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.session import GatewayState
 from glidemq_py.gateway.values import plain
 
@@ -34,7 +37,7 @@ _LIST_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 _PAGE: Final = 200
 _REPEATED_MS: Final = 5_000
-"""How far before the last event a stream of all queues is resumed, as their events have no common order."""
+"""How far before the last event a stream of several queues or partitions is resumed: they have no common order."""
 _NAMES: Final = {"pulled": "active"}
 _SHOWN: Final = ("progress", "error", "delay", "prev", "terminal")
 EVENT_NAMES: Final = frozenset((
@@ -61,7 +64,7 @@ class EventStream:
         found = None if last_id is None else _ID.fullmatch(last_id)
         self._last = None if found is None else (int(found[1]), int(found[2]), found[3] or queue)
         self._news = News()
-        self._readers: dict[str, tuple[EventReader, WireEvents]] = {}
+        self._readers: dict[str, _Readers] = {}
         self._is_ended = False
         self._is_omitting = False
 
@@ -83,7 +86,7 @@ class EventStream:
                 async for batch in self._read(name):
                     yield batch
             yield None
-            if self._queue is None and loop.time() - listed >= _LIST_S:
+            if loop.time() - listed >= _LIST_S:
                 await self._follow_new()
                 listed = loop.time()
 
@@ -99,7 +102,7 @@ class EventStream:
         self._readers.clear()
 
     async def _listed(self) -> Iterable[str]:
-        names = await find_queues(self._state.transport, self._state.options.prefix)
+        names = await listed_queues(self._state.transport, self._state.options.prefix)
         if len(names) > MOST_QUEUES and not self._is_omitting:
             self._is_omitting = True
             _log.warning("gateway: /events has the first %d queues of %d", MOST_QUEUES, len(names))
@@ -107,7 +110,9 @@ class EventStream:
 
     async def _follow_new(self) -> None:
         try:
-            for name in await self._listed():
+            for name in self._readers:
+                await self._follow_parts(name)
+            for name in [] if self._queue is not None else await self._listed():
                 if name not in self._readers and len(self._readers) < MOST_QUEUES:
                     await self._follow(name, is_new=True)
         except GlideMQError as error:
@@ -117,23 +122,50 @@ class EventStream:
         await self._state.follow(name, self._news)  # notified from here on
         try:
             queue = await self._state.queue(name)
-            link = await queue._connected()
-            reader = EventReader(link.transport, link.keys.events)
-            if self._last is not None:
-                ms, number, of_queue = self._last
-                reader.position = f"{ms}-{number}" if of_queue == name else f"{max(0, ms - _REPEATED_MS)}-0"
-            elif is_new:
-                reader.position = "0-0"
-            else:
-                await reader.resolve()
+            await queue._plain_link()
+            found = _Readers(queue, queue._partitions)
+            for part in queue._parts:
+                await self._add_reader(found, part, "0-0" if is_new else None)
         except BaseException:
             self._state.unfollow(name, self._news)
             raise
-        self._readers[name] = reader, WireEvents(queue, self._state.ids)
+        self._readers[name] = found
         self._news.add(name)  # it may have events already
 
+    async def _follow_parts(self, name: str) -> None:
+        """Read the events of new partitions of a queue from the time when they were added."""
+        found = self._readers[name]
+        partitions = found.queue._partitions
+        if partitions is None or partitions is found.partitions:
+            return
+        since = f"{max(0, partitions.layout.number - _REPEATED_MS)}-0"
+        for part in found.queue._parts:
+            if part.name not in found.readers:
+                await self._add_reader(found, part, since)
+        found.partitions = partitions
+        self._news.add(name)
+
+    async def _add_reader(self, readers: _Readers, part: Queue[Any, Any], since: str | None) -> None:
+        """Read the events of a queue or partition after the last one of the client, or else after ``since`` or now."""
+        link = await part._connected()
+        reader = EventReader(link.transport, link.keys.events)
+        if self._last is not None:
+            ms, number, of_part = self._last
+            reader.position = f"{ms}-{number}" if of_part == part.name else f"{max(0, ms - _REPEATED_MS)}-0"
+        elif since is not None:
+            reader.position = since
+        else:
+            await reader.resolve()
+        readers.readers[part.name] = reader, WireEvents(part, self._state.ids)
+
     async def _read(self, name: str) -> AsyncIterator[tuple[str, list[Event]]]:
-        reader, wire = self._readers[name]
+        for part, (reader, wire) in tuple(self._readers[name].readers.items()):
+            async for batch in self._read_part(name, part, reader, wire):
+                yield batch
+
+    async def _read_part(
+        self, name: str, part: str, reader: EventReader, wire: WireEvents
+    ) -> AsyncIterator[tuple[str, list[Event]]]:
         while not self._is_ended:
             try:
                 events = await reader.page(_PAGE)
@@ -145,8 +177,22 @@ class EventStream:
             if not events:
                 return
             for event in events:
-                event_id = event.id if self._queue is not None else f"{event.id}:{name}"
+                event_id = event.id if part == self._queue else f"{event.id}:{part}"
                 yield event_id, await _converted(wire, event)
+
+
+_Reader = tuple[EventReader, WireEvents]
+
+
+@dataclass
+class _Readers:
+    """The readers of a queue, by the names of its partitions."""
+
+    queue: Queue[Any, Any]
+    partitions: object
+    readers: dict[str, tuple[EventReader, WireEvents]] = field(
+        default_factory=dict[str, tuple[EventReader, WireEvents]]
+    )
 
 
 async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:

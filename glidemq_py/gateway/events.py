@@ -41,6 +41,10 @@ _PLAIN: Final[Mapping[str, str]] = {
 }  # fmt: skip
 _TELL_MS: Final = 180_000
 _TELL_AGAIN_S: Final = 60.0
+_WATCH_S: Final = 5.0
+"""Interval of the search for new partitions."""
+_EARLY_MS: Final = 5_000
+"""How long before the time of a layout its partitions may have events: clocks differ."""
 _OF_QUEUE: Final = ("0", "")
 """Ids of jobs in events that are about the queue."""
 
@@ -48,7 +52,7 @@ Event = dict[str, Any]
 
 
 async def tell_starts(queue: Queue[Any, Any]) -> None:
-    """Let a queue write an event for each fetched job and for each duplicate, for three minutes.
+    """Let a queue, or a partition, write an event for each fetched job and for each duplicate, for three minutes.
 
     Raises:
         GlideMQError: If the server cannot be reached.
@@ -68,10 +72,10 @@ class Subscriber(Protocol):
 
 
 class WireEvents:
-    """Converts the events of a queue to those of the protocol.
+    """Converts the events of a queue, or of a partition, to those of the protocol.
 
     Args:
-        queue: The queue.
+        queue: The queue, or the partition.
         ids: Returns the ids of jobs on the wire.
     """
 
@@ -86,7 +90,8 @@ class WireEvents:
     async def of(self, event: QueueEvent) -> list[Event]:
         """Return the events of the protocol for one of a queue."""
         if event.event in ("paused", "resumed") and "signal" not in event.fields:
-            return [self._event(event, event.event, "")]
+            part = self._queue._partition  # each has this event
+            return [self._event(event, event.event, "")] if part is None or part.number == 0 else []
         if event.job_id in _OF_QUEUE or event.event in ("drained", "cleaned"):
             return []
         if event.event == "active" and "started" not in event.fields:
@@ -112,8 +117,8 @@ class WireEvents:
 
     def _event(self, event: QueueEvent, kind: str, job_id: str, **fields: Any) -> Event:
         return {
-            "eventType": kind, "queue": wire_name(self._queue.name), "jobId": job_id, "timestamp": event.timestamp,
-            **fields,
+            "eventType": kind, "queue": wire_name(self._queue._shown_name), "jobId": job_id,
+            "timestamp": event.timestamp, **fields,
         }  # fmt: skip
 
     async def _failed(self, event: QueueEvent, job_id: str, *, terminal: bool) -> Event:
@@ -140,14 +145,14 @@ class _UsualFrames:
     """Frames of the most frequent events, made from parts that are packed once.
 
     Args:
-        queue: Name of the queue.
+        queue: The queue, or the partition.
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: str, ids: JobIds) -> None:
-        self._queue, self._ids = queue, ids
+    def __init__(self, queue: Queue[Any, Any], ids: JobIds) -> None:
+        self._queue, self._ids = queue.name, ids
         self._heads = {
-            event: _head_of(_PLAIN.get(event, event), wire_name(queue), members)
+            event: _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
             for event, members in (("added", 4), ("active", 4), ("completed", 5))
         }
 
@@ -211,24 +216,22 @@ class News:
 
 
 class EventFeed:
-    """Reads the events of a queue from its start until it is closed.
+    """Reads the events of a queue, of all its partitions, from its start until it is closed.
 
     Args:
         queue: The queue.
         connection: As for `QueueEvents`; readers of one URL share a connection.
         ids: Returns the ids of jobs on the wire.
-        is_serving: Returns whether a call that fetches or reports jobs of the queue is in flight.
+        is_serving: Returns whether a client is being served from the queue or partition of this name.
     """
 
     def __init__(
-        self, queue: Queue[Any, Any], connection: Connection, ids: JobIds, is_serving: Callable[[], bool]
+        self, queue: Queue[Any, Any], connection: Connection, ids: JobIds, is_serving: Callable[[str], bool]
     ) -> None:
-        self._is_serving = is_serving
-        self._queue, self._wire, self._usual = queue, WireEvents(queue, ids), _UsualFrames(queue.name, ids)
-        self._events = QueueEvents(queue.name, connection, prefix=queue.options.prefix)
-        self._task: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
-        self._has_warned = False
+        self._queue, self._connection, self._ids, self.is_serving = queue, connection, ids, is_serving
+        self._parts: dict[str, _PartFeed] = {}
+        self._partitions: object = None
+        self._watching: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self.subscribers: set[Subscriber] = set()
         self.followers: set[News] = set()
@@ -240,48 +243,110 @@ class EventFeed:
             GlideMQConnectionError: If the server of the queues cannot be reached.
         """
         async with self._starting:
-            await self._events.wait_until_ready()
-            if self._telling is None:
-                await tell_starts(self._queue)
-                self._telling = asyncio.create_task(self._keep_telling(), name=f"gateway-starts-{self._queue.name}")
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
+            await self._queue._plain_link()
+            await self._read_parts()
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch(), name=f"gateway-starts-{self._queue.name}")
+
+    async def _read_parts(self) -> None:
+        """Read the events of all partitions; of those that are new, from the time when they were added."""
+        partitions, is_first = self._queue._partitions, not self._parts
+        since = None if is_first or partitions is None else f"{max(0, partitions.layout.number - _EARLY_MS)}-0"
+        for part in self._queue._parts:
+            feed = self._parts.get(part.name)
+            if feed is None:
+                feed = self._parts[part.name] = _PartFeed(self, part, self._connection, self._ids, since)
+            await feed.start()
+        self._partitions = partitions
+
+    async def _watch(self) -> None:
+        """Let the queue report the starts of its jobs, and notice new partitions."""
+        loop = asyncio.get_running_loop()
+        told = loop.time()
+        while True:
+            await asyncio.sleep(_WATCH_S * random.uniform(0.9, 1.1))
+            with contextlib.suppress(GlideMQError):
+                await self._queue._check_layout()
+                if self._queue._partitions is not self._partitions:
+                    async with self._starting:
+                        await self._read_parts()
+                if loop.time() - told >= _TELL_AGAIN_S:
+                    for part in self._queue._parts:
+                        await tell_starts(part)
+                    told = loop.time()
 
     async def close(self) -> None:
         """Stop. Idempotent."""
         self.subscribers.clear()
         self.followers.clear()
-        await self._events.close()
-        for task in (self._task, self._telling):
-            if task is not None and not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        if self._watching is not None:
+            await _stopped(self._watching)
+        for feed in tuple(self._parts.values()):
+            await feed.close()
 
-    async def _keep_telling(self) -> None:
-        while True:
-            await asyncio.sleep(_TELL_AGAIN_S * random.uniform(0.9, 1.1))
-            with contextlib.suppress(GlideMQError):
-                await tell_starts(self._queue)
+    def notify(self, frames: bytes) -> None:
+        """Send frames to the subscribers."""
+        for subscriber in tuple(self.subscribers):
+            subscriber.notify(frames)
+
+    def has_news(self) -> None:
+        """Notify the followers that there are events."""
+        for news in self.followers:
+            news.add(self._queue.name)
+
+
+class _PartFeed:
+    """Reads the events of a queue without partitions, or of one partition.
+
+    Args:
+        feed: The feed of the queue.
+        part: The queue, or the partition.
+        connection: As for `QueueEvents`.
+        ids: Returns the ids of jobs on the wire.
+        since: Id of the event after which to read; None = now.
+    """
+
+    def __init__(
+        self, feed: EventFeed, part: Queue[Any, Any], connection: Connection, ids: JobIds, since: str | None
+    ) -> None:  # fmt: skip
+        self._feed, self._queue = feed, part
+        self._wire, self._usual = WireEvents(part, ids), _UsualFrames(part, ids)
+        self._events = QueueEvents(part.name, connection, prefix=part.options.prefix, last_event_id=since)
+        self._events._reads_layout = False
+        self._task: asyncio.Task[None] | None = None
+        self._is_telling = self._has_warned = False
+
+    async def start(self) -> None:
+        """Connect, unless it is started; see `EventFeed.start`."""
+        await self._events.wait_until_ready()
+        if not self._is_telling:
+            await tell_starts(self._queue)
+            self._is_telling = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name=f"gateway-events-{self._queue.name}")
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        await self._events.close()
+        if self._task is not None:
+            await _stopped(self._task)
 
     async def _run(self) -> None:
         while not self._events._closed:
             events = await self._events._read()
             if events:
                 await self._pause_while_serving(_PAUSE_S)
-                for news in self.followers:
-                    news.add(self._queue.name)
-            frames = await self._frames(events) if self.subscribers else b""
+                self._feed.has_news()
+            frames = await self._frames(events) if self._feed.subscribers else b""
             if frames:
-                for subscriber in tuple(self.subscribers):
-                    subscriber.notify(frames)
+                self._feed.notify(frames)
             if events:  # those that follow each other closely are read and sent together
                 await asyncio.sleep(_PAUSE_S)
                 await self._pause_while_serving(_LONG_PAUSE_S - _PAUSE_S)
 
     async def _pause_while_serving(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self._is_serving() and time.monotonic() < until:  # noqa: ASYNC110 - each call would have to set an event
+        until, feed, name = time.monotonic() + seconds, self._feed, self._queue.name
+        while feed.is_serving(name) and time.monotonic() < until:  # noqa: ASYNC110 - each call would have to set it
             await asyncio.sleep(0.001)
 
     async def _frames(self, events: Sequence[QueueEvent]) -> bytes:
@@ -295,7 +360,7 @@ class EventFeed:
                 found = await self._wire.of(event)
                 frames += [frame_of({"type": "event", "event": _portable(each)}) for each in found]
             except GlideMQError as error:
-                _log.warning("gateway: queue %r: an event was not sent: %s", self._queue.name, error)
+                _log.warning("gateway: queue %r: an event was not sent: %s", self._queue._shown_name, error)
             except (RecursionError, ValueError):  # data of another program
                 self._warn_once(event)
         return b"".join(frames)
@@ -305,8 +370,15 @@ class EventFeed:
             self._has_warned = True
             _log.warning(
                 "gateway: queue %r: events with values nested too deeply are not sent: %s of job %s is the first",
-                self._queue.name, event.event, show_id(event.job_id),
+                self._queue._shown_name, event.event, show_id(event.job_id),
             )  # fmt: skip
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def _portable(event: Event) -> Event:

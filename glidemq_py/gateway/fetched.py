@@ -96,6 +96,11 @@ class Fetched:
         return self.facts.id
 
     @property
+    def queue_name(self) -> str:
+        """Name of its queue, or of its partition."""
+        return self._queue.name
+
+    @property
     def token(self) -> str:
         """Token of its lease."""
         return encode_token(self._queue.options.prefix, self._queue.name, self.facts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -143,6 +143,10 @@ class Hub:
         self._polled_at = 0.0
         self._called_at = 0.0
         self._due: asyncio.TimerHandle | None = None
+        self._on_ready: Callable[[], None] | None = None
+        """Of a partition: wakes the fetches from the whole queue."""
+        self.partitions: object = None
+        """Always None; see `PartitionHubs.partitions`."""
         self.number = channels.next_number()
         self.keys = link.keys
         self.transport = transport
@@ -187,7 +191,7 @@ class Hub:
                 fetch.timer.cancel()
             self._sleeping.pop(fetch, None)
             if fetch.future.done() and not fetch.future.cancelled() and fetch.future.exception() is None:
-                self._release(fetch.future.result())
+                self.release(fetch.future.result())
             raise
 
     def is_empty(self) -> bool:
@@ -196,6 +200,42 @@ class Hub:
             return False
         self._polled_at = self._loop.time()
         return self._polled_at < self._empty_until
+
+    def is_known_empty(self, *, waits: bool) -> bool:
+        """Return whether a fetch would be answered from memory, or would wait if it may wait."""
+        self._polled_at = self._loop.time()
+        if not self._is_listening:
+            self._listen()
+        return self._polled_at < self._empty_until and (waits or self._empty_looks >= FIRST_LOOKS)
+
+    @property
+    def empty_until(self) -> float:
+        """Until when it is known to be empty, by the clock of the event loop."""
+        return self._empty_until
+
+    @property
+    def polled_at(self) -> float:
+        """When a client has last fetched, by the clock of the event loop."""
+        return self._polled_at
+
+    def join(self, on_ready: Callable[[], None]) -> None:
+        """Be the hub of a partition from now on: fetches that wait for a job end, and no others come.
+
+        Args:
+            on_ready: Called when the partition may have a job.
+        """
+        self._on_ready = on_ready
+        for fetch in tuple(self._sleeping):
+            fetch.end([])  # it asks the other partitions
+        self._sleeping.clear()
+
+    def leave(self) -> None:
+        """Be the hub of a partition no longer."""
+        self._on_ready = None
+
+    def use(self, queue: Queue[Any, Any], link: QueueLink) -> None:
+        """Use another object of the same queue: the queue has been partitioned, and this is its partition 0."""
+        self._queue, self._link = queue, link
 
     @property
     def is_in_use(self) -> bool:
@@ -397,9 +437,10 @@ class Hub:
                 self._sleep(fetch)
             else:
                 self._fetches.append(fetch)
-        self._release(jobs[start:])  # of clients that have left
+        self.release(jobs[start:])  # of clients that have left
 
-    def _release(self, jobs: Sequence[Fetched]) -> None:
+    def release(self, jobs: Sequence[Fetched]) -> None:
+        """Release jobs of clients that have left."""
         if jobs:
             self._start(self._release_all(jobs))
 
@@ -412,6 +453,9 @@ class Hub:
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _sleep(self, fetch: _Fetch) -> None:
+        if self._on_ready is not None:
+            fetch.end([])
+            return
         self._sleeping[fetch] = None
         if self._due is None:
             self._set_timer()
@@ -422,12 +466,13 @@ class Hub:
         self._due = self._loop.call_at(self._empty_until, self._look)
 
     def expect_job(self) -> None:
-        """Send the sleeping fetches right behind the call that adds a job, made in this turn of the event loop.
+        """Send the fetches that wait right behind the call that adds a job, made in this turn of the event loop.
 
         Direct connections keep the order of calls. Through GLIDE the fetch might be first: it then waits for `look`.
         """
         transport = self.transport
-        if self._sleeping and not self._in_flight and is_glide_transport(transport) and transport.is_direct:
+        is_awaited = self._sleeping or self._on_ready is not None
+        if is_awaited and not self._in_flight and is_glide_transport(transport) and transport.is_direct:
             self._loop.call_soon(self.look)
 
     def look(self) -> None:
@@ -441,7 +486,9 @@ class Hub:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        if self._sleeping:
+        if self._on_ready is not None:
+            self._on_ready()
+        elif self._sleeping:
             self._fetches.extend(self._sleeping)
             self._sleeping.clear()
             self._schedule()

@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from glidemq_py._client.transport import Transport
+from glidemq_py._core.gateway_ids import queue_numbers_key
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.names import validate_existing_id
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, engine_id, wire_id
 from glidemq_py.gateway.ids import MAX_QUEUES, IdMaker, queue_number
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
+from glidemq_py.gateway.partitions import MARK, queue_of_part
 from glidemq_py.gateway.table import CommandError
 
 __all__ = ["JobIds"]
@@ -30,26 +33,30 @@ class JobIds:
     A job that a gateway added has a UUIDv7 with the number of its queue, or the id that the client chose. The job 17 of
     the queue q, which another program added, is `q:17`.
 
+    Each partition of a queue has a number of its own. The job 17 of partition 3 of the queue q is `q:3||17`.
+
     Args:
         transport: Connection to the server of the queues.
         prefix: First part of every key.
         open_queue: Returns the open queue with a name.
+        open_part: The same for the name of a partition.
 
     Attributes:
         chosen: The ids that clients have chosen.
         open_queue: Returns the open queue with a name.
     """
 
-    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
+    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue, open_part: OpenQueue) -> None:
         self._transport, self._prefix, self.open_queue = transport, prefix, open_queue
-        self.chosen = ChosenIds(transport, prefix, open_queue)
-        self._key = f"{prefix}:gateway:queues"
+        self._open_part = open_part
+        self.chosen = ChosenIds(transport, prefix, open_part)
+        self._key = queue_numbers_key(prefix)
         self._maker = IdMaker()
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._names: OrderedDict[int, str] = OrderedDict()
 
     async def make(self, queue: str) -> str:
-        """Return the id of a new job.
+        """Return the id of a new job of a queue or partition.
 
         Raises:
             CommandError: If there are too many queues.
@@ -73,14 +80,25 @@ class JobIds:
         if number is not None:
             queue = await self._name(number)
             if queue is not None:
-                return queue, job_id
+                return (queue, job_id) if queue_of_part(queue) == queue else await self._placed(queue, job_id)
         chosen_for = await self.chosen.queue_of(job_id) if job_id else None
         if chosen_for is not None:
-            return chosen_for, engine_id(job_id)
+            own = engine_id(job_id)
+            return (chosen_for, own) if queue_of_part(chosen_for) == chosen_for else await self._placed(chosen_for, own)
         return _in_its_queue(job_id)
 
-    async def claim(self, queue: str, chosen: Iterable[str]) -> set[str]:
-        """Claim ids that a client has chosen for jobs of a queue; return those of unfinished jobs.
+    async def _placed(self, name: str, own: str) -> tuple[str, str]:
+        """Return the names of the queue and the job in it of a job of a partition."""
+        part = (await self._open_part(name))._partition
+        return (name, own) if part is None else (part.queue_name, part.id_of(own))
+
+    async def claim(self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None) -> set[str]:
+        """Claim ids that a client has chosen for jobs of a queue or partition; return those of unfinished jobs.
+
+        Args:
+            queue: Name of the queue or partition.
+            chosen: The ids.
+            mine: The entries of a former call for the same jobs, which may name another partition. They are updated.
 
         Raises:
             CommandError: If one of the ids cannot be used.
@@ -91,14 +109,20 @@ class JobIds:
             number = queue_number(each)
             if number is not None and await self._name(number) is not None:
                 raise CommandError(f"jobId {each} is an id that the gateway makes; choose another one")
-            found = _in_its_queue(each)
-            key = None if found is None else QueueKeys(self._prefix, found[0]).job(found[1])
-            if key is not None and await self._transport.command("EXISTS", key):
+            if await self._is_of_another_program(each):
                 raise CommandError(f"jobId {each} is the id of a job that another program added; choose another one")
-        return await self.chosen.claim(queue, ids)
+        return await self.chosen.claim(queue, ids, mine)
+
+    async def _is_of_another_program(self, chosen: str) -> bool:
+        found = _in_its_queue(chosen)
+        if found is None:
+            return False
+        if MARK in found[1]:
+            return await (await self.open_queue(found[0])).get_job(found[1], exclude_data=True) is not None
+        return bool(await self._transport.command("EXISTS", QueueKeys(self._prefix, found[0]).job(found[1])))
 
     def known_queue(self, job_id: str) -> str | None:
-        """Return the queue of a job if this process knows it without a call."""
+        """Return the queue or partition of a job if this process knows it without a call."""
         number = queue_number(job_id)
         if number is not None:
             return self._names.get(number)
@@ -108,10 +132,17 @@ class JobIds:
     def known_on_wire(self, queue: str, job_id: str) -> str | None:
         """Return the id on the wire of a job that a gateway added, if this process knows the number of the queue."""
         number = self._numbers.get(queue)
-        return job_id if number is not None and queue_number(job_id) == number else None
+        if number is not None and queue_number(job_id) == number:
+            return job_id
+        if MARK not in job_id:
+            return None
+        own = split_partition_id(job_id)[1]
+        number = queue_number(own)
+        name = None if number is None else self._names.get(number)
+        return own if name is not None and queue_of_part(name) == queue else None
 
     async def on_wire(self, queue: str, job_id: str) -> str:
-        """Return the id of a job on the wire.
+        """Return the id on the wire of a job of a queue, or of a partition.
 
         Raises:
             GlideMQConnectionError: If the server cannot be reached.
@@ -119,9 +150,23 @@ class JobIds:
         number = queue_number(job_id)
         if number is not None and (self._numbers.get(queue) == number or await self._name(number) == queue):
             return job_id
-        if not job_id.isdecimal():
-            chosen = wire_id(job_id)
-            if self.chosen.known_queue(chosen) == queue or await self.chosen.queue_of(chosen) == queue:
+        home = queue_of_part(queue)
+        if home != queue:
+            part = (await self._open_part(queue))._partition
+            if part is not None:
+                return await self.on_wire(part.queue_name, part.id_of(job_id))
+        own = split_partition_id(job_id)[1] if MARK in job_id else job_id
+        if own != job_id:
+            number = queue_number(own)
+            name = None if number is None else await self._name(number)
+            if name is not None and queue_of_part(name) == queue:
+                return own
+        if not own.isdecimal():
+            chosen = wire_id(own)
+            known = self.chosen.known_queue(chosen)
+            if known is None or queue_of_part(known) != home:
+                known = await self.chosen.queue_of(chosen)
+            if known is not None and queue_of_part(known) == home:
                 return chosen
         return f"{wire_name(queue)}:{job_id}"
 

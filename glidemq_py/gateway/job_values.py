@@ -59,7 +59,7 @@ async def check_readers(field: str, value: Any, queue: Queue[Any, Any]) -> None:
         return
     until, has_peers = _peers.get(queue, (0.0, False))
     if time.monotonic() >= until:
-        link = await queue._connected()
+        link = await queue._first_connected()
         _, peers = await link.transport.call(check_scope(link.keys.meta))
         has_peers = bool(peers)
         _peers[queue] = time.monotonic() + _PEERS_KNOWN_S, has_peers

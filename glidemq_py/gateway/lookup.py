@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_states import JobState
 from glidemq_py._job.job import Job
 from glidemq_py.gateway.job_objects import wire_state
+from glidemq_py.gateway.partitions import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
 if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
-__all__ = ["active_job", "existing_job", "find_job", "own_id"]
+__all__ = ["active_job", "existing_job", "find_job", "job_at", "located", "own_id", "parts_of_key"]
 
 
 async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job[Any, Any] | None:
@@ -45,6 +47,27 @@ async def active_job(session: Session, job_id: str) -> Job[Any, Any]:
     if job.state is not JobState.ACTIVE:
         raise CommandError(f"Job is not active (current state: {wire_state(job.state)})")
     return job
+
+
+async def job_at(session: Session, queue: str, job_id: str) -> Job[Any, Any] | None:
+    """Return the job of a queue or partition without its data; None if it does not exist."""
+    state = session.state
+    found = await (state.queue(queue) if queue_of_part(queue) == queue else state.part(queue))
+    return await found.get_job(job_id, exclude_data=True)
+
+
+async def located(session: Session, queue: str, job_id: str) -> tuple[Queue[Any, Any], str]:
+    """Return the queue, or the partition, of a job and its id there, from the names of `JobIds.find`."""
+    found = await session.state.queue(queue)
+    await found._plain_link()
+    return (found, job_id) if found._partitions is None else await found._partitions._locate(job_id)
+
+
+async def parts_of_key(queue: Queue[Any, Any], key: str) -> list[Queue[Any, Any]]:
+    """Return the partitions that may have jobs with a routing key; a queue without partitions has them itself."""
+    await queue._plain_link()
+    partitions = queue._partitions
+    return [queue] if partitions is None else [partitions.queues[number] for number in partitions.layout.homes(key)]
 
 
 async def own_id(session: Session, queue: str, job_id: str) -> str | None:

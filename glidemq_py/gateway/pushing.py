@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Container, Mapping
+from typing import Any, Final, TypeVar
 
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.payload import PackedValue, encode_data
 from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.limits.options import MAX_COUNT
-from glidemq_py.errors import FairKeyFullError, JobNotFoundError
+from glidemq_py.errors import AmbiguousResultError, FairKeyFullError, JobNotFoundError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
@@ -23,6 +23,7 @@ __all__ = [
     "TEMPLATE_FIELDS",
     "GroupFullError",
     "Push",
+    "again",
     "child_policy",
     "chosen_id",
     "group_priority",
@@ -31,6 +32,8 @@ __all__ = [
     "push_of",
     "template_options",
 ]
+
+T = TypeVar("T")
 
 MAX_BACKOFF_MS: Final = 3_600_000
 _YEAR_MS: Final = 31_536_000_000
@@ -122,6 +125,14 @@ def chosen_id(given: Mapping[str, Any]) -> str | None:
     if first is not None and second is not None and first != second:
         raise CommandError("jobId and customId must be equal")
     return first if first is not None else second
+
+
+async def again(add: Callable[[], Awaitable[T]]) -> T:
+    """Add jobs, again if the reply was lost: their ids make it safe."""
+    try:
+        return await add()
+    except AmbiguousResultError:
+        return await add()
 
 
 async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Container[str] = ()) -> Push:

@@ -15,6 +15,7 @@ from glidemq_py._core.payload import PackedValue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.pushing import JOB_FIELDS, chosen_id, push_of
+from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import CommandError, Field, Kind, check_all, check_nested, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -86,6 +87,7 @@ async def _plan(ids: JobIds, queue: Queue[Any, Any], given: Mapping[str, Any]) -
     name, data, options = await push_of(ids, queue.name, fields)
     if data.__class__ is PackedValue:
         raise CommandError("data must be JSON for jobs with repeat")
+    await reject_keys(queue, options, "repeat")
     key = found["jobId"] or options["job_id"]
     for own in ("job_id", "delay"):
         options.pop(own, None)

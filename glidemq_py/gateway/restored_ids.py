@@ -13,11 +13,11 @@ from typing import Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import wire_id
 from glidemq_py.gateway.ids import queue_number
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.partitions import listed_queues
 
 __all__ = ["RestoredIds", "restore_ids"]
 
@@ -64,7 +64,7 @@ async def restore_ids(
     found: list[RestoredIds] = []
     async with Queue[Any, Any]("ids", connection, prefix=prefix) as any_queue:
         transport = (await any_queue._connected()).transport
-        known = await find_queues(transport, prefix)
+        known = await listed_queues(transport, prefix)
         for name in queues:
             if name not in known:
                 raise GlideMQValidationError("queues", name, f"does not exist (prefix {prefix!r})")
@@ -74,32 +74,39 @@ async def restore_ids(
                 async def open_queue(_: str, queue: Queue[Any, Any] = queue) -> Queue[Any, Any]:
                     return queue
 
-                found.append(await _restore(JobIds(transport, prefix, open_queue), queue))
+                await queue.connect()
+                parts = [
+                    await _restore(JobIds(transport, prefix, open_queue, open_queue), part) for part in queue._parts
+                ]
+                made, chosen, taken = (sum(counts) for counts in zip(*parts, strict=True))
+                found.append(RestoredIds(queue=name, made=made, chosen=chosen, taken=taken))
     return found
 
 
-async def _restore(ids: JobIds, queue: Queue[Any, Any]) -> RestoredIds:
+async def _restore(ids: JobIds, part: Queue[Any, Any]) -> tuple[int, int, int]:
+    """Let gateways find the jobs of a queue or partition; return the counts of `RestoredIds`."""
     numbers: dict[int, bool] = {}
     made = chosen = taken = 0
     page: list[str] = []
 
     async def claim() -> None:
         nonlocal chosen, taken
-        refused = await ids.chosen.restore(queue.name, page)
+        refused = await ids.chosen.restore(part.name, page)
         chosen, taken = chosen + len(page) - refused, taken + refused
         page.clear()
 
     for state in JobState:
-        async for job in queue.iter_jobs(str(state), exclude_data=True):
-            number = queue_number(job.id)
+        async for job in part.iter_jobs(str(state), exclude_data=True):
+            own = job._stored_id
+            number = queue_number(own)
             if number is None:
-                if not job.id.isdecimal():
-                    page.append(wire_id(job.id))
+                if not own.isdecimal():
+                    page.append(wire_id(own))
                 if len(page) == _TOGETHER:
                     await claim()
                 continue
             if number not in numbers:
-                numbers[number] = await ids.restore_number(number, queue.name)
+                numbers[number] = await ids.restore_number(number, part.name)
             made, taken = made + numbers[number], taken + (not numbers[number])
     await claim()
-    return RestoredIds(queue=queue.name, made=made, chosen=chosen, taken=taken)
+    return made, chosen, taken

@@ -19,7 +19,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import stored_value
 from glidemq_py.gateway.pushing import Push
 
-__all__ = ["remember_usual", "row_of", "usual_row"]
+__all__ = ["is_usual", "remember_usual", "row_of", "usual_row"]
 
 _KEPT: Final = 500
 _NAME, _DATA, _OPTS, _ID = (FIELDS["new_job"].index(name) for name in ("name", "data", "opts", "id"))
@@ -82,6 +82,12 @@ def usual_row(
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
+
+
+def is_usual(given: Mapping[str, Any]) -> bool:
+    """Return whether others with the same options were checked before, so that `usual_row` probably returns a row."""
+    key = _usual_key(given)
+    return key is not None and key in _usual
 
 
 def remember_usual(given: Mapping[str, Any], push: Push) -> None:

@@ -24,7 +24,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.transport import ConnectionSource, Transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.leases.lease import Lease
-from glidemq_py._features.queue_list import find_queues
+from glidemq_py._job.link import QueueLink
 from glidemq_py._maintenance.queues import Maintenance
 from glidemq_py._worker.wake_channel import WakeChannels
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
@@ -39,6 +39,8 @@ from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.partition_hubs import PartitionHubs
+from glidemq_py.gateway.partitions import listed_queues, queue_of_part
 from glidemq_py.gateway.session import Session, token_digests
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
@@ -58,6 +60,11 @@ _RELEASED_PER_CALL: Final = 100
 _SWEEP_S: Final = 10.0
 _LIST_S: Final = 60.0
 """Interval of the search for queues that need maintenance."""
+_WATCH_S: Final = 1.0
+"""Interval of the check of the partitions of queues from which clients fetch."""
+_LAYOUT_S: Final = 9.0
+"""Age at which the partitions of such a queue are read again. Its other methods read them after ten seconds."""
+_WATCHED_TOGETHER: Final = 50
 
 
 def _without_polling(connection: Connection) -> Connection:
@@ -119,9 +126,14 @@ class Gateway:
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
         self._hubs: dict[str, Hub] = {}
+        """Of queues and partitions, by the names of their keys."""
+        self._part_hubs: dict[str, set[str]] = {}
+        """Names of the partitions with hubs, by the name of the queue."""
+        self._fetching: dict[str, Hub | PartitionHubs] = {}
+        """What clients fetch from, by the name of the queue."""
         self._channels = WakeChannels()
         self._owner = secrets.token_hex(8)
-        self._maintained: dict[str, Maintenance] = {}
+        self._maintained: dict[str, _Maintained] = {}
         self._feeds: dict[str, EventFeed] = {}
         self._duties: tuple[asyncio.Task[None], ...] = ()
         self._sessions: set[Session] = set()
@@ -147,7 +159,7 @@ class Gateway:
             self._transport = await open_transport(self._client)
             self._flows = FlowProducer(self._client, prefix=self.options.prefix)
             self._flows._payload_limit = LIMIT
-            self._ids = JobIds(self._transport, self.options.prefix, self.queue)
+            self._ids = JobIds(self._transport, self.options.prefix, self.queue, self.part)
             self._webhooks = Webhooks(self.options, self._connection, self._transport, self.queue, self._ids.on_wire)
             self._server = await loop.create_server(
                 lambda: Session(self), self.options.host, self.options.port,
@@ -165,7 +177,7 @@ class Gateway:
         self.port = self._server.sockets[0].getsockname()[1]
         self._duties = (
             asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._sweep_ids()),
-            asyncio.create_task(self._webhooks.run()),
+            asyncio.create_task(self._webhooks.run()), asyncio.create_task(self._watch_partitions()),
         )  # fmt: skip
         if self._backups is not None:
             self._duties += (asyncio.create_task(self._backups.run(self._transport)),)
@@ -254,47 +266,145 @@ class Gateway:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
 
-    def known_hub(self, name: str) -> Hub | None:
-        """Return the hub of the queue of this name if there is one."""
-        found = self._hubs.get(name)
+    async def part(self, name: str) -> Queue[Any, Any]:
+        """Return the queue, or the partition of one, whose keys have this name."""
+        home = queue_of_part(name)
+        queue = await self.queue(home)
+        if queue._partitions is None and home == name:
+            return queue
+        await queue._plain_link()
+        for each in queue._parts:
+            if each.name == name:
+                return each
+        return await self.queue(name)  # a former partition, or a queue whose name looks like that of one
+
+    def known_hub(self, name: str) -> Hub | PartitionHubs | None:
+        """Return what clients fetch from, for the queue of this name, if there is one."""
+        found = self._fetching.get(name)
         if found is not None and name in self._queues:
             self._queues.move_to_end(name)
             self._used_at[name] = time.monotonic()
         return found
 
-    async def hub(self, name: str) -> Hub:
-        """Return the hub of the queue of this name."""
-        queue = await self.queue(name)
-        if name not in self._hubs:
-            link = await queue._connected()
-            if name not in self._hubs:  # no other command was faster
-                self._hubs[name] = Hub(queue, link, self._owner, self._channels, self.transport)
-        return self._hubs[name]
+    async def fetching(self, queue: Queue[Any, Any]) -> Hub | PartitionHubs:
+        """Return what clients fetch from, for a queue."""
+        found = self._fetching.get(queue.name)
+        if found is not None and found.partitions is queue._partitions:
+            return found
+        link = await queue._plain_link()
+        if link is None:
+            return self._use_partitions(queue)
+        hub = self._fetching[queue.name] = await self.hub(queue.name)
+        return hub
 
-    def adding(self, queue: str) -> None:
-        """Let the hub of a queue send the polls that wait right behind the call that adds a job."""
-        hub = self._hubs.get(queue)
+    def _use_partitions(self, queue: Queue[Any, Any]) -> PartitionHubs:
+        """Let clients fetch from the present partitions of a queue."""
+        partitions, found = queue._partitions, self._fetching.get(queue.name)
+        hubs: list[Hub] = []
+        for part in queue._parts:
+            assert part._link is not None, "the partitions share the connection of their queue"
+            hub = self._hubs.get(part.name) or self._new_hub(part, part._link)
+            hub.use(part, part._link)
+            hubs.append(hub)
+        if isinstance(found, PartitionHubs):
+            found.use(partitions, hubs)
+            return found
+        fetching = self._fetching[queue.name] = PartitionHubs(partitions, hubs)
+        return fetching
+
+    async def _watch_partitions(self) -> None:
+        """Notice that other programs have changed the partitions of queues from which clients fetch."""
+        while True:
+            await asyncio.sleep(_WATCH_S * random.uniform(0.9, 1.1))
+            try:
+                await self._read_old_layouts()
+            except Exception:
+                _log.exception("gateway: the partitions of queues were not read")
+
+    async def _read_old_layouts(self) -> None:
+        now, old = asyncio.get_running_loop().time(), list[Queue[Any, Any]]()
+        for name, found in list(self._fetching.items()):
+            queue = self._queues.get(name)
+            if queue is None:
+                continue
+            if found.partitions is not queue._partitions:
+                await (self.forget_parts(queue) if queue._partitions is None else self.fetching(queue))
+            is_fetched = found.is_in_use or now - found.polled_at < _LAYOUT_S
+            if is_fetched and time.monotonic() - (queue._layout_read_at or 0.0) >= _LAYOUT_S:
+                old.append(queue)
+        for start in range(0, len(old), _WATCHED_TOGETHER):
+            some = old[start : start + _WATCHED_TOGETHER]
+            await asyncio.gather(*(self._read_partitions(queue) for queue in some))
+
+    async def _read_partitions(self, queue: Queue[Any, Any]) -> None:
+        with contextlib.suppress(GlideMQError):  # the commands of clients report it
+            await queue._renew_layout()
+            if queue._partitions is not None:
+                await self.fetching(queue)
+
+    async def hub(self, name: str) -> Hub:
+        """Return the hub of the queue or partition of this name."""
+        found = self._hubs.get(name)
+        if found is not None:
+            await self.queue(queue_of_part(name))  # it is in use
+            return found
+        part = await self.part(name)
+        link = await part._plain_link()
+        if link is None:  # it turned out to be partitioned
+            part = await self.part(name)
+            link = await part._connected()
+        return self._hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
+
+    def _new_hub(self, part: Queue[Any, Any], link: QueueLink) -> Hub:
+        home = queue_of_part(part.name)
+        if home != part.name:
+            self._part_hubs.setdefault(home, set()).add(part.name)
+        hub = self._hubs[part.name] = Hub(part, link, self._owner, self._channels, self.transport)
+        return hub
+
+    def adding(self, name: str) -> None:
+        """Let the hub of a queue or partition send the polls that wait right behind the call that adds a job."""
+        hub = self._hubs.get(name)
         if hub is not None:
             hub.expect_job()
+
+    def added(self, name: str) -> None:
+        """Let the hub of a partition look for jobs that were added."""
+        hub = self._hubs.get(name)
+        if hub is not None:
+            hub.look()
 
     def changed(self, fields: Mapping[str, Any]) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
         queue, job_id = fields.get("queue"), fields.get("id")
-        if queue is None and isinstance(job_id, str):
-            queue = self.ids.known_queue(job_id)
-        hub = self._hubs.get(queue) if isinstance(queue, str) else None
-        if hub is not None:
-            hub.look()
+        found: Hub | PartitionHubs | None = None
+        if isinstance(queue, str):
+            found = self._fetching.get(queue)
+            if found.__class__ is PartitionHubs and ("job" in fields or "jobs" in fields):
+                return  # see `added`
+        elif queue is None and isinstance(job_id, str):
+            name = self.ids.known_queue(job_id)
+            found = None if name is None else self._hubs.get(name)
+        if found is not None:
+            found.look()
 
     async def _close_queue(self, queue: Queue[Any, Any]) -> None:
         self._used_at.pop(queue.name, None)
-        hub = self._hubs.pop(queue.name, None)
-        if hub is not None:
-            await hub.close()
-        maintenance = self._maintained.pop(queue.name, None)
-        if maintenance is not None:
-            await maintenance.close()
+        await self.forget_parts(queue)
         await queue.close()
+
+    async def forget_parts(self, queue: Queue[Any, Any]) -> None:
+        """Close what uses the queue or its partitions; the next command opens it again."""
+        fetching = self._fetching.pop(queue.name, None)
+        if isinstance(fetching, PartitionHubs):
+            fetching.close()
+        for name in (queue.name, *self._part_hubs.pop(queue.name, ())):
+            hub = self._hubs.pop(name, None)
+            if hub is not None:
+                await hub.close()
+        maintained = self._maintained.pop(queue.name, None)
+        if maintained is not None:
+            await maintained.close()
 
     async def subscribe(self, session: Session, queue: str) -> None:
         """Send the events of a queue to a session, instead of those of another one."""
@@ -338,12 +448,12 @@ class Gateway:
         feed = self._feeds.get(queue)
         if feed is None:
             opened = await self.queue(queue)
-            made = EventFeed(opened, self._connection, self.ids, lambda: self._is_serving(queue))
+            made = EventFeed(opened, self._connection, self.ids, self._is_serving)
             feed = self._feeds.setdefault(queue, made)
         return feed
 
-    def _is_serving(self, queue: str) -> bool:
-        hub = self._hubs.get(queue)
+    def _is_serving(self, part: str) -> bool:
+        hub = self._hubs.get(part)
         return hub is not None and hub.is_serving
 
     def _close_unused(self, queue: str, feed: EventFeed) -> None:
@@ -359,24 +469,29 @@ class Gateway:
             now: If True, look at it now, because its next due time may have changed.
         """
         known = self._maintained.get(queue.name)
-        if known is None and not self._is_closing:
-            known = self._maintained[queue.name] = Maintenance([queue])
-            self._start(self._begin_maintenance(queue.name, known))
-        elif known is not None and now:
-            known.wake()
+        if known is not None and known.partitions is queue._partitions:
+            if now:
+                known.wake()
+        elif not self._is_closing:
+            following = self._maintained[queue.name] = _Maintained(queue)
+            self._start(self._begin_maintenance(following, known))
 
-    async def _begin_maintenance(self, name: str, maintenance: Maintenance) -> None:
+    async def _begin_maintenance(self, maintained: _Maintained, before: _Maintained | None) -> None:
+        if before is not None:
+            await before.close()
         try:
-            await maintenance.start()
+            await maintained.start()
         except GlideMQError as error:
+            name = maintained.queue.name
             _log.warning("gateway: queue %r: its maintenance did not start: %s", name, error)
-            self._maintained.pop(name, None)
+            if self._maintained.get(name) is maintained:
+                del self._maintained[name]
 
     async def _maintain_listed(self) -> None:
         """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
         while True:
             with contextlib.suppress(GlideMQError):
-                listed = await find_queues(self.transport, self.options.prefix)
+                listed = await listed_queues(self.transport, self.options.prefix)
                 for name in listed:
                     self.maintain(await self.queue(name))
                 await self._forget_unused(frozenset(listed))
@@ -386,7 +501,7 @@ class Gateway:
         """Close queues that no client has named for a long time, unless they exist (``listed``) or are in use."""
         before = time.monotonic() - _UNUSED_S
         for name, used_at in list(self._used_at.items()):
-            hub = self._hubs.get(name)
+            hub = self._fetching.get(name)
             in_use = name in listed or name in self._feeds or (hub is not None and hub.is_in_use)
             if used_at >= before or in_use:
                 continue
@@ -456,7 +571,7 @@ class Gateway:
             jobs = list(of_queue)
             for start in range(0, len(jobs), _RELEASED_PER_CALL):
                 try:
-                    await self._release_some(await self.queue(name), jobs[start : start + _RELEASED_PER_CALL])
+                    await self._release_some(await self.part(name), jobs[start : start + _RELEASED_PER_CALL])
                 except GlideMQError as error:
                     _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", name, error)
 
@@ -475,6 +590,43 @@ class Gateway:
             await self._transport.close()
         if isinstance(self._client, SharedClient):
             await self._client.close()
+
+
+class _Maintained:
+    """The maintenance of a queue and its partitions.
+
+    Args:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: Queue[Any, Any]) -> None:
+        self.queue = queue
+        self.partitions: object = queue._partitions
+        self._maintenance: Maintenance | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Start, unless it is closed meanwhile.
+
+        Raises:
+            GlideMQError: If the server does not answer.
+        """
+        await self.queue._plain_link()
+        self.partitions = self.queue._partitions
+        if not self._is_closed:
+            self._maintenance = Maintenance(self.queue._parts)
+            await self._maintenance.start()
+
+    def wake(self) -> None:
+        """See `Maintenance.wake`."""
+        if self._maintenance is not None:
+            self._maintenance.wake()
+
+    async def close(self) -> None:
+        """Stop. Idempotent."""
+        self._is_closed = True
+        if self._maintenance is not None:
+            await self._maintenance.close()
 
 
 def _deadline(lease: bytes | None) -> int:

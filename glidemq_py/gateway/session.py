@@ -27,6 +27,7 @@ from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import LIMIT
 from glidemq_py.gateway.options import GatewayOptions
+from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.rate import FrameLimit
 from glidemq_py.gateway.shared_reads import SharedRead
 from glidemq_py.gateway.table import Answer, CommandError, check_fields
@@ -116,16 +117,35 @@ class GatewayState(Protocol):
         """Notify no more."""
         ...
 
-    def known_hub(self, name: str) -> Hub | None:
-        """Return the hub of the queue of this name if there is one."""
+    async def part(self, name: str) -> Queue[Any, Any]:
+        """Return the open queue, or the partition of one, whose keys have this name."""
+        ...
+
+    def known_hub(self, name: str) -> Hub | PartitionHubs | None:
+        """Return what clients fetch from, for the queue of this name, if there is one."""
+        ...
+
+    async def fetching(self, queue: Queue[Any, Any]) -> Hub | PartitionHubs:
+        """Return what clients fetch from, for a queue."""
         ...
 
     async def hub(self, name: str) -> Hub:
-        """Return the hub of the queue of this name, through which jobs are fetched and reported."""
+        """Return the hub of the queue or partition of this name, through which jobs are reported."""
         ...
 
-    def adding(self, queue: str) -> None:
-        """Note that a call that adds a job leaves in this turn of the event loop, if none is in flight."""
+    async def forget_parts(self, queue: Queue[Any, Any]) -> None:
+        """Close what uses the queue or its partitions; the next command opens it again."""
+        ...
+
+    def adding(self, name: str) -> None:
+        """Note that a call that adds a job to a queue or partition leaves in this turn of the event loop.
+
+        If another one is in flight, it leaves later.
+        """
+        ...
+
+    def added(self, name: str) -> None:
+        """Note that jobs were added to a partition."""
         ...
 
     def changed(self, fields: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Jobs through a gateway on each supported server."""
 
+from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from tests.server.gateway.wire import Wire
 
@@ -16,3 +17,25 @@ async def test_push_pull_ack(core_url: str, queue_name: str) -> None:
             acknowledged = await wire.call("ACK", id=job_id, token=pulled["token"], result=name)
             assert acknowledged["ok"] is True, acknowledged
             assert (await wire.call("GetResult", id=job_id))["result"] == name
+
+
+async def test_partitioned_queue(core_url: str, queue_name: str) -> None:
+    async with (
+        Queue(queue_name, core_url, partitions=6) as queue, Gateway(core_url, port=0) as gateway, Wire(gateway) as wire
+    ):  # fmt: skip
+        ids = {(await wire.call("PUSH", queue=queue_name, data=number))["id"] for number in range(6)}
+        jobs = [{"data": number, "jobId": f"{queue_name}-{number}"} for number in range(300)]
+        bulk = await wire.call("PUSHB", queue=queue_name, jobs=jobs)
+        assert bulk["ok"] is True, bulk
+        ids |= set(bulk["ids"])
+        last = await wire.call("PUSH", queue=queue_name, dependsOn=sorted(ids)[:20])
+        assert last["ok"] is True, last
+        done: set[str] = set()
+        while len(done) < 307:
+            pulled = await wire.call("PULLB", queue=queue_name, owner="w", count=100, timeout=30_000)
+            found = [job["id"] for job in pulled["jobs"]]
+            acknowledged = await wire.call("ACKB", ids=found, tokens=pulled["tokens"])
+            assert acknowledged["ok"] is True, acknowledged
+            done.update(found)
+        assert done == ids | {last["id"]}
+        assert (await queue.get_job_counts()).completed == 307

@@ -20,6 +20,7 @@ SMALL = {
     "_features/partitions/options.py": "public results are apart from the queue that returns them",
     "_worker/memory.py": "heartbeats and supervised processes report it",
     "gateway/commands/events.py": "a module per group of commands",
+    "gateway/partitions.py": "ids and hubs need the names of partitions, and do not import each other",
     "gateway/rate.py": "two modules limit frames",
     "integrations/django_admin/apps.py": "Django requires this module",
     "integrations/django_admin/models.py": "Django requires this module",

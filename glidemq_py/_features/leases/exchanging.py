@@ -349,16 +349,17 @@ def _outcome(link: QueueLink, report: Report, status: int, sent: bool) -> LeaseO
     outcome = _OUTCOMES.get(status, LeaseOutcome.LOST)
     if TELEMETRY.on:
         for meter in TELEMETRY.meters:
-            meter.job_reported(link.keys.name, "", str(outcome) if outcome.applied else "stale")
-    row, name = report.row, link.keys.name
+            meter.job_reported(link.queue_name, "", str(outcome) if outcome.applied else "stale")
+    row, name = report.row, link.queue_name
+    shown = row.id if link.partition is None else link.partition.id_of(row.id)
     if not outcome.applied:
-        _log_failure(logging.WARNING, name, row.id, "discarded", "discarded the report of a lost lease")
+        _log_failure(logging.WARNING, name, shown, "discarded", "discarded the report of a lost lease")
     elif isinstance(row, working.Failed) and outcome is LeaseOutcome.RETRYING:
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
-        _log_failure(logging.WARNING, name, row.id, "retrying", f"failed ({what}); retried in {row.backoff} ms")
+        _log_failure(logging.WARNING, name, shown, "retrying", f"failed ({what}); retried in {row.backoff} ms")
     elif isinstance(row, working.Failed):
         what = f"{row.failed_type}: {row.reason[:_MESSAGE_CHARS]}"
-        _log_failure(logging.ERROR, name, row.id, "failed", f"failed ({what}); {_end_of(row)}")
+        _log_failure(logging.ERROR, name, shown, "failed", f"failed ({what}); {_end_of(row)}")
     return outcome
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobCounts, JobState
 from glidemq_py._core.times import MAX_DURATION_MS
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py._job.reading import ROWS_A_CALL, cursor_at, read_page
 from glidemq_py.errors import JobDataError, SerializationError
 from glidemq_py.gateway.group_limits import forget_group_limits
 from glidemq_py.gateway.job_objects import full_job_object
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -104,8 +104,12 @@ async def _count(session: Session, given: Mapping[str, Any]) -> Answer:
 
 async def _obliterate(session: Session, given: Mapping[str, Any]) -> Answer:
     queue = await session.state.queue(given["queue"])
+    await queue._plain_link()
+    is_partitioned = queue._partitions is not None
     await queue.obliterate(force=True)
     forget_group_limits(queue)
+    if is_partitioned:
+        await session.state.forget_parts(queue)
     return {"id": UNDEFINED}
 
 
@@ -122,14 +126,17 @@ async def _clean(session: Session, given: Mapping[str, Any]) -> Answer:
 
 
 async def _list_queues(session: Session, given: Mapping[str, Any]) -> Answer:
-    found = await find_queues(session.state.transport, session.state.options.prefix)
+    found = await listed_queues(session.state.transport, session.state.options.prefix)
     return {"queues": [wire_name(name) for name in found]}
 
 
 async def _trim_events(session: Session, given: Mapping[str, Any]) -> Answer:
-    link = await (await session.state.queue(given["queue"]))._connected()
-    removed = await link.transport.command("XTRIM", link.keys.events, "MAXLEN", "=", str(given["maxLength"]))
-    return {"data": {"removed": int(removed)}}
+    queue, removed = await session.state.queue(given["queue"]), 0
+    link = await queue._first_connected()
+    for part in queue._parts:
+        trimmed = await link.transport.command("XTRIM", part._keys.events, "MAXLEN", "=", str(given["maxLength"]))
+        removed += int(trimmed)
+    return {"data": {"removed": removed}}
 
 
 async def _jobs(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -160,10 +167,25 @@ async def _first_jobs(
     queue: Queue[Any, Any], states: Sequence[JobState], count: int, *, oldest: bool
 ) -> list[Job[Any, Any]]:
     """Return at most ``count`` jobs in the states, in the order in which they were added or its reverse."""
+    await queue._plain_link()
     found: list[Job[Any, Any]] = []
-    size = 0
-    counts = None if oldest else await queue.get_job_counts()
-    link = await queue._connected()
+    for part in queue._parts:
+        await _add_first_jobs(found, part, states, count, oldest=oldest)
+    found.sort(key=_added_order)
+    return found[:count] if oldest else found[::-1][:count]
+
+
+def _added_order(job: Job[Any, Any]) -> tuple[int, int, str]:
+    return job.timestamp, len(job._stored_id), job._stored_id  # ids ascend too
+
+
+async def _add_first_jobs(
+    found: list[Job[Any, Any]], part: Queue[Any, Any], states: Sequence[JobState], count: int, *, oldest: bool
+) -> None:
+    """Add the jobs of a queue without partitions, or of one partition, to those found before."""
+    size = sum(map(_size, found))
+    counts = None if oldest else await part.get_job_counts()
+    link = await part._connected()
     for state in states:
         first = 0 if counts is None else max(0, getattr(counts, state.name.lower()) - count)
         cursor = await cursor_at(link, state, first) if first else ""
@@ -171,7 +193,7 @@ async def _first_jobs(
         page = _FIRST_PAGE
         while cursor is not None and len(seen) < count:
             jobs, cursor = await read_page(link, state, cursor, min(page, count - len(seen)), also=_ALSO_READ)
-            of_page = sum(len(job._data_text or "") + len(job._result_text or "") for job in jobs)
+            of_page = sum(map(_size, jobs))
             size += of_page
             if size > _MOST_CHARS:
                 raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
@@ -181,8 +203,10 @@ async def _first_jobs(
             found += [job for job in jobs if job.id not in seen]
             seen.update(job.id for job in jobs)
             cursor = cursor or None
-    found.sort(key=lambda job: (job.timestamp, len(job.id), job.id))  # ids ascend too
-    return found[:count] if oldest else found[::-1][:count]
+
+
+def _size(job: Job[Any, Any]) -> int:
+    return len(job._data_text or "") + len(job._result_text or "")
 
 
 COMMANDS: Final = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from glidemq_py._api.bulk import added_job
 from glidemq_py._api.job_queue import Queue
@@ -12,6 +12,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.calls.adding import Row
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import JobState
+from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._features.leases.exchanging import LeaseOutcome, Report, exchange
 from glidemq_py._features.leases.lease import DEFAULTS, MAX_LOCK_MS, Lease, maker
@@ -19,12 +20,12 @@ from glidemq_py._features.leases.tokens import LeaseFacts, decode_token
 from glidemq_py._features.queue_list import register
 from glidemq_py._job.link import QueueLink
 from glidemq_py.errors import (
-    AmbiguousResultError,
     FairKeyFullError,
     GlideMQValidationError,
     JobDataError,
     JobNotFoundError,
     LeaseLostError,
+    PartitionedQueueError,
     PayloadTooLargeError,
 )
 from glidemq_py.gateway.bulk import push_many
@@ -33,8 +34,10 @@ from glidemq_py.gateway.group_limits import group_size, set_group_defaults, set_
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_values import check_readers, stored_value
-from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, chosen_id, missing_job, push_of
+from glidemq_py.gateway.lookup import located
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
 from glidemq_py.gateway.repeating import repeated
+from glidemq_py.gateway.routed import RoutedJob
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, is_map
 from glidemq_py.gateway.values import UNDEFINED
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
     from glidemq_py.gateway.session import Session
 
 __all__ = ["COMMANDS", "DEFAULT_LOCK_MS", "LeasedJob", "leased_job"]
-
-T = TypeVar("T")
 
 DEFAULT_LOCK_MS: Final = 30_000
 
@@ -73,6 +74,8 @@ class _Checked(NamedTuple):
     made: tuple[Row, JobOptions] | None
     """Its row; None if it needs more than a row."""
     fields: Mapping[str, Any]
+    claimed: dict[str, str]
+    """The entry of its chosen id."""
 
 
 async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -> str:
@@ -85,23 +88,34 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
         return job_id
     ids = session.state.ids
     job: _Checked | None = None
+    routed: RoutedJob | None = None
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
-        link = await queue._connected()
-        adder = await queue._adder_here()
         session.state.maintain(queue)
-        made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
-        if made is None:
-            found = await _checked(ids, queue, link, given)
-            if isinstance(found, str):
-                return found
-            job, made = found, found.made
+        try:
+            link = await queue._connected()
+        except PartitionedQueueError:
+            routed = await RoutedJob.checked(session.state, queue, given)
+        else:
+            adder = await queue._adder_here()
+            made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
+            if made is None:
+                found = await _checked(ids, queue, link, given)
+                if isinstance(found, str):
+                    return found
+                job, made = found, found.made
+    if routed is not None:
+        return await routed.add()
     if made is None:
         assert job is not None, "only a job that was checked needs more than a row"
         return await _add_specially(ids, queue, job)
     row, options = made
     session.state.adding(queue.name)
-    now, result = await _again(lambda: adder.add(row))
+    try:
+        now, result = await again(lambda: adder.add(row))
+    except LayoutChangedError as error:
+        routed = await RoutedJob.checked(session.state, queue, given, None if job is None else job.claimed)
+        return await routed.add(error)
     if not link.is_listed:
         await register(link)
     if not isinstance(result, str):
@@ -123,30 +137,23 @@ async def _checked(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: 
     made = None if is_special and chosen is None else row_of(queue, link, push)
     if chosen is None:
         remember_usual(given, push)
-    elif await ids.claim(queue.name, [chosen]):
+    claimed: dict[str, str] = {}
+    if chosen is not None and await ids.claim(queue.name, [chosen], claimed):
         return chosen
     await set_group_sizes(queue, [group_size(fields)])
-    return _Checked(push, None if is_special else made, fields)
+    return _Checked(push, None if is_special else made, fields, claimed)
 
 
 async def _add_specially(ids: JobIds, queue: Queue[Any, Any], job: _Checked) -> str:
     name, data, options = job.push
     durable = True if job.fields["durable"] else None
     try:
-        added = await _again(lambda: queue.add(name, data, durable=durable, **options))
+        added = await again(lambda: queue.add(name, data, durable=durable, **options))
     except JobNotFoundError as error:
         raise CommandError(missing_job(error, options)) from None
     except FairKeyFullError as error:
         raise GroupFullError(error, job.fields) from None
     return await ids.on_wire(queue.name, added.id)
-
-
-async def _again(add: Callable[[], Awaitable[T]]) -> T:
-    """Add a job, again if the reply was lost: its id makes it safe."""
-    try:
-        return await add()
-    except AmbiguousResultError:
-        return await add()
 
 
 async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -166,7 +173,7 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
         queue = await session.state.queue(given["queue"])
         async with repeated(session.state.ids, queue, jobs) as repeats:
             session.state.maintain(queue, now=repeats)
-            return {"ids": await push_many(session.state.ids, queue, jobs)}
+            return {"ids": await push_many(session.state.ids, queue, jobs, session.state.added)}
 
 
 # -- fetching --------------------------------------------------------------------------------------------------
@@ -208,16 +215,17 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     session.state.maintain(queue)
     if given["group"] is not None:
         await set_group_defaults(queue, given["group"])
-    hub = await session.state.hub(queue.name)
-    fetched = await session.polled(hub.fetch(count, lock_ms, given["timeout"] / 1_000)) or []
+    fetched = await session.polled(_fetch_from(session, queue, count, lock_ms, given["timeout"] / 1_000)) or []
     # First all are remembered: if the connection is lost now, all are released.
     ids, held, is_owned, is_kept = session.state.ids, session.state.held, given["owner"] is not None, given["detach"]
     known: list[tuple[Fetched, str, str]] = []
+    partitions = queue._partitions
     for job in fetched:
-        job_id, token = ids.known_on_wire(queue.name, job.id) or await ids.on_wire(queue.name, job.id), job.token
+        name, token = queue.name if partitions is None else job.queue_name, job.token
+        job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
         known.append((job, job_id, token))
         held.add(
-            job_id, job, token, session, queue=queue.name, is_owned=is_owned, is_kept=is_kept
+            job_id, job, token, session, queue=name, is_owned=is_owned, is_kept=is_kept
         )  # fmt: skip
     jobs: list[Any] = []
     tokens: list[str] = []
@@ -232,6 +240,19 @@ async def _fetch(session: Session, given: Mapping[str, Any], count: int) -> tupl
     return jobs, tokens
 
 
+async def _fetch_from(
+    session: Session, queue: Queue[Any, Any], count: int, lock_ms: int, wait: float
+) -> list[Fetched]:  # fmt: skip
+    began = time.monotonic()
+    while True:
+        fetching = await session.state.fetching(queue)
+        fetched = await fetching.fetch(count, lock_ms, wait)
+        if fetched or wait <= 0 or fetching.partitions is queue._partitions:
+            return fetched
+        # The queue was partitioned meanwhile: the others may have a job.
+        wait, began = wait - (time.monotonic() - began), time.monotonic()
+
+
 # -- reporting -------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +261,7 @@ class LeasedJob:
 
     Attributes:
         id: Its id on the wire.
-        queue: Its queue.
+        queue: Its queue, or partition.
         facts: What identifies its lease.
         token: Token of its lease.
         lock_ms: Duration of its lock if this process knows it, else the default.
@@ -301,20 +322,20 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
     """
     held = session.state.held.find(job_id)
     if held is not None and held.is_of(token):
-        return LeasedJob(job_id, await session.state.queue(held.queue), held.facts, held.token, held.lock_ms)
+        return LeasedJob(job_id, await session.state.part(held.queue), held.facts, held.token, held.lock_ms)
     found = await session.state.ids.find(job_id)
     if found is None:
         raise CommandError(f"Job not found or not in processing state: {job_id}")
-    queue = await session.state.queue(found[0])
+    queue, own = await located(session, *found)
     if not token:
-        if await _state(queue, found[1]) is JobState.ACTIVE:
+        if await _state(queue, own) is JobState.ACTIVE:
             raise CommandError(f"Lock token required for job {job_id}")
         raise CommandError(f"Job not found or not in processing state: {job_id}")
     try:
         facts = decode_token(queue.options.prefix, queue.name, token)
     except GlideMQValidationError:
         raise CommandError(f"Invalid or expired lock token for job {job_id}") from None
-    if facts.id != found[1]:
+    if facts.id != own:
         raise CommandError(f"Invalid or expired lock token for job {job_id}")
     return LeasedJob(job_id, queue, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
 

@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_values import json_value
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.pushing import TEMPLATE_FIELDS, template_options
+from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_nested
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -40,7 +41,7 @@ async def _schedulers(state: GatewayState, queue: str) -> list[JobScheduler]:
 
 async def _queues(state: GatewayState) -> list[str]:
     """Return the queues that may have schedulers; a queue that never had a job is only in the hash."""
-    names, cursor = set(await find_queues(state.transport, state.options.prefix)), b"0"
+    names, cursor = set(await listed_queues(state.transport, state.options.prefix)), b"0"
     while True:
         cursor, pairs = await state.transport.command("HSCAN", _key(state), cursor, "COUNT", "1000")
         names |= {queue.decode("utf-8", "replace") for queue in pairs[1::2]}
@@ -127,6 +128,7 @@ async def _put(session: Session, given: Mapping[str, Any]) -> Answer:
     schedule = _schedule(given)
     own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
     options = template_options(own, given)
+    await reject_keys(queue, options, "Cron")
     template: dict[str, Any] = {"name": given["jobName"], "options": options}
     if given["data"] is not None:
         template["data"] = json_value("data", given["data"])

@@ -24,9 +24,11 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
-from glidemq_py.gateway.lookup import find_job
+from glidemq_py.gateway.lookup import find_job, job_at
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name, wire_name
+from glidemq_py.gateway.partitions import MARK, queue_of_part
 from glidemq_py.gateway.pushing import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
+from glidemq_py.gateway.routed import reject_keys
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_all, check_field, is_list, is_map
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -136,8 +138,10 @@ async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known
     family = {
         "parentId": fields["parentId"], "dependsOn": list(needs), "childrenIds": list(children), "childrenCompleted": 0,
     }  # fmt: skip
+    push = await push_of(session.state.ids, queue, own)
+    await reject_keys(await session.state.queue(queue), push[2], "PUSHF")
     return _FlowJob(
-        id=job_id, queue=queue, push=await push_of(session.state.ids, queue, own), needs=needs, family=family,
+        id=job_id, queue=queue, push=push, needs=needs, family=family,
         policy=policy, is_durable=fields["durable"],
     )  # fmt: skip
 
@@ -207,8 +211,9 @@ async def family_of(session: Session, job: Job[Any, Any]) -> dict[str, Any]:
 
 async def _key_of(session: Session, ref: JobRef) -> str:
     """Return the key of a child in the answers: queue and id."""
-    queue, job_id = wire_name(ref.queue), await session.state.ids.on_wire(ref.queue, ref.id)
-    return job_id if job_id == f"{queue}:{ref.id}" else f"{queue}:{job_id}"
+    queue, job_id = wire_name(queue_of_part(ref.queue)), await session.state.ids.on_wire(ref.queue, ref.id)
+    is_own = job_id == f"{queue}:{ref.id}" or (job_id.startswith(f"{queue}:") and job_id.endswith(f"{MARK}{ref.id}"))
+    return job_id if is_own else f"{queue}:{job_id}"
 
 
 async def _values(session: Session, given: Mapping[str, Any]) -> Answer:
@@ -223,7 +228,7 @@ async def _failures(session: Session, given: Mapping[str, Any], *, ignored: bool
     values: dict[str, str] = {}
     for member, reason in found.items():
         ref = ref_of_member(member)
-        child = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        child = await job_at(session, ref.queue, ref.id)
         is_ignored = child is not None and child.opts.get("onFailure") == "ignore"
         if is_ignored is ignored:
             values[await _key_of(session, ref)] = reason
@@ -272,7 +277,7 @@ async def _parents_of(session: Session, job: Job[Any, Any]) -> list[JobRef]:
     """Return the parents of a job, without the jobs that were added with it in their `dependsOn`."""
     found: list[JobRef] = []
     for ref in await job.get_parents():
-        parent = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        parent = await job_at(session, ref.queue, ref.id)
         if parent is not None and not _depends_on(parent, job):
             found.append(ref)
     return found
@@ -281,8 +286,9 @@ async def _parents_of(session: Session, job: Job[Any, Any]) -> list[JobRef]:
 def _depends_on(job: Job[Any, Any], other: Job[Any, Any]) -> bool:
     found: Any = job.opts.get("dependsOn")
     given = found if is_list(found) else []
-    stored = (other.id,) if job.queue_name == other.queue_name else ()
-    named = ({"queue": other.queue_name, "id": other.id}, *stored)
+    name, own = other._link.keys.name, other._stored_id  # of the partition
+    stored = (own,) if job._link.keys.name == name else ()
+    named = ({"queue": name, "id": own}, *stored)
     return any(each in named for each in given)
 
 
@@ -295,7 +301,7 @@ async def _is_above(session: Session, ref: JobRef, job: Job[Any, Any]) -> bool:
     waiting, seen = [JobRef(job.queue_name, job.id)], set[JobRef]()
     while waiting:
         queue, job_id = waiting.pop()
-        above = await (await session.state.queue(queue)).get_job(job_id, exclude_data=True)
+        above = await job_at(session, queue, job_id)
         for each in [] if above is None else await above.get_parents():
             if each == ref:
                 return True
@@ -313,7 +319,7 @@ async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answ
         raise CommandError(f"Job not found: {given['id']}")
     removed = False
     for ref in await child.get_parents():
-        parent = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        parent = await job_at(session, ref.queue, ref.id)
         if parent is not None:
             with contextlib.suppress(JobStateError, JobNotFoundError):  # it does not wait for the child any more
                 removed = await parent.remove_dependency(child) or removed
@@ -326,7 +332,7 @@ async def _remove_dependency(session: Session, given: Mapping[str, Any]) -> Answ
 async def _remove_unprocessed(session: Session, given: Mapping[str, Any]) -> Answer:
     parent = await find_job(session, given["id"])
     for ref in [] if parent is None else await parent.get_open_children():
-        child = await (await session.state.queue(ref.queue)).get_job(ref.id, exclude_data=True)
+        child = await job_at(session, ref.queue, ref.id)
         if parent is None or child is None or child.state not in UNSTARTED:
             continue
         await parent.remove_dependency(child)  # first: the removal of a child may fail its parent

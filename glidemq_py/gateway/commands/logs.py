@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.log_lines import LogLevel
 from glidemq_py.errors import JobNotFoundError
-from glidemq_py.gateway.lookup import existing_job
+from glidemq_py.gateway.lookup import existing_job, located
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -52,10 +52,11 @@ async def _get(session: Session, given: Mapping[str, Any]) -> Answer:
 async def _clear(session: Session, given: Mapping[str, Any]) -> Answer:
     found = await session.state.ids.find(given["id"])
     if found is not None:
-        link = await (await session.state.queue(found[0]))._connected()
+        part, own = await located(session, *found)
+        link = await part._connected()
         kept = given["keepLogs"]
         first, last = (-kept, -1) if kept else (1, 0)
-        await link.transport.command("LTRIM", link.keys.log(found[1]), str(first), str(last))
+        await link.transport.command("LTRIM", link.keys.log(own), str(first), str(last))
     return {"id": UNDEFINED}
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._core.job_states import JobState
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.commands.control import wire_counts
 from glidemq_py.gateway.commands.cron import all_crons
 from glidemq_py.gateway.commands.workers import list_workers
 from glidemq_py.gateway.memory import memory_mb
 from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.table import Answer, Command, CommandError, Field, Kind, check_field
 from glidemq_py.gateway.values import UNDEFINED
 
@@ -34,7 +34,7 @@ _STORAGE: Final = {"diskFull": False, "error": None, "since": None}
 
 async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
     """Read the jobs of all queues by state, by the name of the queue on the wire; for `GatewayState.counts`."""
-    names = await find_queues(state.transport, state.options.prefix)
+    names = await listed_queues(state.transport, state.options.prefix)
     found: dict[str, dict[str, int]] = {}
     for start in range(0, len(names), _AT_A_TIME):
         some = names[start : start + _AT_A_TIME]

@@ -69,7 +69,7 @@ async def message_of(
 
     Args:
         event: The event.
-        queue: Its queue.
+        queue: Its queue, or partition.
         on_wire: Returns the id of a job on the wire.
 
     Raises:
@@ -80,7 +80,7 @@ async def message_of(
         return None
     content: dict[str, Any] = {
         "event": name, "timestamp": event.timestamp, "jobId": await on_wire(queue.name, event.job_id),
-        "queue": wire_name(queue.name),
+        "queue": wire_name(queue._shown_name),
     }  # fmt: skip
     if name == "job.completed":
         content["data"] = await result_of(queue, event)

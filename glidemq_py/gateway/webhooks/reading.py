@@ -1,9 +1,9 @@
 """Reading the events of queues, and adding a delivery for each webhook that wants one.
 
-The hash `<prefix>:gateway:webhook-cursors` has the last event of each queue whose deliveries were added. One gateway
-reads at a time: it holds the lock `<prefix>:gateway:webhook-lock`. A gateway that was paused cannot advance a cursor
-that another one has advanced since, because it changes a cursor only if it has the value that it knows; and the ids of
-deliveries follow from the events, so a delivery that it adds again is not a second one.
+The hash `<prefix>:gateway:webhook-cursors` has the last event of each queue, or partition, whose deliveries were added.
+One gateway reads at a time: it holds the lock `<prefix>:gateway:webhook-lock`. A gateway that was paused cannot advance
+a cursor that another one has advanced since, because it changes a cursor only if it has the value that it knows; and
+the ids of deliveries follow from the events, so a delivery that it adds again is not a second one.
 """
 
 from __future__ import annotations
@@ -107,10 +107,12 @@ class ReadingLock:
 
 
 class EventReading:
-    """Reads the events of one queue from where the last gateway stopped, until it is closed or has lost the lock.
+    """Reads the events of a queue or partition from where the last gateway stopped.
+
+    It ends when it is closed, or has lost the lock.
 
     Args:
-        queue: The queue.
+        queue: The queue, or the partition.
         connection: As for `QueueEvents`.
         transport: Connection to the server of the queues.
         lock: The right to read.
@@ -156,7 +158,7 @@ class EventReading:
         """Read the webhooks if they have changed: one that was added before an event gets it."""
         revision = await self._registry.revision()
         if revision > self._revision:
-            found = wanted_by(self._queue.name, await self._registry.all())
+            found = wanted_by(self._queue._shown_name, await self._registry.all())
             await self.keep_prepared(always=self.update(revision, found))
 
     async def keep_prepared(self, *, always: bool = False) -> None:
@@ -198,6 +200,7 @@ class EventReading:
         self._events = QueueEvents(
             self._queue.name, self._connection, prefix=self._queue.options.prefix, last_event_id=position
         )
+        self._events._reads_layout = False
         await self._events.wait_until_ready()
         while True:
             page = await self._events._read()

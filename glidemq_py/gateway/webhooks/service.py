@@ -13,10 +13,10 @@ from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connect import Connection
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
-from glidemq_py._features.queue_list import find_queues
 from glidemq_py._job.job import Job
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
+from glidemq_py.gateway.partitions import listed_queues
 from glidemq_py.gateway.webhooks.posting import WebhookError, post
 from glidemq_py.gateway.webhooks.reading import Delivery, EventReading, OnWire, ReadingLock, wanted_by
 from glidemq_py.gateway.webhooks.registry import Figures, Webhook, WebhookRegistry
@@ -114,19 +114,25 @@ class Webhooks:
         enabled = {webhook_id: webhook for webhook_id, (webhook, _) in webhooks.items() if webhook.enabled}
         names = {webhook.queue for webhook in enabled.values() if webhook.queue is not None}
         if any(webhook.queue is None for webhook in enabled.values()):
-            names |= {name for name in await find_queues(self._transport, self.options.prefix) if name != DELIVERIES}
+            names |= {name for name in await listed_queues(self._transport, self.options.prefix) if name != DELIVERIES}
         return {name: wanted_by(name, webhooks) for name in names}
 
     async def _read(self, revision: int, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
-        for name in [name for name, reading in self._readings.items() if name not in wanted or reading.has_ended]:
-            await self._readings.pop(name).close()
+        parts: dict[str, tuple[Queue[Any, Any], Mapping[str, Webhook]]] = {}
         for name, webhooks in wanted.items():
-            reading, queue = self._readings.get(name), await self._open_queue(name)  # a queue in use is not forgotten
+            queue = await self._open_queue(name)  # a queue in use is not forgotten
+            await queue._plain_link()
+            await queue._check_layout()
+            parts |= {part.name: (part, webhooks) for part in queue._parts}
+        for name in [name for name, reading in self._readings.items() if name not in parts or reading.has_ended]:
+            await self._readings.pop(name).close()
+        for name, (part, webhooks) in parts.items():
+            reading = self._readings.get(name)
             if reading is not None:
                 await reading.keep_prepared(always=reading.update(revision, webhooks))
                 continue
             reading = self._readings[name] = EventReading(
-                queue, self._connection, self._transport, self._lock, self._on_wire, self._add, self.registry
+                part, self._connection, self._transport, self._lock, self._on_wire, self._add, self.registry
             )
             reading.start(revision, webhooks)
 

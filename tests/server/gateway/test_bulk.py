@@ -144,3 +144,22 @@ async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options
         given = {"job_id": ids.make(1), **options}
         row, _ = row_of(queue, link, (f"n{number}", {"n": number}, given))
         assert row == encode_row(link, f"n{number}", {"n": number}, JobOptions(**given))
+
+
+@pytest.mark.parametrize("extra", [{}, {"durable": False, "dependsOn": "first"}])
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_refused_bulk_keeps_the_jobs_that_existed_before(
+    wire: Wire, url: str, queue_name: str, partitions: int, extra: dict[str, Any]
+) -> None:
+    async with Queue(queue_name, url, partitions=partitions):
+        holder = (await good(wire, "PUSH", queue=queue_name, data=1, uniqueKey="u"))["id"]
+        if extra:
+            extra = {**extra, "dependsOn": [(await good(wire, "PUSH", queue=queue_name, data=1))["id"]]}
+        full = [{"data": 1, "groupId": "g", "groupMaxSize": 1, **extra}] * 2
+        jobs = [{"data": 2, "uniqueKey": "u"}, {"data": 3}, *full]
+        before = (await good(wire, "Count", queue=queue_name))["count"]
+        if extra:  # a job that waits for another one is not in the backlog of its group
+            jobs.append({"data": 1, "parentId": "gone"})
+        assert (await wire.call("PUSHB", queue=queue_name, jobs=jobs))["ok"] is False
+        assert (await good(wire, "Count", queue=queue_name))["count"] == before
+        assert (await good(wire, "GetJob", id=holder))["job"]["data"] == 1

@@ -214,7 +214,7 @@ async def test_feed_that_ended_starts_again(
     gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await good(wire, "SubscribeEvents", queue=queue.name)
-    feed = gateways[0]._feeds[queue.name]
+    feed = gateways[0]._feeds[queue.name]._parts[queue.name]
 
     async def broken(_: object) -> bytes:
         raise LookupError

@@ -27,9 +27,10 @@ def packages() -> BunqueuePackages:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-async def gateway(url: str) -> AsyncIterator[Gateway]:
-    async with Gateway(url, port=0) as gateway:
+@pytest.fixture(params=[1, 4], ids=["plain", "partitioned"])
+async def gateway(url: str, queue_name: str, request: pytest.FixtureRequest) -> AsyncIterator[Gateway]:
+    """A gateway; its queue has one or four partitions."""
+    async with Queue(queue_name, url, partitions=request.param), Gateway(url, port=0) as gateway:
         yield gateway
 
 

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 import httpx
+import pytest
 
+from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, good, packed, state_of
@@ -14,12 +16,14 @@ async def ready_status(http: httpx.AsyncClient) -> int:
     return (await http.get("/ready")).status_code
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
 async def test_clients_continue_after_the_server_is_back(
-    restartable_server: Callable[..., ServerProcess], queue_name: str
+    restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int
 ) -> None:
     server = restartable_server()
     url = f"{server.url}?request_timeout=500"
     async with (
+        Queue(queue_name, url, partitions=partitions),
         Gateway(url, port=0, http_port=0) as gateway,
         Wire(gateway) as wire,
         Wire(gateway) as polling,
@@ -63,11 +67,15 @@ async def test_clients_continue_after_the_server_is_back(
             pass
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
 async def test_long_poll_reports_after_its_time_that_the_server_is_gone(
-    restartable_server: Callable[..., ServerProcess], queue_name: str
+    restartable_server: Callable[..., ServerProcess], queue_name: str, partitions: int
 ) -> None:
     server = restartable_server()
-    async with Gateway(f"{server.url}?request_timeout=500", port=0) as gateway, Wire(gateway) as wire:
+    url = f"{server.url}?request_timeout=500"
+    async with (
+        Queue(queue_name, url, partitions=partitions), Gateway(url, port=0) as gateway, Wire(gateway) as wire,
+    ):  # fmt: skip
         await good(wire, "PULL", queue=queue_name, owner="w")
         server.kill()
         loop = asyncio.get_running_loop()

@@ -433,15 +433,3 @@ async def test_many_locks_are_looked_up_once(wire: Wire, monkeypatch: pytest.Mon
         ids = [str(number) for number in range(count)]
         assert (await good(wire, "JobHeartbeatB", ids=ids))["data"]["count"] == 0
         assert looked == ids * times
-
-
-async def test_a_partitioned_queue_is_named_in_the_error(wire: Wire, url: str, queue_name: str) -> None:
-    calls: dict[str, dict[str, Any]] = {
-        "PUSH": {"data": {"name": "n"}}, "PUSHB": {"jobs": [{"data": 1}]}, "PULL": {"timeout": 0}, "GetJobs": {},
-    }  # fmt: skip
-    async with Queue(queue_name, url, partitions=3) as queue:
-        for command, fields in calls.items():
-            reply = await wire.call(command, queue=queue_name, **fields)
-            assert reply["ok"] is False
-            assert f"queue '{queue_name}' has 3 partitions" in reply["error"]
-        assert await queue.count() == 0

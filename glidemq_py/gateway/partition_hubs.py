@@ -1,0 +1,167 @@
+"""`PartitionHubs`: fetching from the partitions of a queue in turn.
+
+A partition has a hub like a queue without partitions, so its calls are bundled in the same way. Jobs that were fetched
+are reported to the hub of their partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
+from glidemq_py.gateway.fetched import Fetched
+from glidemq_py.gateway.hub import Hub
+
+__all__ = ["PartitionHubs"]
+
+_TURN_S: Final = 0.05
+"""How long all fetches begin with the same partition, so that they leave in one call."""
+_RETRY_S: Final = 0.5
+"""How long a fetch that waits for a job waits after a call that failed because the server was gone."""
+
+
+class PartitionHubs:
+    """The hubs of the partitions of a queue, as far as its clients fetch from them.
+
+    The partitions have turns. A fetch asks that in turn first, then the others, until it has all jobs that it wants;
+    those that are known to be empty are not asked. A fetch that waits sleeps until one of them may have a job.
+
+    Args:
+        partitions: The `PartitionedQueue` that has the partitions.
+        hubs: Their hubs.
+    """
+
+    def __init__(self, partitions: object, hubs: Sequence[Hub]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._hubs: tuple[Hub, ...] = ()
+        self._sleeping: dict[asyncio.Future[None], None] = {}
+        self._turn, self._turns_at = 0, 0.0
+        self._changes = 0
+        self._is_closed = False
+        self.partitions: object = None
+        """The `PartitionedQueue` that has the partitions."""
+        self.use(partitions, hubs)
+
+    def use(self, partitions: object, hubs: Iterable[Hub]) -> None:
+        """Fetch from these partitions from now on."""
+        present = tuple(hubs)
+        for hub in self._hubs:
+            if hub not in present:
+                hub.leave()
+        for hub in present:
+            hub.join(self._ready)
+        self.partitions, self._hubs = partitions, present
+        self._ready()
+
+    async def fetch(self, count: int, lock_ms: int, wait: float) -> list[Fetched]:
+        """Fetch jobs; see `Hub.fetch`.
+
+        Raises:
+            ClosedError: If the gateway is closed.
+            GlideMQError: If a call failed, and no job was fetched. A fetch that waits tries again while the server is
+                gone, until its time is over.
+        """
+        if self._is_closed:
+            raise ClosedError("the gateway is closed")
+        until = self._loop.time() + wait
+        while True:
+            changes = self._changes
+            found, failure = await self._fetch_once(count, lock_ms, waits=wait > 0)
+            left = until - self._loop.time()
+            if found or self._is_closed:
+                return found
+            if failure is not None and (left <= 0 or not isinstance(failure, GlideMQConnectionError)):
+                raise failure
+            if left <= 0:
+                return []
+            if changes == self._changes:
+                await self._sleep(left, None if failure is None else _RETRY_S)
+
+    async def _fetch_once(
+        self, count: int, lock_ms: int, *, waits: bool
+    ) -> tuple[list[Fetched], GlideMQError | None]:  # fmt: skip
+        """Ask the partitions; also return the error of one."""
+        taken: list[tuple[Hub, list[Fetched]]] = []
+        missing, failure = count, None
+        try:
+            for hub in self._in_turn():
+                if hub.is_known_empty(waits=waits):
+                    continue
+                try:
+                    jobs = await hub.fetch(missing, lock_ms, 0)
+                except GlideMQError as error:
+                    failure = error
+                    continue
+                if jobs:
+                    taken.append((hub, jobs))
+                    missing -= len(jobs)
+                if missing <= 0:
+                    break
+        except BaseException:
+            for hub, jobs in taken:
+                hub.release(jobs)  # of a client that has left
+            raise
+        return [job for _, jobs in taken for job in jobs], failure
+
+    def _in_turn(self) -> Iterator[Hub]:
+        now, hubs = self._loop.time(), self._hubs
+        if now >= self._turns_at:
+            self._turn, self._turns_at = (self._turn + 1) % len(hubs), now + _TURN_S
+        first = self._turn % len(hubs)
+        yield from hubs[first:]
+        yield from hubs[:first]
+
+    def is_empty(self) -> bool:
+        """Return whether a fetch that does not wait is answered from memory: all partitions are known to be empty."""
+        are_empty = [hub.is_empty() for hub in self._hubs]  # each notes that it was polled
+        return not self._is_closed and all(are_empty)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether commands of clients wait for it."""
+        return bool(self._sleeping) or any(hub.is_in_use for hub in self._hubs)
+
+    @property
+    def polled_at(self) -> float:
+        """When a client has last fetched, by the clock of the event loop."""
+        return max(hub.polled_at for hub in self._hubs)
+
+    def look(self) -> None:
+        """Believe no longer that the partitions are empty: a client of this process has changed the queue."""
+        for hub in self._hubs:
+            hub.look()
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    async def _sleep(self, longest: float, pause: float | None) -> None:
+        """Sleep until a partition may have a job, or the time is over; after a failure, for ``pause`` seconds."""
+        now = self._loop.time()
+        until = min(hub.empty_until for hub in self._hubs) if pause is None else now + pause
+        if until <= now:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        timer = self._loop.call_at(min(now + longest, until), _wake, future)
+        self._sleeping[future] = None
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._sleeping.pop(future, None)
+
+    def _ready(self) -> None:
+        """Wake the fetches that wait."""
+        self._changes += 1
+        for future in self._sleeping:
+            _wake(future)
+
+    def close(self) -> None:
+        """End the fetches that wait. Idempotent."""
+        self._is_closed = True
+        self._ready()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,200 @@
+"""Adding a job of a client to a partitioned queue.
+
+The partition is chosen first, as for jobs of Python programs: by the group, by the unique key, else by the id that the
+client has chosen, else in turn. Then the gateway makes the id, which contains the number of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from glidemq_py._api.bulk import added_job
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partitioned_adds import add_routed
+from glidemq_py._core.calls.adding import Row
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features.durability.options import parse_durable
+from glidemq_py._features.queue_list import register
+from glidemq_py._job.link import QueueLink
+from glidemq_py.errors import FairKeyFullError, JobNotFoundError
+from glidemq_py.gateway.group_limits import group_size, set_group_sizes
+from glidemq_py.gateway.names import wire_name
+from glidemq_py.gateway.pushing import JOB_FIELDS, GroupFullError, Push, again, chosen_id, missing_job, push_of
+from glidemq_py.gateway.rows import is_usual, remember_usual, row_of, usual_row
+from glidemq_py.gateway.table import CommandError, check_all
+from glidemq_py.telemetry.state import TELEMETRY
+
+if TYPE_CHECKING:
+    from glidemq_py.gateway.session import GatewayState
+
+__all__ = ["RoutedJob", "reject_keys", "routing_options"]
+
+_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
+
+
+def routing_options(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> JobOptions:
+    """Return the options that choose the partition of a job.
+
+    Args:
+        queue: The queue.
+        fields: The values of `JOB_FIELDS`.
+        options: The options of this package that have the same effect.
+
+    Raises:
+        CommandError: If the group and the unique key would choose different partitions.
+    """
+    group, unique = options.get("fair_key"), options.get("deduplication")
+    if group is not None and unique is not None and unique["id"] != group:
+        field = "debounceId" if fields["uniqueKey"] is None else "uniqueKey"
+        raise CommandError(
+            f"{field} {unique['id']!r} must equal groupId {group!r}: queue {wire_name(queue.name)!r} is partitioned, "
+            "and each chooses the partition of the job"
+        )
+    chosen = {name: options[name] for name in ("fair_key", "deduplication") if name in options}
+    if not chosen and chosen_id(fields) is not None:
+        chosen = {"job_id": options["job_id"]}
+    return queue._options(chosen) if chosen else NO_OPTIONS
+
+
+async def reject_keys(queue: Queue[Any, Any], options: Mapping[str, Any], command: str) -> None:
+    """Reject options that would choose the partition of jobs whose name or id chooses it.
+
+    Args:
+        queue: The queue.
+        options: Options of this package.
+        command: Command or option of the protocol that adds the jobs.
+
+    Raises:
+        CommandError: If the queue is partitioned, and has such options.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    keys = [field for option, field in _FIELDS.items() if option in options]
+    if not keys:
+        return
+    await queue._plain_link()
+    if queue._partitions is not None:
+        chooses = "the id of each job" if command == "PUSHF" else "the name of the scheduler"
+        raise CommandError(
+            f"{command} does not support {keys[0]} in the partitioned queue {wire_name(queue.name)!r}: {chooses} "
+            "chooses the partition"
+        )
+
+
+class RoutedJob:
+    """A job to add.
+
+    Use `checked` instead of the constructor.
+    """
+
+    def __init__(self, state: GatewayState, queue: Queue[Any, Any], given: Mapping[str, Any]) -> None:
+        self._state, self._queue, self._given = state, queue, given
+        self._push: Push | None = None
+        """None if others with the same options were checked before."""
+        self._fields: Mapping[str, Any] = given
+        self._chosen: str | None = None
+        self._claimed: dict[str, str] = {}
+        self._routing = NO_OPTIONS
+        self._is_special = False
+
+    @classmethod
+    async def checked(
+        cls, state: GatewayState, queue: Queue[Any, Any], given: Mapping[str, Any],
+        claimed: dict[str, str] | None = None,
+    ) -> Self:  # fmt: skip
+        """Return the job with these fields, after checking them.
+
+        Args:
+            state: The gateway.
+            queue: The queue.
+            given: The fields.
+            claimed: The entry of its chosen id, if it was claimed before.
+
+        Raises:
+            CommandError: If an option is invalid.
+        """
+        job = cls(state, queue, given)
+        if claimed:
+            job._claimed = claimed
+        if TELEMETRY.on or not is_usual(given):
+            await job._check()
+        return job
+
+    async def _check(self) -> None:
+        fields = check_all(JOB_FIELDS, self._given)
+        push = await push_of(self._state.ids, self._queue.name, fields)
+        options = push[2]
+        self._routing = routing_options(self._queue, fields, options)
+        self._chosen = chosen_id(fields)
+        self._is_special = fields["durable"] or "depends_on" in options or "parent" in options or TELEMETRY.on
+        await self._know_numbers()
+        await set_group_sizes(self._queue, [group_size(fields)])
+        self._fields, self._push = fields, push
+
+    async def _know_numbers(self) -> None:
+        """Read the numbers of the partitions now, so that the jobs of a connection with one key keep their order."""
+        ids = self._state.ids
+        for part in self._queue._parts:
+            if ids.make_known(part.name) is None:
+                await ids.make(part.name)
+
+    async def add(self, refusal: LayoutChangedError | None = None) -> str:
+        """Add it; return its id on the wire.
+
+        Args:
+            refusal: Why it was not added to the queue before: the queue has been partitioned meanwhile.
+
+        Raises:
+            CommandError: If it was refused.
+            GlideMQError: If a call failed.
+        """
+        try:
+            return await add_routed(self._queue, self._routing, self._add_to, refusal)
+        except FairKeyFullError as error:
+            raise GroupFullError(error, self._fields) from None
+        except JobNotFoundError as error:
+            raise CommandError(missing_job(error, {} if self._push is None else self._push[2])) from None
+
+    async def _add_to(self, part: Queue[Any, Any]) -> str:
+        ids = self._state.ids
+        if self._chosen is not None and await ids.claim(part.name, [self._chosen], self._claimed):
+            return self._chosen
+        link = await part._connected()
+        if self._is_special:
+            name, data, options = await self._push_to(part)
+            durability = parse_durable(True) if self._fields["durable"] else None
+            placed = part._options(options)
+            added = await again(lambda: part._add_here(name, data, placed, durability))
+            self._state.added(part.name)
+            return await ids.on_wire(self._queue.name, added.id)
+        row, placed = await self._row_for(part, link)
+        adder = await part._adder_here()
+        self._state.adding(part.name)
+        now, result = await again(lambda: adder.add(row))
+        if not link.is_listed:
+            await register(link)
+        self._state.added(part.name)
+        if isinstance(result, str):
+            return ids.known_on_wire(part.name, result) or await ids.on_wire(part.name, result)
+        name, data = (str(row[0]), None) if self._push is None else self._push[:2]
+        return await ids.on_wire(self._queue.name, added_job(link, name, data, placed, now, result).id)
+
+    async def _row_for(self, part: Queue[Any, Any], link: QueueLink) -> tuple[Row, JobOptions]:
+        made = None if self._push is not None else usual_row(part, link, self._state.ids, self._given)
+        if made is None:
+            push = await self._push_to(part)
+            made = row_of(part, link, push)
+            if self._chosen is None:
+                remember_usual(self._given, push)
+        return made
+
+    async def _push_to(self, part: Queue[Any, Any]) -> Push:
+        """Return the job with the id for a partition."""
+        if self._push is None:
+            await self._check()
+        assert self._push is not None
+        name, data, options = self._push
+        if self._chosen is None:
+            options = {**options, "job_id": await self._state.ids.make(part.name)}
+        return name, data, options

@@ -1,0 +1,265 @@
+"""PUSHB to a partitioned queue: all jobs or none, each in the partition of its key.
+
+Jobs without a key go to one partition per 250 jobs. If all go to one partition, one atomic call adds them. Otherwise
+they are added by a call per partition, and deleted again if one of them is refused; or staged in all partitions first,
+as larger commands are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partitioned_adds import add_all, divide
+from glidemq_py._core.calls.adding import DATA, Row
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.job_states import ADDED_OUTCOMES
+from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._features.durability.options import parse_durable
+from glidemq_py._features.partitions.stored import read_layout
+from glidemq_py._job.job import Job
+from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError, JobStateError
+from glidemq_py.gateway.group_limits import group_size, set_group_sizes
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.job_objects import UNSTARTED
+from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
+from glidemq_py.gateway.routed import routing_options
+from glidemq_py.gateway.rows import row_of
+from glidemq_py.gateway.table import CommandError, check_all, is_map
+
+__all__ = ["RoutedBulk", "check_layout"]
+
+_ATTEMPTS: Final = 20
+_CHOOSING: Final = ("fair_key", "deduplication")
+
+
+class _Part(NamedTuple):
+    queue: Queue[Any, Any]
+    rows: list[Row]
+
+
+class _Known:
+    """The result of a job that was not added, because its chosen id is that of an unfinished one."""
+
+    outcome = "duplicate"
+
+    def __init__(self, chosen: str) -> None:
+        self.id = chosen
+
+
+class RoutedBulk:
+    """The jobs of a command.
+
+    Args:
+        ids: Makes and reads ids.
+        queue: The queue.
+        given: Their fields, unchecked.
+        added: Called with the name of each partition that has got jobs.
+        claimed: The entries of their chosen ids, as far as they were claimed before.
+    """
+
+    def __init__(
+        self, ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], added: Callable[[str], None],
+        claimed: dict[str, str],
+    ) -> None:  # fmt: skip
+        self._ids, self._queue, self._given, self._added = ids, queue, given, added
+        self.pushes: list[Push] = []
+        self.chosen: list[str | None] = []
+        self._routing: list[tuple[str, Any, dict[str, Any]]] = []
+        """Per job: name, data and options, without an id that does not choose the partition."""
+        self._numbers: dict[int, int] = {}
+        """Position of each of these, by the identity of the tuple."""
+        self._claimed = claimed
+        self._made: dict[tuple[int, str], str] = {}
+        """Ids by position and name of the partition: an add whose reply was lost is repeated with the same id."""
+        self.is_durable = False
+        self.chars = 0
+        """Characters of the data of all jobs but the last one."""
+
+    async def check(self) -> None:
+        """Check the jobs.
+
+        Raises:
+            CommandError: If a job is invalid.
+            GlideMQValidationError: The same.
+        """
+        ids, queue, given = self._ids, self._queue, self._given
+        named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
+        beside = {each for each in named if isinstance(each, str)}
+        link = await queue._first_connected()
+        sizes, last = [], 0
+        for number, each in enumerate(given):
+            if not is_map(each):
+                raise CommandError(f"jobs[{number}]: must be a map")
+            try:
+                fields = check_all(JOB_FIELDS, each)
+                push = await push_of(ids, queue.name, fields, beside)
+                routing = routing_options(queue, fields, push[2])
+                sizes.append(group_size(fields))
+                self.chosen.append(chosen_id(fields))
+            except CommandError as error:
+                raise CommandError(f"jobs[{number}]: {error}") from None
+            self.chars, last = self.chars + last, len(str(row_of(queue, link, push, number)[0][DATA]))
+            self.pushes.append(push)
+            self._routing.append(self._routed(push, routing))
+            self.is_durable = self.is_durable or fields["durable"]
+        self._numbers = {id(each): number for number, each in enumerate(self._routing)}
+        await set_group_sizes(queue, sizes)
+
+    def _routed(self, push: Push, routing: JobOptions) -> Push:
+        name, data, options = push
+        if routing.job_id is not None:
+            return name, data, options
+        return name, data, {option: value for option, value in options.items() if option != "job_id"}
+
+    async def add(self, *, staged: Callable[[Sequence[_Part]], Any] | None) -> list[str]:
+        """Add the jobs; return their ids on the wire.
+
+        Args:
+            staged: Stages, commits and adds the rows of several partitions; None to add them at once.
+
+        Raises:
+            CommandError: If a job is refused. None was added, except those that have started meanwhile.
+            GlideMQError: If a call failed.
+        """
+        first = {chosen: number for number, chosen in reversed(list(enumerate(self.chosen))) if chosen is not None}
+        numbers = [at for at, chosen in enumerate(self.chosen) if chosen is None or first[chosen] == at]
+        found = await (self._add_at_once(numbers) if staged is None else self._add_staged(numbers, staged))
+        wire = dict(zip(numbers, found, strict=True))
+        return [wire[at] if at in wire else wire[first[str(self.chosen[at])]] for at in range(len(self.chosen))]
+
+    # -- one call per partition -------------------------------------------------------------------------------
+
+    async def _add_at_once(self, numbers: Sequence[int]) -> list[str]:
+        durability = parse_durable(True) if self.is_durable else None
+        specs = [self._routing[at] for at in numbers]
+
+        async def add_to(part: Any, some: Sequence[Any]) -> list[Job[Any, Any]]:
+            return await self._add_some(part, [self._numbers[id(each)] for each in some])
+
+        try:
+            added = await add_all(self._queue, specs, durability, add_to)
+        except BulkAddError as error:
+            raise CommandError(await self._taken_back(numbers, error.results)) from None
+        return [await self._on_wire(job) for job in added]
+
+    async def _on_wire(self, job: Any) -> str:
+        return job.id if isinstance(job, _Known) else await self._ids.on_wire(self._queue.name, job.id)
+
+    async def _add_some(self, part: Queue[Any, Any], numbers: Sequence[int]) -> list[Any]:
+        try:
+            known = await self._claim(part, numbers)
+        except CommandError as error:
+            raise BulkAddError([GlideMQError(str(error))] * len(numbers)) from None
+        specs = {at: await self._push_to(part, at) for at in numbers if self.chosen[at] not in known}
+        durability = parse_durable(True) if self.is_durable else None
+        results: list[Any] = []
+        if specs:
+            results = await _results(part, list(specs.values()), durability)
+            if any(isinstance(each, AmbiguousResultError) for each in results):
+                results = await _results(part, list(specs.values()), durability)  # the ids make it safe
+            self._added(part.name)
+        found: dict[int, Any] = dict(zip(specs, results, strict=True))
+        every = [found[at] if at in found else _Known(str(self.chosen[at])) for at in numbers]
+        if any(isinstance(each, GlideMQError) for each in every):
+            raise BulkAddError(every)
+        return every
+
+    async def _claim(self, part: Queue[Any, Any], numbers: Sequence[int]) -> set[str | None]:
+        """Claim the chosen ids for a partition; return those of unfinished jobs."""
+        chosen = [each for at in numbers if (each := self.chosen[at]) is not None]
+        return {*await self._ids.claim(part.name, chosen, self._claimed)} if chosen else set()
+
+    async def _push_to(self, part: Queue[Any, Any], at: int) -> Push:
+        name, data, options = self.pushes[at]
+        if self.chosen[at] is None:
+            made = self._made.get((at, part.name))
+            if made is None:
+                made = self._made[at, part.name] = await self._ids.make(part.name)
+            options = {**options, "job_id": made}
+        return name, data, options
+
+    async def _taken_back(self, numbers: Sequence[int], results: Sequence[Any]) -> str:
+        """Delete the jobs that were added, unless they have started; return the error of the first other one."""
+        message = ""
+        for at, each in zip(numbers, results, strict=True):
+            if isinstance(each, BaseException):
+                what = missing_job(each, self.pushes[at][2]) if isinstance(each, JobNotFoundError) else str(each)
+                message = message or f"jobs[{at}]: {what}"
+            elif each.outcome in ADDED_OUTCOMES:
+                with contextlib.suppress(JobStateError):
+                    await self._queue.remove(each.id, states=UNSTARTED)
+        return message
+
+    # -- staged -----------------------------------------------------------------------------------------------
+
+    async def _add_staged(self, numbers: Sequence[int], staged: Callable[[Sequence[_Part]], Any]) -> list[str]:
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._stage_once(numbers, staged)
+            except LayoutChangedError as error:
+                await self._queue._renew_layout(error)
+        raise GlideMQError(
+            f"queue {self._queue.name!r}: other clients keep changing its partitions; add the jobs again"
+        )
+
+    async def _stage_once(self, numbers: Sequence[int], staged: Callable[[Sequence[_Part]], Any]) -> list[str]:
+        queue = self._queue
+        partitions = queue._partitions
+        if partitions is None:
+            raise LayoutChangedError(f"queue {queue.name!r} has no partitions any more")
+        divided = await divide(partitions, self._routing, numbers)
+        parts: list[_Part] = []
+        wire: dict[int, str] = {}
+        for part, mine in divided.parts:
+            known = await self._claim(part, mine)
+            link, rows = await part._connected(), list[Row]()
+            for at in mine:
+                chosen = self.chosen[at]
+                if chosen in known:
+                    wire[at] = str(chosen)
+                    continue
+                push = await self._push_to(part, at)
+                rows.append(row_of(part, link, push, at)[0])
+                wire[at] = push[2]["job_id"] if chosen is None else chosen
+            if rows:
+                parts.append(_Part(part, rows))
+        if parts:
+            await staged(parts)
+        for part, _ in parts:
+            self._added(part.name)
+        return [await self._holder(at, wire[at]) for at in numbers]
+
+    async def _holder(self, at: int, job_id: str) -> str:
+        """Return the id of a staged job: that of the existing job if a unique key has prevented a new one."""
+        key: Mapping[str, Any] | None = self.pushes[at][2].get("deduplication")
+        if key is None:
+            return job_id
+        found = await self._ids.find(job_id)
+        if found is not None and await self._queue.get_job(found[1], exclude_data=True) is not None:
+            return job_id
+        holder = await self._queue.get_deduplication_job(key["id"])
+        return job_id if holder is None else await self._ids.on_wire(self._queue.name, holder.id)
+
+
+async def _results(part: Queue[Any, Any], specs: Sequence[Push], durability: Any) -> list[Any]:
+    try:
+        return list(await part._add_all(await part._connected(), specs, durability, is_routed=True))
+    except BulkAddError as error:
+        return list(error.results)
+
+
+async def check_layout(queue: Queue[Any, Any], routed_by: int) -> None:
+    """Check that jobs were routed by the present layout of a queue.
+
+    Raises:
+        LayoutChangedError: If they were not.
+        GlideMQError: If the server does not answer.
+    """
+    transport = (await queue._first_connected()).transport
+    found = await read_layout(transport, queue._keys)
+    stored = 0 if found is None else found.number
+    if stored != routed_by:
+        raise LayoutChangedError(queue.name, stored, routed_by)

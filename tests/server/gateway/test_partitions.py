@@ -1,0 +1,363 @@
+"""Partitioned queues: clients of two gateways, and Python programs beside them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.gateway import Gateway
+from glidemq_py.testing import ServerProcess
+from tests.server.gateway.wire import Wire, failure, good, state_of
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def queue(url: str, queue_name: str) -> AsyncIterator[Queue]:
+    async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
+        yield queue
+
+
+async def push(wire: Wire, queue: Queue, **fields: Any) -> str:
+    made: str = (await good(wire, "PUSH", queue=queue.name, **{"name": "n", **fields}))["id"]
+    return made
+
+
+async def place_of(gateway: Gateway, job_id: str) -> int:
+    """Return the partition of a job."""
+    found = await gateway.ids.find(job_id)
+    assert found is not None
+    part, _ = await (await gateway.queue(found[0]))._partitions._locate(found[1])  # type: ignore[union-attr]
+    assert part._partition is not None
+    return part._partition.number
+
+
+async def drain(wire: Wire, queue: Queue, *, most: int = 1_000) -> list[dict[str, Any]]:
+    """Complete the ready jobs; return them."""
+    found: list[dict[str, Any]] = []
+    while len(found) < most:
+        answer = await good(wire, "PULLB", queue=queue.name, count=7, owner="w")
+        if not answer["jobs"]:
+            return found
+        found += answer["jobs"]
+        await good(wire, "ACKB", ids=[job["id"] for job in answer["jobs"]], tokens=answer["tokens"])
+    return found
+
+
+# -- adding ----------------------------------------------------------------------------------------------------
+
+
+async def test_pushed_jobs_are_spread_and_found_by_id(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
+) -> None:
+    ids = [await push(wire, queue, data={"n": number}) for number in range(12)]
+    assert Counter([await place_of(gateways[0], each) for each in ids]) == {0: 3, 1: 3, 2: 3, 3: 3}
+    for number, job_id in enumerate(ids):
+        job = (await good(other, "GetJob", id=job_id))["job"]
+        assert (job["id"], job["queue"], job["data"], job["state"]) == (job_id, queue.name, {"n": number}, "waiting")
+    assert sorted(job["id"] for job in await drain(other, queue)) == sorted(ids)
+    assert (await queue.get_job_counts()).completed == 12
+
+
+async def test_a_job_is_fetched_renewed_and_reported_by_different_gateways(
+    wire: Wire, other: Wire, queue: Queue
+) -> None:
+    ids = {await push(wire, queue, data=number) for number in range(4)}
+    first = await good(wire, "PULL", queue=queue.name, owner="w", lockTtl=5_000)
+    job_id, token = first["job"]["id"], first["token"]
+    assert job_id in ids
+    assert (await good(other, "JobHeartbeat", id=job_id, token=token))["data"]["ok"] is True
+    await good(other, "ExtendLock", id=job_id, token=token, duration=30_000)
+    assert "token" in await failure(other, "ACK", id=job_id)
+    await good(other, "ACK", id=job_id, token=token, result={"r": 1})
+    assert (await good(wire, "GetResult", id=job_id))["result"] == {"r": 1}
+    second = await good(other, "PULL", queue=queue.name, owner="w")
+    assert "Invalid or expired lock token" in await failure(wire, "ACK", id=second["job"]["id"], token=token)
+    await good(wire, "FAIL", id=second["job"]["id"], token=second["token"], error="no", unrecoverable=True)
+    assert await state_of(other, second["job"]["id"]) == "failed"
+
+
+async def test_a_chosen_id_names_one_job_of_all_partitions(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
+) -> None:
+    chosen = [f"{queue.name}:{number}" for number in range(8)]
+    for each in chosen:
+        assert await push(wire, queue, jobId=each, data=each) == each
+        assert await push(other, queue, jobId=each, data="again") == each
+    assert len({await place_of(gateways[1], each) for each in chosen}) > 1
+    assert (await queue.get_job_counts()).waiting == 8
+    assert (await good(other, "GetJobByCustomId", customId=chosen[3]))["job"]["data"] == chosen[3]
+    job = await queue.get_job(chosen[3].replace(":", "%3A"))  # a Python program finds it without its partition
+    assert job is not None
+    assert job.data == chosen[3]
+    await drain(wire, queue)
+    assert await push(other, queue, jobId=chosen[3], data="new") == chosen[3]  # the finished one is replaced
+    assert (await good(wire, "GetJob", id=chosen[3]))["job"]["data"] == "new"
+    assert (await queue.get_job_counts()).completed == 7
+
+
+async def test_a_group_stays_in_one_partition_beside_chosen_ids(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
+) -> None:
+    ids = [await push(wire, queue, groupId="g", data=1) for _ in range(3)]
+    ids += [await push(wire, queue, groupId="g", jobId=f"{queue.name}-{number}", data=1) for number in range(5)]
+    assert len({await place_of(gateways[0], each) for each in ids}) == 1
+    assert (await good(other, "GetGroupJobsCount", queue=queue.name, groupId="g"))["data"]["count"] == 8
+    for each in ids:
+        assert await state_of(other, each) == "waiting"
+    assert await push(other, queue, groupId="another", jobId=ids[4], data=2) == ids[4]
+    assert (await queue.get_job_counts()).waiting == 8
+
+
+async def test_a_unique_key_chooses_the_partition(wire: Wire, other: Wire, queue: Queue) -> None:
+    first = await push(wire, queue, uniqueKey="u", data=1)
+    assert await push(other, queue, uniqueKey="u", data=2) == first
+    assert (await good(wire, "GetDeduplicationJobId", queue=queue.name, deduplicationId="u"))["data"]["jobId"] == first
+    error = await failure(wire, "PUSH", queue=queue.name, name="n", uniqueKey="u", groupId="g")
+    assert error == (
+        f"uniqueKey 'u' must equal groupId 'g': queue '{queue.name}' is partitioned, and each chooses the partition of "
+        "the job"
+    )
+    assert await push(wire, queue, uniqueKey="g", groupId="g")
+
+
+async def test_jobs_depend_on_jobs_of_other_partitions(wire: Wire, other: Wire, queue: Queue) -> None:
+    first = [await push(wire, queue, data=number) for number in range(3)]
+    last = await push(wire, queue, data="last", dependsOn=first)
+    child = await push(other, queue, data="child", parentId=last)
+    assert await state_of(other, last) == "waiting-children"
+    assert child in [job["id"] for job in await drain(other, queue, most=4)]
+    assert [job["id"] for job in await drain(wire, queue)] in ([last], [])
+    assert await state_of(wire, last) == "completed"
+    missing = await failure(wire, "PUSH", queue=queue.name, name="n", dependsOn=["gone"])
+    assert missing == "Dependency job not found: gone"
+
+
+async def test_durable_jobs_are_confirmed(private_server: Callable[..., ServerProcess], queue_name: str) -> None:
+    url = private_server(appendonly="yes").url
+    async with Queue(queue_name, url, partitions=3) as queue, Gateway(url, port=0) as gateway, Wire(gateway) as wire:
+        job_id = await push(wire, queue, durable=True, data=1)
+        assert await state_of(wire, job_id) == "waiting"
+        ids = (await good(wire, "PUSHB", queue=queue_name, jobs=[{"data": 1, "durable": True}] * 2))["ids"]
+        assert [await state_of(wire, each) for each in ids] == ["waiting"] * 2
+
+
+async def test_bulks_are_added_whole(wire: Wire, other: Wire, queue: Queue) -> None:
+    jobs: list[dict[str, Any]] = [{"name": "n", "data": number, "groupId": f"g{number}"} for number in range(20)]
+    jobs += [{"name": "n", "data": number} for number in range(20)]
+    chosen = [f"{queue.name}:{number}" for number in range(5)]
+    jobs += [{"name": "n", "data": number, "jobId": chosen[number % 5]} for number in range(10)]
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    assert len(ids) == 50
+    assert len(set(ids)) == 45
+    assert ids[40:45] == ids[45:] == chosen
+    counts = await queue.get_job_counts()
+    assert counts.waiting + counts.group_waiting == 45
+    assert (await good(other, "PUSHB", queue=queue.name, jobs=jobs[40:]))["ids"] == ids[40:]
+    for number in (0, 25, 41):
+        assert (await good(other, "GetJob", id=ids[number]))["job"]["data"] == jobs[number]["data"]
+
+
+async def test_a_refused_bulk_leaves_nothing(wire: Wire, queue: Queue) -> None:
+    jobs: list[dict[str, Any]] = [{"data": number, "groupId": f"g{number}"} for number in range(20)]
+    error = await failure(wire, "PUSHB", queue=queue.name, jobs=[*jobs, {"data": 0, "dependsOn": ["gone"]}])
+    assert error == "jobs[20]: Dependency job not found: gone"
+    full = [{"data": 1, "groupId": "full", "groupMaxSize": 2} for _ in range(3)]
+    assert "jobs[22]" in await failure(wire, "PUSHB", queue=queue.name, jobs=[*jobs, *full])
+    assert "groupId" in await failure(wire, "PUSHB", queue=queue.name, jobs=[{"groupId": "g", "uniqueKey": "u"}] * 2)
+    counts = await queue.get_job_counts()
+    assert counts.waiting + counts.group_waiting == 0
+
+
+async def test_large_bulks_are_staged_in_all_partitions(
+    gateways: tuple[Gateway, Gateway], wire: Wire, other: Wire, queue: Queue
+) -> None:
+    await push(wire, queue, uniqueKey="u", data="holder")
+    jobs: list[dict[str, Any]] = [{"data": number} for number in range(700)]
+    jobs += [{"data": number, "jobId": f"{queue.name}-{number}"} for number in range(100)]
+    jobs += [{"data": 0, "uniqueKey": "u"}]
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"]
+    assert len(set(ids)) == 801
+    assert (await queue.get_job_counts()).waiting == 801
+    assert (await good(other, "GetJob", id=ids[800]))["job"]["data"] == "holder"
+    places = Counter([await place_of(gateways[1], each) for each in ids[:700]])
+    assert len(places) >= 3
+    refused = [*jobs, {"data": 1, "durable": True}]
+    assert "durable is not supported" in await failure(wire, "PUSHB", queue=queue.name, jobs=refused)
+    assert len(await drain(other, queue)) == 801
+
+
+# -- fetching --------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_poll_gets_the_job_of_any_partition(wire: Wire, other: Wire, queue: Queue) -> None:
+    loop = asyncio.get_running_loop()
+    for number in range(6):
+        waiting = asyncio.create_task(good(wire, "PULL", queue=queue.name, owner="w", timeout=30_000))
+        while (await good(other, "PULL", queue=queue.name))["job"] is not None or waiting.done():
+            raise AssertionError("there is no job yet")
+        began = loop.time()
+        added = await (push(other, queue, data=number) if number % 2 else _add(queue, number))
+        answer = await waiting
+        assert (answer["job"]["id"], answer["job"]["data"]) == (added, number)
+        assert loop.time() - began < 2.5  # a lost message would cost five seconds
+        await good(other, "ACK", id=added, token=answer["token"])
+
+
+async def _add(queue: Queue, data: Any) -> str:
+    return f"{queue.name}:{(await queue.add('py', data)).id}"
+
+
+async def test_a_pull_of_many_asks_all_partitions(wire: Wire, queue: Queue) -> None:
+    ids = {await push(wire, queue, data=number) for number in range(8)}
+    answer = await good(wire, "PULLB", queue=queue.name, count=20, owner="w")
+    assert {job["id"] for job in answer["jobs"]} == ids
+
+
+async def test_jobs_of_a_lost_connection_are_released(
+    gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue
+) -> None:
+    ids = {await push(wire, queue, data=number) for number in range(8)}
+    async with Wire(gateways[1]) as lost:
+        assert len((await good(lost, "PULLB", queue=queue.name, count=20, owner="w"))["jobs"]) == 8
+    found: set[str] = set()
+    while len(found) < 8:
+        answer = await good(wire, "PULLB", queue=queue.name, count=20, owner="w", timeout=30_000)
+        found |= {job["id"] for job in answer["jobs"]}
+    assert found == ids
+
+
+# -- beside Python programs ------------------------------------------------------------------------------------
+
+
+async def test_clients_and_python_programs_share_the_jobs(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
+    """Each adds, completes and fails jobs of the other."""
+    failed: set[Any] = set()
+
+    async def handle(job: Job) -> Any:
+        if job.data["n"] % 5 == 0:
+            failed.add(job.data["n"])
+            raise ValueError("python")
+        return job.data["n"] * 2
+
+    ids: dict[str, int] = {}
+    for number in range(0, 40, 2):
+        ids[await push(wire, queue, data={"n": number}, maxAttempts=1)] = number
+        ids[await _add(queue, {"n": number + 1})] = number + 1
+    taken = 0
+    while taken < 20:
+        answer = await good(other, "PULL", queue=queue.name, owner="w")
+        job, token, taken = answer["job"], answer["token"], taken + 1
+        if job["data"]["n"] % 5 == 0:
+            await good(wire, "FAIL", id=job["id"], token=token, error="client", unrecoverable=True)
+        else:
+            await good(wire, "ACK", id=job["id"], token=token, result=job["data"]["n"] * 2)
+    assert failed == set()
+    async with Worker(queue.name, handle, url, concurrency=5):
+        for job_id, number in ids.items():
+            found = await good(other, "WaitJob", id=job_id, timeout=30_000)
+            assert found["completed"] is (number % 5 != 0)
+            if number % 5:
+                assert found["result"] == number * 2
+    assert failed
+    counts = await queue.get_job_counts()
+    assert (counts.completed, counts.failed) == (32, 8)
+    for job_id, number in ids.items():
+        if number % 5 == 0:
+            job = (await good(wire, "GetJob", id=job_id))["job"]
+            assert (job["state"], job["failedReason"] in ("python", "client")) == ("failed", True)
+
+
+# -- another number of partitions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 2), (3, 8)])
+async def test_the_number_changes_while_clients_push_and_pull(
+    gateways: tuple[Gateway, Gateway], wire: Wire, url: str, queue_name: str, before: int, after: int
+) -> None:
+    """Nothing is lost, nothing is run twice, groups keep their order, and chosen ids name one job."""
+    pushed: list[str] = []
+    ran: list[tuple[str, Any]] = []
+    begun, changed, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def client(number: int) -> None:
+        async with Wire(gateways[number % 2]) as mine:
+            turn = 0
+            while turn < 60 or not changed.is_set() or turn < 120:
+                kind: dict[str, Any] = [
+                    {}, {"groupId": f"g{number}"}, {"jobId": f"{queue_name}:{number}:{turn}"},
+                    {"groupId": f"g{number}", "jobId": f"{queue_name}:g:{number}:{turn}"},
+                ][turn % 4]  # fmt: skip
+                job = {"name": "n", "data": [number, turn], **kind}
+                if turn % 10 == 9:
+                    pushed.extend((await good(mine, "PUSHB", queue=queue_name, jobs=[job] + [{"data": 0}] * 2))["ids"])
+                else:
+                    pushed.append((await good(mine, "PUSH", queue=queue_name, **job))["id"])
+                turn += 1
+                if turn == 20:
+                    begun.set()
+
+    async def worker(number: int) -> None:
+        async with Wire(gateways[number % 2]) as mine:
+            while not (stop.is_set() and len(ran) >= len(pushed)):
+                answer = await good(mine, "PULLB", queue=queue_name, count=5, owner="w", timeout=500)
+                if answer["jobs"]:
+                    ran.extend((job["id"], job["data"]) for job in answer["jobs"])
+                    await good(mine, "ACKB", ids=[job["id"] for job in answer["jobs"]], tokens=answer["tokens"])
+
+    partitions = None if before == 1 else before
+    async with Queue(queue_name, url, partitions=partitions) as queue:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+            clients = [tasks.create_task(client(number)) for number in range(4)]
+            for number in range(3):
+                tasks.create_task(worker(number))
+            await begun.wait()
+            await queue.set_partitions(after)
+            changed.set()
+            await asyncio.wait(clients)
+            stop.set()
+        assert len(set(pushed)) == len(pushed)
+        assert sorted(job_id for job_id, _ in ran) == sorted(pushed)
+        assert (await queue.get_job_counts()).completed == len(pushed)
+        for job_id in pushed[:: max(1, len(pushed) // 30)]:
+            assert await state_of(wire, job_id) == "completed"
+        assert len({await place_of(gateways[0], job_id) for job_id in pushed[-40:]}) > 1
+
+
+async def test_a_long_poll_notices_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        assert (await good(wire, "PULL", queue=queue_name, owner="w"))["job"] is None
+        waiting = asyncio.create_task(good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))
+        await queue.set_partitions(4)
+        async with Queue(queue_name, url) as fresh:
+            for number in range(8):
+                await fresh.add("n", number)
+        found = [(await waiting)["job"]]
+        while len(found) < 8:
+            found.append((await good(wire, "PULL", queue=queue_name, owner="w", timeout=60_000))["job"])
+        assert sorted(job["data"] for job in found) == list(range(8))
+
+
+async def test_subscribers_notice_new_partitions(wire: Wire, other: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url) as queue:
+        await good(wire, "SubscribeEvents", queue=queue_name)
+        await queue.set_partitions(4)
+        ids = {(await good(other, "PUSH", queue=queue_name, name="n", data=1))["id"] for _ in range(8)}
+        while ids:
+            event = (await wire.receive())["event"]
+            if event["eventType"] == "pushed":
+                ids.discard(event["jobId"])
+
+
+async def test_a_change_is_settled_although_jobs_have_ids_of_gateways(wire: Wire, url: str, queue_name: str) -> None:
+    async with Queue(queue_name, url, partitions=2) as queue:
+        ids = [await push(wire, queue, data=number) for number in range(20)]
+        await drain(wire, queue)
+        await queue.set_partitions(5)
+        ids += [await push(wire, queue, data=number) for number in range(10)]
+        assert (await queue.set_partitions(5)).is_settled
+        for each in ids:
+            assert await state_of(wire, each) in ("completed", "waiting")
