@@ -35,6 +35,9 @@ CORE_SERVERS = (
 )
 """Every test of these servers is part of the whole suite; `-m "not slow"` runs it on the newest server only."""
 
+SERVER_AND_CLUSTER = ("valkey-9.1", pytest.param("cluster", marks=pytest.mark.slow))
+"""For `core_server` of features that differ in a cluster only."""
+
 
 LONGEST = {"bench", "chaos", "simulation", "test_examples.py", "test_state_machine.py"}
 """Folders and files of tests that take tens of seconds each; those of Spark run even before (tests/spark)."""

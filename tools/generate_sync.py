@@ -361,9 +361,6 @@ class _Writer:
                 found.append(_import_of(name, module))
         return found
 
-    def _is_in_head(self, name: str) -> bool:
-        return any(line.endswith(f" {name}") for line in self._twin.head)
-
     def _of_class(self, cls: type) -> None:
         module = sys.modules[cls.__module__]
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))

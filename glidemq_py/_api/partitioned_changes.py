@@ -174,7 +174,7 @@ async def _clear(queue: Queue[Any, Any], number: int) -> None:
     await _send(queue, copy_settings(queue._keys.meta, [], [], [], used_from=number))
     async for page in _pages(queue):
         if page.groups:
-            await _send(queue, copy_settings(queue._keys.meta, [], [], [[row[0], []] for row in page.groups]))
+            await _send(queue, copy_settings(queue._keys.meta, [], [], [[key, []] for key, _ in page.groups]))
 
 
 async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layout) -> None:
@@ -187,9 +187,9 @@ async def _copy(before: PartitionedQueue, after: PartitionedQueue, layout: Layou
             for key, limit in limits.items():
                 if not key.startswith("\0") and layout.homes(key)[-1] == number:
                     moving.setdefault(partition_of_key(key, count), ([], []))[0].extend((key, limit))
-            for row in page.groups:
-                if layout.homes(row[0])[-1] == number:
-                    moving.setdefault(partition_of_key(row[0], count), ([], []))[1].append(row)
+            for key, group in page.groups:
+                if layout.homes(key)[-1] == number:
+                    moving.setdefault(partition_of_key(key, count), ([], []))[1].append([key, group])
             for target, other in enumerate(after.queues):
                 settings = page.settings if number == 0 and target >= used else []
                 mine, groups = moving.get(target, ([], [])) if target != number else ([], [])

@@ -142,7 +142,7 @@ class QueueEvents(AsyncOnly):
         """
         if self._closed:
             self._check_loop()
-            raise ClosedError("these queue events are closed")
+            raise ClosedError(f"events of queue {self.name!r}: closed; create another QueueEvents")
         if self._reader is not None:
             self._check_loop()
             return
@@ -150,7 +150,7 @@ class QueueEvents(AsyncOnly):
         try:
             reader = await self._connect()
             if self._closed:
-                raise ClosedError("these queue events were closed while they connected")
+                raise ClosedError(f"events of queue {self.name!r}: closed while they connected")
         except BaseException:
             await self._disconnect()
             raise

@@ -22,6 +22,7 @@ from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s,
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.creation import create_in_thread
 from glidemq_py._client.glide_config import config_of, limit_logs
+from glidemq_py._client.replies import read_replies_in
 from glidemq_py._client.server_check import check_server
 from glidemq_py.errors import GlideMQConnectionError
 
@@ -74,10 +75,12 @@ async def create_async(config: GlideConfig) -> GlideClient:
     await _reach(config)
     try:
         cluster = isinstance(config, GlideClusterClientConfiguration)
-        return await create_in_thread(glide.GlideClusterClient if cluster else glide.GlideClient, config)
+        client = await create_in_thread(glide.GlideClusterClient if cluster else glide.GlideClient, config)
     except (GlideError, OSError) as error:
         failure = await asyncio.to_thread(explain, config, error)
         raise failure from error
+    read_replies_in(asyncio.get_running_loop())
+    return client
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,9 @@ async def resolve_async(connection: ServerConnection, *, check: bool = True) -> 
             raise
         return Connected(config, client, owned=True, options=found)
     config = cast("GlideConfig", found.config)
+    running = asyncio.get_running_loop()
+    if getattr(found, "_loop", running) is running:  # else the transport reports the wrong loop
+        read_replies_in(running)
     if check:
         await check_server(found, config)
     return Connected(config, found, owned=False)

@@ -38,7 +38,7 @@ from glidemq_py._client.failures import (
 from glidemq_py._client.library_loading import Loads, load_arguments, loading_failed
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import close_at_loop_end
-from glidemq_py._client.replies import BusyPoll, read_replies_in
+from glidemq_py._client.replies import BusyPoll
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._client.transport import BlockingTransport, ConnectionSource, Transport
 from glidemq_py._core.calls import Call
@@ -107,8 +107,6 @@ class AsyncTransport:
         # A client given by the user belongs to the loop in which it was created.
         self._loop: asyncio.AbstractEventLoop | None = getattr(client, "_loop", None) or running
         self._tick_marks: deque[int] = deque(maxlen=_overdue_ticks(config))
-        if self._loop is running:
-            read_replies_in(running)
         if owned:
             close_at_loop_end(running, self)
 

@@ -20,7 +20,6 @@ _BLOCK_MS = 1_000
 _PAGE = 200
 _MAX_PAUSE_S = 5.0
 _NAME_LENGTH = 1_024
-_ANOTHER = "make another QueueEvents for another reader"
 
 QUEUE_EVENTS: Final = (
     "added", "active", "progress", "completed", "retrying", "failed", "expired", "stalled", "promoted", "retried",

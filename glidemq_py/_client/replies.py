@@ -20,12 +20,13 @@ import os
 import select
 from typing import Any
 
-from glidemq_py._client.async_client import glide
+from glide import glide_client
+
 from glidemq_py._core.forks import new_lock
 
 __all__ = ["LONGEST", "BusyPoll", "PollChoice", "read_replies_in"]
 
-_glide: Any = glide.glide_client
+_glide: Any = glide_client
 _NEEDED = (
     "_CompatFuture", "_async_pipe_read_fd", "_drain_stale_pipe_frames", "_on_async_pipe_readable", "_resolve_future",
 )  # fmt: skip

@@ -111,7 +111,7 @@ async def check_server(client: Any, config: GlideConfig, options: ConnectionOpti
         async with asyncio.timeout(connection_timeout_s(config)):
             reply = await client.custom_command(list(_COMMAND), *_route(config))
     except (GlideError, OSError) as error:
-        _log.debug("server %s: configuration not checked: %s", _name(config), error)
+        _log.debug("server %s: configuration not checked: %s", _name(config), str(error) or "no reply in time")
         return
     _review(config, reply, options)
 

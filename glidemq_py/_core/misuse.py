@@ -142,7 +142,7 @@ FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
         "burst": "use await worker.drain()",
         "autorun": "use await worker.run() or async with",
         "health_check_interval": "use python -m glidemq_py.worker --check",
-        "queues": "a worker has one queue: create one Worker per queue",
+        "queues": "the first argument is one queue or several: Worker([\"high\", \"low\"], handler)",
         **dict.fromkeys(("queue_class", "job_class", "connection_class"),
                         f"{_NOT_NEEDED}: a job is a name and data, not a pickled call"),
         "exception_handlers": "use worker.on('failed', ...)",

@@ -84,11 +84,6 @@ class JobRecord:
     fields_read: Collection[str] = ()
     """Names of the requested fields, present or not."""
 
-    @property
-    def is_malformed(self) -> bool:
-        """Return True if a field of the hash is invalid or the name is missing."""
-        return bool(self.malformed)
-
     @classmethod
     def parse(cls, job_id: str, fields: Mapping[str, str | None]) -> Self:
         """Return the record of a job's hash fields, all or some of them. Never raises.

@@ -143,7 +143,7 @@ class UnfinishedFlowsTask(PeriodicTask):
                 failure = error
                 continue
             finished += 1
-            _log.warning("queue %r: finished adding a flow whose producer had stopped", keys.name)
+            _log.warning("queue %r: finished adding flow %s, whose producer had stopped", keys.name, token)
         if failure is not None:
             raise failure
         return finished

@@ -190,7 +190,7 @@ class _QueueTask(BackgroundTask):
             outbox,
             policy,
             StalledJobsTask(
-                link=link, source=source, options=self._options, listeners=Listeners(), failure_log=failure_log,
+                link=link, source=source, options=self._options, listeners=Listeners(self), failure_log=failure_log,
                 policy=policy, outbox_pending=outbox.wake,
             ),
             SchedulerTask(link=link, quiet=not self._events, longest_s=_BUSY_S),

@@ -511,11 +511,6 @@ class Operator:
             entries, is_cut = await get_newest_dead_letter_jobs(opened, count)
         return [dead_letter_of(each, queue) for each in entries], is_cut
 
-    async def get_dead_letter(self, queue: str, entry_id: str) -> DeadLetter | None:
-        """Return a dead-letter entry of a queue, or None."""
-        entry = await (await self.queue(queue)).get_dead_letter_job(entry_id)
-        return None if entry is None else dead_letter_of(entry, queue)
-
     # -- events -------------------------------------------------------------------------------------------
 
     async def iter_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[QueueEvent]:

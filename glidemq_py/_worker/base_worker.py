@@ -83,7 +83,7 @@ class BaseWorker(AsyncOnly):
         self._handler = cast("Callable[[Any], Any] | None", handler if self._sandbox is None else self._sandbox)
         self._connection = connection
         self._lifespan = None if lifespan is None else check_lifespan(lifespan)
-        self._listeners = Listeners()
+        self._listeners = Listeners(self)
         self.consumer = consumer_name()
         self._queue: Queue[Any, Any] | None = None
         self._control = CommandRunner(self)
@@ -300,7 +300,7 @@ class BaseWorker(AsyncOnly):
         wanted = check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
         parts = self._life.parts
         if parts is None:
-            raise GlideMQError(f"{self!r} was not started")
+            raise self._not_started()
         if self.options.batch is not None or self._sandbox is not None:
             raise GlideMQError(f"{self!r} has a batch handler or a sandbox; restart it with another concurrency")
         self._concurrency = wanted
@@ -345,7 +345,7 @@ class BaseWorker(AsyncOnly):
         """
         ms = to_ms("duration", duration)
         if self._fetching is None:
-            raise GlideMQError(f"{self!r} was not started")
+            raise self._not_started()
         self._fetching.rate_limit(ms)
 
     async def drain(self) -> None:
@@ -355,7 +355,7 @@ class BaseWorker(AsyncOnly):
             GlideMQError: If the worker was not started.
         """
         if self._life.parts is None:
-            raise GlideMQError(f"{self!r} was not started")
+            raise self._not_started()
         parts = self._life.parts
         while not self._life.is_closing:
             lanes: object = parts
@@ -364,6 +364,9 @@ class BaseWorker(AsyncOnly):
                 break
             await asyncio.sleep(_POLL_S)
         await self.close()
+
+    def _not_started(self) -> GlideMQError:
+        return GlideMQError(f"{self!r} was not started; use 'async with', or await its start() first")
 
     async def _is_drained(self, link: QueueLink) -> bool:
         """Return True if the queue has no waiting, active, delayed or parked jobs."""

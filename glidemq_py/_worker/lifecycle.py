@@ -72,10 +72,10 @@ class Lifecycle:
     async def start(self, prepare: Callable[[], WorkerComponents]) -> None:
         """Open the components that ``prepare`` describes, then fetch jobs. Raises the errors of `Worker.start`."""
         if self.is_closing:
-            raise ClosedError("the worker is closed")
+            raise ClosedError(f"worker of queue {self.name!r} is closed; create another Worker")
         self.check_loop()
         if self._starting is not None:
-            raise GlideMQError("the worker is already started")
+            raise GlideMQError(f"worker of queue {self.name!r} is already started")
         opening = prepare()
         self._loop = asyncio.get_running_loop()
         self._force, self._closed = asyncio.Event(), asyncio.Event()
@@ -84,7 +84,7 @@ class Lifecycle:
             await starting
         except BaseException:
             if self.is_closing:
-                raise ClosedError("the worker was closed while it started") from None
+                raise ClosedError(f"worker of queue {self.name!r} was closed while it started") from None
             await self._stack.aclose()
             self._starting = self._loop = None
             raise
@@ -100,7 +100,7 @@ class Lifecycle:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
             if starting.cancelled():
-                raise ClosedError("the worker was closed while it started") from None
+                raise ClosedError(f"worker of queue {self.name!r} was closed while it started") from None
             raise
 
     async def _start(self, opening: WorkerComponents) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Final
 
 from glidemq_py._core.checks import check_callable, check_choice
@@ -30,9 +31,14 @@ Listener = Callable[..., Any]
 
 
 class Listeners:
-    """Calls plain and async listeners. Errors of listeners are logged."""
+    """Calls plain and async listeners. Errors of listeners are logged.
 
-    def __init__(self) -> None:
+    Args:
+        owner: The object with the listeners; the log names it.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
         self._by_event: dict[str, list[tuple[Listener, bool]]] = {}
         """The listeners, each with True if it gets the name of the queue."""
         self.wanted: Callable[[str], bool] = self._by_event.__contains__
@@ -76,17 +82,18 @@ class Listeners:
             try:
                 answer = listener(*args, queue) if with_queue else listener(*args)
             except Exception:
-                _log.exception("listener of worker event %r failed", event)
+                _log.exception("%r: listener of event %r failed", self._owner, event)
                 continue
             if inspect.isawaitable(answer):
                 future = asyncio.ensure_future(answer)
                 self._running.add(future)
-                future.add_done_callback(self._done)
+                future.add_done_callback(partial(self._done, event))
 
-    def _done(self, future: asyncio.Future[Any]) -> None:
+    def _done(self, event: str, future: asyncio.Future[Any]) -> None:
         self._running.discard(future)
         if not future.cancelled() and future.exception() is not None:
-            _log.error("async listener of a worker event failed", exc_info=future.exception())
+            error = future.exception()
+            _log.error("%r: async listener of event %r failed", self._owner, event, exc_info=error)
 
     async def wait_until_done(self, without: AbstractSet[asyncio.Future[Any]] = frozenset()) -> None:
         """Wait until the running async listeners have ended, except those in ``without`` (they wait for the caller)."""

@@ -244,7 +244,7 @@ class ProxyState:
         try:
             on_error(error, request)
         except Exception:
-            _log.exception("on_error failed")
+            _log.exception("proxy: the function 'on_error' failed for %s %s", request.method, request.url.path)
 
     def begin_closing(self) -> None:
         """End the streams and reject new requests; running requests continue."""

@@ -204,7 +204,7 @@ class Stepping(BaseWorker):
             await self.start()
         assert self._life.parts is not None
         if self._life.is_closing:
-            raise GlideMQError("the worker is closed")
+            raise GlideMQError(f"{self!r} is closed")
         return self._life.parts
 
     # -- steps ----------------------------------------------------------------------------------------------

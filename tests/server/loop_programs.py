@@ -140,21 +140,39 @@ def asgiref_calls(url: str, name: str) -> Any:
     return sorted([*ids, *asyncio.run(nested()), async_to_sync(add)()])
 
 
+def log_of_checks() -> list[str]:
+    """Return a list that collects the log lines of checks of the server's configuration that had no reply."""
+    lines: list[str] = []
+    logger = logging.getLogger("glidemq_py._client.server_check")
+    logger.setLevel(logging.DEBUG)
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "not checked" in record.getMessage():
+                lines.append(record.getMessage())
+
+    logger.addHandler(Collect())
+    return lines
+
+
 @program
 def stopped_loop(url: str, name: str) -> Any:
     """Check a loop that is not running, such as a fixture's: it used to receive all of GLIDE's replies."""
     queue, first, second = Queue[Any, Any](name, url), asyncio.new_event_loop(), asyncio.new_event_loop()
+    unchecked = log_of_checks()
 
     async def add() -> int:
         return int((await queue.add("a")).id)
 
-    return [loop.run_until_complete(add()) for loop in (first, second, first, second)]
+    ids = [loop.run_until_complete(add()) for loop in (first, second, first, second)]
+    return [*ids, *unchecked]
 
 
 @program
 def busy_loop(url: str, name: str) -> Any:
     """Check a loop that received GLIDE's replies, is blocked, and then ends."""
     queue, held, release = Queue[Any, Any](name, url), threading.Event(), threading.Event()
+    unchecked = log_of_checks()
 
     async def block() -> None:
         await queue.add("a")
@@ -165,11 +183,11 @@ def busy_loop(url: str, name: str) -> Any:
     thread.start()
     held.wait(60)
 
-    async def add() -> list[int]:
+    async def add() -> list[Any]:
         ids = [int((await queue.add("a")).id)]
         release.set()
         await asyncio.to_thread(thread.join)
-        return [*ids, int((await queue.add("a")).id)]
+        return [*ids, int((await queue.add("a")).id), *unchecked]
 
     return asyncio.run(add())
 

@@ -27,10 +27,11 @@ from glidemq_py import (
 from glidemq_py._core.calls import Call
 from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.testing import RespClient
+from tests.conftest import SERVER_AND_CLUSTER
 from tests.server.test_partitions import id_in, keyed
 from tests.server.worker_support import with_timeout
 
-pytestmark = pytest.mark.parametrize("core_server", ["valkey-9.1", "cluster"], indirect=True)
+pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 
 PARTITIONS = 3
 KEYS = [f"customer-{number}" for number in range(6)]

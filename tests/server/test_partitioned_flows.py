@@ -28,10 +28,11 @@ from glidemq_py import (
     sync,
 )
 from glidemq_py._features.partitions.layout import split_partition_id
+from tests.conftest import SERVER_AND_CLUSTER
 from tests.server.test_partitions import id_in, keyed
 from tests.server.worker_support import with_timeout
 
-pytestmark = pytest.mark.parametrize("core_server", ["valkey-9.1", "cluster"], indirect=True)
+pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 
 PARTITIONS = 3
 

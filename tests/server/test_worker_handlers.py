@@ -276,7 +276,7 @@ async def test_failing_listeners_are_logged_and_async_ones_are_awaited(
             go_on.set()
         assert ended == [job.id]
         worker.off("completed", slow)
-    assert "listener of worker event 'completed' failed" in caplog.text
+    assert f"{worker!r}: listener of event 'completed' failed" in caplog.text
     with pytest.raises(GlideMQValidationError, match="event"):
         worker.on("complete", broken)
     with pytest.raises(GlideMQValidationError, match="listener"):

@@ -36,7 +36,7 @@ FINISHED = {
 
 def test_a_recorded_job():
     record = JobRecord.parse("1", FINISHED)
-    assert not record.is_malformed
+    assert not record.malformed
     assert record.state is JobState.COMPLETED
     assert record.state.is_finished
     assert (record.attempts_made, record.max_attempts, record.fence) == (1, 3, 2)
@@ -56,7 +56,7 @@ def test_absent_and_empty_fields_are_none():
     record = JobRecord.parse("1", {"name": "n", "finishedOn": "", "failedReason": "", "processedOn": None})
     assert (record.finished_on, record.failed_reason, record.processed_on, record.timestamp) == (None,) * 4
     assert record.opts == "{}"
-    assert not record.is_malformed
+    assert not record.malformed
 
 
 def test_rarer_fields():
@@ -84,7 +84,7 @@ def test_rarer_fields():
     assert record.deps_done == ("glide:{q}:7",)
     assert record.usage == {"model": "m", "cached": "0"}
     assert record.extra == {"my-vector": "abcd"}
-    assert not record.is_malformed
+    assert not record.malformed
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_rarer_fields():
 def test_invalid_fields_are_reported_and_skipped(field, text):
     record = JobRecord.parse("1", FINISHED | {field: text})
     assert record.malformed == (field,)
-    assert record.is_malformed
+    assert record.malformed
     assert record.id == "1"
 
 

@@ -268,7 +268,9 @@ async def finish_flow(transport: Transport, root: QueueKeys, token: str) -> int:
         reply = await transport.call(flows.flow_step(done[-1].meta, packed))
         if not isinstance(reply.refused, bool):
             _log.warning(
-                "queue %r: deleted a half-added flow of a producer that stopped (its job ids are taken)", root.name
+                "queue %r: deleted half-added flow %s of a producer that stopped (its job ids are taken)",
+                root.name,
+                token,
             )
             break
     await _close(transport, root.meta, token, done)

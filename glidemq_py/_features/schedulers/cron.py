@@ -200,8 +200,6 @@ def _number(text: str, kind: _Field, given: str, option: str, *, ends: bool = Fa
 HORIZON_YEARS: Final = 10
 """Years in which a match is searched, the same as in glide-mq."""
 
-_SECOND: Final = timedelta(seconds=1)
-_DAY: Final = timedelta(days=1)
 _WEEK_MS: Final = 7 * 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UTC: Final = ZoneInfo("UTC")

@@ -414,7 +414,7 @@ def test_internal_errors_are_logged_and_reported(url: str, base: str, caplog: py
         assert http.head(f"{base}/events").status_code == 405
     assert received == [("RuntimeError('a secret')", f"{base}/counts")]
     assert "a secret" in caplog.text
-    assert "on_error failed" in caplog.text
+    assert "proxy: the function 'on_error' failed for " in caplog.text
 
 
 async def test_closing_proxy_returns_503(url: str, queue_name: str) -> None:

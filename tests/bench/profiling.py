@@ -1,4 +1,4 @@
-"""Profile our own code: ``python -m tests.bench.profile drain|add|together|bulk|idle``.
+"""Profile our own code: ``python -m tests.bench.profiling drain|add|together|bulk|idle``.
 
 Runs our driver in this process, on a private server, and prints jobs per second; CPU per job of the
 server, of the main thread, and of every other thread (heartbeats, GLIDE's own); the server's costliest
@@ -162,7 +162,7 @@ async def _fill(url: str, jobs: int) -> None:
 
 def main() -> None:
     """Run the profile given by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.profile", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.profiling", description=__doc__)
     parser.add_argument("what", choices=["drain", "add", "together", "bulk", "idle"])
     parser.add_argument("--how", choices=["sample", "cprofile", "none"], default="sample")
     parser.add_argument("--jobs", type=int, default=60_000, help="of drain (default 60000)")
