@@ -179,7 +179,7 @@ class WriteReport(NamedTuple):
     facts: str
     """Text given by the committing process."""
     queues: dict[str, tuple[int, int]]
-    """Jobs and other rows per queue, at most 100 queues besides the home."""
+    """Jobs and other rows per queue, at most 100 queues besides the home. Partitions of a queue count as one."""
     repeats: int
     """How often the write had been repeated, this time included; 0: it was not a repetition."""
 
@@ -323,11 +323,16 @@ def _aborted(reply: bytes) -> tuple[str, list[str], str]:
 
 def _reports(keys: QueueKeys, reply: bytes) -> list[WriteReport]:
     return [
-        WriteReport(
-            write, query, at, jobs, others, facts, {keys.name: tuple(own), **{q: (j, o) for q, j, o in queues}}, repeats
-        )
+        WriteReport(write, query, at, jobs, others, facts, _counts(keys.name, own, queues), repeats)
         for write, query, at, jobs, others, facts, own, queues, repeats in unpack(reply)
     ]
+
+
+def _counts(home: str, own: Sequence[int], queues: Sequence[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    """Return jobs and other rows per queue; those of the home's other partitions are in ``queues``."""
+    found = {queue: (jobs, others) for queue, jobs, others in queues}
+    jobs, others = found.pop(home, (0, 0))
+    return {home: (own[0] + jobs, own[1] + others), **found}
 
 
 def _entries(reply: bytes) -> list[WriteEntry]:

@@ -164,7 +164,7 @@ _STAGED_WRITE_PROBLEMS: Final = {
     "lost": "staged rows are missing: they expired, or the server lost them",
     "absent": "expired: inactive for longer than the staging TTL",
     "aborted": "aborted",
-    "full": "writes to too many queues",
+    "full": "writes to more than 1,000 queues, of which each partition is one; divide the rows among several saves",
     "done": "already published",
     "committed": "already committed",
     "decided": "the save is decided, so every row becomes a job: a worker of the queue, or the next write to it, adds "

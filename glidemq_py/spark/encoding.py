@@ -321,7 +321,7 @@ class RowEncoder:
         self._check("queue", column, self._known_queues, validate_queue_name)
         if len(self._known_queues) > _QUEUES_MAX + 1:
             # Before any row of this batch is sent. The server counts the queues of all tasks.
-            problem = f"is one too many: a write can use {_QUEUES_MAX:,} queues"
+            problem = f"is one too many: a write can use {_QUEUES_MAX:,} queues; divide the rows among several saves"
             first = list(self._known_queues)[_QUEUES_MAX + 1]
             raise self._at(GlideMQValidationError("queue", first, problem), "queue", pc.index(column, first).as_py())
         return column.dictionary_encode()

@@ -258,6 +258,35 @@ async def test_a_queue_that_gets_partitions_before_the_commit_is_found(
         assert await queue.count() == 0
 
 
+async def test_a_report_counts_all_partitions(url: str, queue_name: str, writer_of: Callable[..., Any]):
+    async with Queue(queue_name, url, partitions=120) as queue:
+        await queue.count()
+        save = writer_of(guarantee="atomic")
+        message = await asyncio.to_thread(save.write, iter([rows(0, 2_000)]))
+        await asyncio.to_thread(save.commit, [message])
+        assert await queue.count() == 2_000
+    report = await asyncio.to_thread(last_report, queue_name, url=url)
+    assert report is not None
+    assert (report.jobs, dict(report.queues)) == (2_000, {queue_name: (2_000, 0)})
+
+
+async def test_partitions_count_as_queues_of_a_save(url: str, queue_name: str, writer_of: Callable[..., Any]):
+    options = WriteOptions.parse({"url": url, "queue": queue_name, "jobName": "n"}, streaming=False)
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.count()
+        save = writer_of(guarantee="atomic", writeId="w")
+        registered = f"glide:{{{queue_name}}}:write:w:queues"
+        transport = transport_of(options.place)
+        await asyncio.to_thread(transport.command, "SADD", registered, *(f"other-{n}" for n in range(999)))
+        problem = "write 'w' in queue .* writes to more than 1,000 queues, of which each partition is one; divide"
+        with pytest.raises(StagedWriteError, match=problem):
+            await asyncio.to_thread(save.write, iter([rows(0)]))
+        transport = transport_of(options.place)  # a task that fails closes its connection
+        await asyncio.to_thread(transport.command, "DEL", registered)
+        await asyncio.to_thread(save.abort, [None])
+        assert await queue.count() == 0
+
+
 async def test_saves_without_keys_use_all_partitions(url: str, queue_name: str, writer_of: Callable[..., Any]):
     async with Queue(queue_name, url, partitions=PARTITIONS) as queue:
         await queue.count()

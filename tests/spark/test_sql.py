@@ -91,7 +91,7 @@ def test_more_than_a_thousand_queues_leave_nothing(spark: Any, sink: Any, writte
     frame = spark.range(0, 1_100, numPartitions=partitions).selectExpr(f"concat('{base}-', id) as queue", "'1' as data")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
     try:
-        with pytest.raises(Exception, match=r"(a write can use 1,000 queues|too many queues)"):
+        with pytest.raises(Exception, match=r"(a write can use|writes to more than) 1,000 queues"):
             sink(frame).save()
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")

@@ -149,17 +149,29 @@ S.count_queue = function(w, queue, jobs, others)
   if jobs + others > 0 then redis.call('HSET', w.manifest, 'in:' .. queue, G.int(jobs) .. ',' .. G.int(others)) end
 end
 
+local PARTITION = '^(.+)~p~[0-9a-z][0-9a-z][0-9a-z][0-9a-z]$' -- name of a partition other than the first
+
+-- The partitions of a queue count as one.
 local function counts_by_queue(fields)
-  local queues, jobs, others = {}, 0, 0
+  local counts, names, jobs, others = {}, {}, 0, 0
   for i = 1, #fields, 2 do
     local queue = string.match(fields[i], '^in:(.*)$')
     if queue then
       local added, not_added = string.match(fields[i + 1], '^(%d+),(%d+)$')
-      jobs, others = jobs + G.count_of(added), others + G.count_of(not_added)
-      if #queues < DETAILS_MAX then
-        queues[#queues + 1] = G.new.added_in_queue({ queue = queue, jobs = G.count_of(added), others = G.count_of(not_added) })
+      added, not_added = G.count_of(added), G.count_of(not_added)
+      jobs, others = jobs + added, others + not_added
+      queue = string.match(queue, PARTITION) or queue
+      if not counts[queue] then
+        names[#names + 1] = queue
+        counts[queue] = { jobs = 0, others = 0 }
       end
+      counts[queue].jobs, counts[queue].others = counts[queue].jobs + added, counts[queue].others + not_added
     end
+  end
+  local queues = {}
+  for i = 1, math.min(#names, DETAILS_MAX) do
+    local of = counts[names[i]]
+    queues[i] = G.new.added_in_queue({ queue = names[i], jobs = of.jobs, others = of.others })
   end
   return queues, jobs, others
 end
