@@ -19,7 +19,6 @@ from glidemq_py import (
     JobStateError,
     Middleware,
     NewJob,
-    PartitionedQueueError,
     Queue,
     UnsupportedOptionError,
     Worker,
@@ -307,13 +306,30 @@ async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue
         proceed.set()
 
 
-async def test_what_is_not_supported_names_the_method(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=2) as queue:
-        with pytest.raises(PartitionedQueueError, match=r"get_usage_summary\(\)") as raised:
-            await queue.get_usage_summary()
-        assert (raised.value.queue, raised.value.partitions) == (queue_name, 2)
-        with pytest.raises(PartitionedQueueError, match="drop_job_index"):
-            await queue.drop_job_index()
+async def test_usage_is_summed_over_partitions(core_url: str, queue_name: str):
+    prefix, other = f"usage-{queue_name}", f"{queue_name}-other"
+    async with (
+        Queue(queue_name, core_url, prefix=prefix, partitions=3) as queue,
+        Queue(other, core_url, prefix=prefix) as plain,
+    ):
+        for at in range(3):
+            job = await queue.add("n", job_id=id_in(at, 3))
+            await job.report_usage(model="m", tokens={"input": 10**at}, costs={"x": 0.5}, cost_unit="EUR")
+        await (await plain.add("n")).report_usage(total_tokens=1_000)
+        summary = await queue.get_usage_summary()
+        assert (summary.queues, summary.job_count, summary.total_tokens) == ((queue_name, other), 4, 1_111)
+        assert {name: usage.total_tokens for name, usage in summary.per_queue.items()} == {queue_name: 111, other: 1000}
+        assert (await plain.get_usage_summary([queue_name])).per_queue == {queue_name: summary.per_queue[queue_name]}
+        part = partition_names(queue_name, 3)[2]
+        assert (await queue.get_usage_summary([part])).total_tokens == 100
+        with pytest.raises(GlideMQValidationError, match="of 4 queues"):
+            await queue.get_usage_summary(window=30 * 86_400_000)
+        for waiting in await queue.get_jobs("waiting"):
+            await waiting.remove()
+        assert (await queue.set_partitions(1)).is_settled
+        assert (await queue.get_usage_summary([queue_name])).total_tokens == 111
+        await queue.obliterate()
+        await plain.obliterate()
 
 
 async def test_middleware_and_errors_name_the_whole_queue(url: str, queue_name: str):
