@@ -14,6 +14,7 @@ from glidemq_py._api import partitioned_figures as figures
 from glidemq_py._api import partitioned_leases as leases
 from glidemq_py._api import partitioned_limits as limits
 from glidemq_py._api import partitioned_schedulers as schedulers
+from glidemq_py._api import partitioned_vectors as vectors
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.job_states import JobCounts, WorkerInfo
@@ -58,9 +59,10 @@ _SETTINGS: Final = (
 _OF_FIRST: Final = (
     "get_attempt_history", "get_event_retention", "get_failure_policy", "get_fair_key_defaults", "get_features",
     "get_metrics_by_name_setting", "get_result_retention", "get_stalled_policy", "get_timeline_setting",
-    "inspect_workers", "is_paused", "ping_workers", "quiet_workers", "resize_workers", "resume_workers",
+    "get_usage_summary", "inspect_workers", "is_paused", "ping_workers", "quiet_workers", "resize_workers",
+    "resume_workers",
 )  # fmt: skip
-"""Methods that read what `_SETTINGS` have written, or reach the workers, which serve all partitions."""
+"""Methods that read what `_SETTINGS` have written, or that concern all partitions, whichever they are called for."""
 _SUMMED: Final = ("count", "purge_failures", "retry_failures", "drain")
 """Methods that return a number of jobs."""
 _COUNTED: Final = ("promote_jobs", "requeue_completed", "retry_jobs")
@@ -357,6 +359,10 @@ class PartitionedQueue:
     get_metrics_by_name = figures.get_metrics_by_name
     get_failure_stats = figures.get_failure_stats
     check = figures.check
+
+    create_job_index = vectors.create_job_index
+    drop_job_index = vectors.drop_job_index
+    vector_search = vectors.vector_search
 
     upsert_job_scheduler = schedulers.upsert_job_scheduler
     get_job_scheduler = schedulers.get_job_scheduler

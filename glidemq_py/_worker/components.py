@@ -80,6 +80,8 @@ class ServedQueue:
     """Of a partitioned queue: which part of it this is."""
     limiter: RateLimit | None = None
     """Of a partition: its share of the worker's ``limiter``."""
+    tokens: int | None = None
+    """Of a partition: its share of the worker's ``token_limiter``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,8 @@ class FetchEngine:
         self._random = random
         self._may_pipeline = may_pipeline
         self.throttle = Throttle(tokens)
+        self.token_share: int | None = None
+        """Of a partition: its share of the tokens of the queue."""
         self._one_call = one_call
         self.max_calls = 1
         self.max_want = 1
@@ -204,7 +206,8 @@ class FetchEngine:
             self.due()
         if self.throttle.holding and self.throttle.until <= now:
             self.throttle.holding = False
-            self.wake()
+            for engine in self.throttle.engines or (self,):
+                engine.wake()
 
     def job_ended(self, finished: FinishedAttempt) -> None:
         """Report the result of a handler that has ended, and free its slot."""
@@ -261,7 +264,7 @@ class FetchEngine:
         self._promote = False
         batch, tokens = self._next_results() if self.finished else [], None
         if self.throttle.limit is not None:
-            tokens = self.throttle.charge(self.throttle.limit, batch, now)
+            tokens = self.throttle.charge(self.throttle.limit, batch, now, self.token_share)
             may_fetch = may_fetch and not self.throttle.holding
         want = max(0, min(self.free, self.max_want)) if may_fetch else 0
         call = Exchange(want, batch, self.wake_count, self._held() if want else None, tokens)
@@ -409,7 +412,7 @@ class FetchEngine:
             batch = self._sent_results()
             if batch:
                 limit = self.throttle.limit
-                tokens = None if limit is None else self.throttle.charge(limit, batch, now)
+                tokens = None if limit is None else self.throttle.charge(limit, batch, now, self.token_share)
                 return Exchange(0, batch, self.wake_count, tokens=tokens)
             self.step = Step.INVALIDATE
         if self.step is Step.INVALIDATE:

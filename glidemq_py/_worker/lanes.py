@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_py._client.connect import resolve
@@ -50,6 +50,7 @@ from glidemq_py._worker.partitions import turn_of, with_partitions
 from glidemq_py._worker.pooled_slots import PooledSlots
 from glidemq_py._worker.slot_pool import PooledFetchLoop, SlotPool
 from glidemq_py._worker.source import QueueSource
+from glidemq_py._worker.throttle import Throttle
 from glidemq_py._worker.wake_channel import ChannelWake, WakeChannels, wake_channels_of
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, UnsupportedFeatureError
 from glidemq_py.telemetry.state import TELEMETRY
@@ -70,38 +71,55 @@ _SHORT_S: Final = 0.25
 """Time after which a running job needs heartbeats; the shortest lock duration of a worker is a second."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedByLanes:
+    """What the lanes of a worker share.
+
+    Attributes:
+        transport: The connection.
+        pool: The slots of the worker.
+        channels: Wake the queues.
+        collector: Collects the jobs of all lanes into batches; None if the handler takes single jobs.
+        context: Value yielded by the lifespan.
+        throttles: By name of a partitioned queue: its partitions are paused together.
+    """
+
+    transport: Transport
+    pool: SlotPool
+    channels: WakeChannels
+    collector: BatchCollector | None
+    context: Any
+    throttles: dict[str, Throttle] = field(default_factory=dict[str, Throttle])
+
+
 class Lane:
     """One queue of a worker.
 
     Args:
         opening: The worker; ``keys`` and ``queue_options`` are those of this queue.
-        transport: The shared connection.
-        pool: The slots of the worker.
+        shared: What it shares with the other lanes.
         position: Position of the queue in the list.
         weight: Weight of the queue.
-        channels: Wake the queue.
-        collector: Collects the jobs of all lanes into batches; None if the handler takes single jobs.
-        context: Value yielded by the lifespan.
     """
 
-    def __init__(
-        self, *, opening: WorkerComponents, transport: Transport, pool: SlotPool, position: int, weight: int,
-        channels: WakeChannels, collector: BatchCollector | None, context: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *, opening: WorkerComponents, shared: SharedByLanes, position: int, weight: int) -> None:
         options = opening.options
         self._opening = opening
-        self._shared = _Shared(transport, pool, channels, collector, context)
+        self._shared = shared
+        transport, channels = shared.transport, shared.channels
         self._channels = channels
         self.link: QueueLink = link_over(transport, opening)
         self.source = QueueSource(opening.keys, opening.consumer, options)
         number = channels.next_number()
         self.fetching = PooledFetchLoop(
-            pool=pool, position=position, weight=weight,
+            pool=shared.pool, position=position, weight=weight,
             channel=channels.channel(number, cluster=transport.is_cluster), link=self.link, source=self.source,
-            consumer=opening.consumer, options=options, listeners=opening.listeners, context=context,
+            consumer=opening.consumer, options=options, listeners=opening.listeners, context=shared.context,
         )  # fmt: skip
+        if opening.partition is not None:
+            self._share_throttle(opening.partition.queue_name)
         self._outcomes = self.source.outcomes(self.link)
-        self.runner = make_runner(opening, self._outcomes, self.fetching, collector)
+        self.runner = make_runner(opening, self._outcomes, self.fetching, shared.collector)
         self.fetching.attach(self.runner)
         self.wake = ChannelWake(self.link, self.fetching, channels, number, self._on_activity, self._called)
         self.patience = (request_timeout_ms(transport) + options.lock_duration) / 1000
@@ -129,6 +147,11 @@ class Lane:
         """Name of the queue; of a partition, that of the whole queue."""
         partition = self.link.partition
         return self.link.keys.name if partition is None else partition.queue_name
+
+    def _share_throttle(self, queue_name: str) -> None:
+        engine, throttles = self.fetching.engine, self._shared.throttles
+        engine.throttle = throttles.setdefault(queue_name, engine.throttle)
+        engine.throttle.engines.append(engine)
 
     def beside(self, opening: WorkerComponents, served: ServedQueue, position: int) -> Lane:
         """Return a lane of another queue of the same worker."""
@@ -304,26 +327,18 @@ class Lane:
         self.runner.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What the lanes of a worker share; see `Lane`."""
-
-    transport: Transport
-    pool: SlotPool
-    channels: WakeChannels
-    collector: BatchCollector | None
-    context: Any
-
-
-def _lane_of(opening: WorkerComponents, served: ServedQueue, position: int, shared: _Shared) -> Lane:
+def _lane_of(opening: WorkerComponents, served: ServedQueue, position: int, shared: SharedByLanes) -> Lane:
     of_queue = replace(opening, keys=served.keys, queue_options=served.options, partition=served.partition)
-    lane = Lane(
-        opening=of_queue, transport=shared.transport, pool=shared.pool, position=position, weight=served.weight,
-        channels=shared.channels, collector=shared.collector, context=shared.context,
-    )  # fmt: skip
+    lane = Lane(opening=of_queue, shared=shared, position=position, weight=served.weight)
+    _divide(lane, served)
+    return lane
+
+
+def _divide(lane: Lane, served: ServedQueue) -> None:
+    """Set the shares of a partition in the limits of the worker."""
     if served.limiter is not None:
         lane.fetching.limit(served.limiter)
-    return lane
+    lane.fetching.engine.token_share = served.tokens
 
 
 class _Running:
@@ -465,8 +480,7 @@ class Lanes:
             lane = present.get(served.keys.name)
             if lane is not None:
                 lane.fetching.engine.weight = served.weight
-                if served.limiter is not None:
-                    lane.fetching.limit(served.limiter)
+                _divide(lane, served)
             else:
                 new.append(first.beside(opening, served, len(self.lanes) + len(new)))
         try:
@@ -628,7 +642,7 @@ async def open_lanes(opening: WorkerComponents, stack: AsyncExitStack) -> Lanes:
     pool = SlotPool(opening.options.slots, weighted=opening.weighted, turn_s=turn_of(opening.several))
     channels = wake_channels_of(transport)
 
-    shared = _Shared(transport, pool, channels, make_collector(opening, PooledSlots(pool)), context)
+    shared = SharedByLanes(transport, pool, channels, make_collector(opening, PooledSlots(pool)), context)
     lanes = [_lane_of(opening, served, position, shared) for position, served in enumerate(opening.several)]
     try:
         for start in range(0, len(lanes), _OPENED_AT_ONCE):

@@ -49,7 +49,6 @@ def with_partitions(
             "queue_name", [queue.keys.name for queue in several],
             f"must be a mapping of names to weights: {first!r} is partitioned, which strict order does not support",
         )  # fmt: skip
-    _check_options(opening, first)
     # Each queue keeps its share: its weight is divided by the number of its partitions, and all become integers.
     common = math.lcm(*(len(names) for names in layouts.values()))
     lanes: list[ServedQueue] = []
@@ -59,28 +58,36 @@ def with_partitions(
             lanes.append(replace(queue, weight=queue.weight * common))
             continue
         weight = queue.weight * common // len(names)
-        limiters = _divided(opening.options.limiter, queue.keys.name, len(names), (left or {}).get(queue.keys.name, 0))
+        count, former = len(names), (left or {}).get(queue.keys.name, 0)
+        limiters, tokens = _limiters(opening, queue.keys.name, count, former)
         lanes += (
             ServedQueue(
-                QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name), limiter
+                QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name),
+                limiters[number], tokens[number],
             )
-            for number, (name, limiter) in enumerate(zip(names, limiters, strict=True))
-        )
+            for number, name in enumerate(names)
+        )  # fmt: skip
     return replace(opening, several=tuple(lanes), weighted=True)
 
 
-def _divided(limiter: RateLimit | None, queue: str, partitions: int, left: int) -> Sequence[RateLimit | None]:
-    """Return the share of each partition in the limiter of a worker; one job for those that are left."""
-    if limiter is None:
-        return [None] * partitions
-    try:
-        parts = [*shares("limiter", limiter.max, partitions - left), *(1 for _ in range(left))]
-        return [RateLimit(each, limiter.duration) for each in parts]
-    except GlideMQValidationError as error:
-        raise UnsupportedOptionError(error.option, error.value, f"{error.problem} of queue {queue!r}") from None
+def _limiters(
+    opening: WorkerComponents, queue: str, partitions: int, left: int
+) -> tuple[Sequence[RateLimit | None], Sequence[int | None]]:
+    """Return the share of each partition in the limiter and the token limiter of a worker."""
+    limiter, tokens = opening.options.limiter, opening.options.token_limiter
+    none = [None] * partitions
+    jobs = none if limiter is None else [
+        RateLimit(each, limiter.duration) for each in _divided("limiter", limiter.max, queue, partitions, left)
+    ]  # fmt: skip
+    if tokens is None or tokens.scope == "worker":
+        return jobs, none
+    return jobs, _divided("token_limiter", tokens.max_tokens, queue, partitions, left)
 
 
-def _check_options(opening: WorkerComponents, name: str) -> None:
-    limiter = opening.options.token_limiter
-    if limiter is not None:
-        raise UnsupportedOptionError("token_limiter", limiter, f"is not supported: queue {name!r} is partitioned")
+def _divided(option: str, total: int, queue: str, partitions: int, left: int) -> list[int]:
+    """Return the share of each partition; the least one for those that are left."""
+    count = partitions - left
+    if total < count:
+        problem = f"must be at least {count}, the number of partitions of queue {queue!r}"
+        raise UnsupportedOptionError(option, total, problem)
+    return [*shares(option, total, count), *(1 for _ in range(left))]

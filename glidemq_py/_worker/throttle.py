@@ -14,13 +14,14 @@ from glidemq_py._features.usage.job_api import tokens_used
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Tokens
     from glidemq_py._features.limits.options import TokenLimiter
+    from glidemq_py._worker.fetch_engine import FetchEngine
     from glidemq_py._worker.results import FinishedAttempt
 
 __all__ = ["Throttle"]
 
 
 class Throttle:
-    """The limits, and the pause of a worker that has reached one.
+    """The limits, and the pause of a worker that has reached one. The partitions of a queue have one together.
 
     Args:
         tokens: Maximum number of tokens per window.
@@ -32,6 +33,8 @@ class Throttle:
         """True during a pause: no job may be fetched."""
         self.until = 0.0
         """End of the pause."""
+        self.engines: list[FetchEngine] = []
+        """The engines that it pauses together; empty if there is one."""
         self._window = -1
         self._used = 0
         self._ahead = 0.0
@@ -51,13 +54,23 @@ class Throttle:
         self._ahead += milliseconds / 1000
         self.until -= milliseconds / 1000
 
-    def charge(self, limit: TokenLimiter, batch: Collection[FinishedAttempt], now: float) -> Tokens | None:
-        """Charge the worker's window with the tokens of ``batch``; return the token argument of `exchange`."""
+    def charge(
+        self, limit: TokenLimiter, batch: Collection[FinishedAttempt], now: float, share: int | None = None
+    ) -> Tokens | None:
+        """Charge the worker's window with the tokens of ``batch``; return the token argument of `exchange`.
+
+        Args:
+            limit: The limit.
+            batch: The results.
+            now: The time.
+            share: Maximum number of tokens of the queue if it is a partition.
+        """
         reported = [tokens_used(finished.run.job) for finished in batch]
         if limit.scope != "queue":
             new = sum(tokens_used(finished.run.job) for finished in batch if not finished.sent)
             self._charge_window(limit, new, now)
-        return None if limit.scope == "worker" else (limit.max_tokens, limit.duration, reported)
+        most = limit.max_tokens if share is None else share
+        return None if limit.scope == "worker" else (most, limit.duration, reported)
 
     def _charge_window(self, limit: TokenLimiter, tokens: int, now: float) -> None:
         ms, length = (now + self._ahead) * 1000, limit.duration

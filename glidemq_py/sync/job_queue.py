@@ -1974,7 +1974,7 @@ class Queue(BlockingOnly, Generic[DataT, ResultT]):
             window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
 
         Raises:
-            GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
+            GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
         """
         return run_immediately(self._core.get_usage_summary(queues, start=start, end=end, window=window))
 

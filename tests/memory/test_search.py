@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, SearchIndexError, VectorField
+from glidemq_py import GlideMQValidationError, Job, Queue, SearchIndexError, VectorField
+from glidemq_py._features.partitions.layout import split_partition_id
 from glidemq_py.testing import MemoryServer, TestQueue
 
 
@@ -98,3 +99,41 @@ async def test_indexes() -> None:
             await queue.vector_search([1], name="mine", field="w")
         server.flush()
         assert server.execute("FT._LIST") == []
+
+
+async def test_partitions_are_searched_together() -> None:
+    server = MemoryServer()
+    async with Queue("q", server, partitions=3) as queue, Queue("q2", server, partitions=3) as other:
+        with pytest.raises(SearchIndexError, match=r"'q' has no index 'q-idx'; call create_job_index"):
+            await queue.vector_search([1])
+        vector: Any = {"name": "v", "dimensions": 1, "metric": "l2"}
+        for each in (queue, other):
+            assert await each.create_job_index(vector=vector) == f"{each.name}-idx"
+        assert len(server.execute("FT._LIST")) == 6
+        with pytest.raises(SearchIndexError, match="exists"):
+            await queue.create_job_index(vector=vector)
+        jobs = await queue.add_bulk([("n", at, {"job_id": f"job-{at}"}) for at in range(12)])
+        for job in jobs:
+            await job.store_vector("v", [job.data])
+        await (await other.add("n", 3)).store_vector("v", [3])
+        found = await queue.vector_search([3.2], k=5)
+        assert [match.job.data for match in found] == [3, 4, 2, 5, 1]
+        assert [match.job.id for match in found] == [jobs[at].id for at in (3, 4, 2, 5, 1)]
+        assert found[0].score == pytest.approx(0.04, abs=1e-5)
+        assert {split_partition_id(match.job.id)[0] for match in await queue.vector_search([0], k=12)} == {0, 1, 2}
+        assert len(await queue.vector_search([0])) == 10
+        with pytest.raises(GlideMQValidationError, match="'k'"):
+            await queue.vector_search([0], k=0)
+        await queue.remove(jobs[3].id)
+        assert [match.job.data for match in await queue.vector_search([3.2], k=2)] == [4, 2]
+        await queue.set_partitions(5)
+        with pytest.raises(SearchIndexError, match="call create_job_index, also after the number has grown"):
+            await queue.vector_search([1])
+        assert await queue.create_job_index(vector=vector) == "q-idx"
+        assert [match.job.data for match in await queue.vector_search([3.2], k=2)] == [4, 2]
+        assert await queue.drop_job_index()
+        assert not await queue.drop_job_index()
+        assert len(server.execute("FT._LIST")) == 3
+        assert await queue.create_job_index(name="mine", fields={"kind": "tag"}) == "mine"
+        with pytest.raises(SearchIndexError, match="no vector field"):
+            await queue.vector_search([1], name="mine")

@@ -19,8 +19,8 @@ from glidemq_py import (
     JobStateError,
     Middleware,
     NewJob,
-    PartitionedQueueError,
     Queue,
+    RateLimitError,
     UnsupportedOptionError,
     Worker,
     sync,
@@ -307,13 +307,30 @@ async def test_obliterate_keeps_everything_while_jobs_are_active(url: str, queue
         proceed.set()
 
 
-async def test_what_is_not_supported_names_the_method(url: str, queue_name: str):
-    async with Queue(queue_name, url, partitions=2) as queue:
-        with pytest.raises(PartitionedQueueError, match=r"get_usage_summary\(\)") as raised:
-            await queue.get_usage_summary()
-        assert (raised.value.queue, raised.value.partitions) == (queue_name, 2)
-        with pytest.raises(PartitionedQueueError, match="drop_job_index"):
-            await queue.drop_job_index()
+async def test_usage_is_summed_over_partitions(core_url: str, queue_name: str):
+    prefix, other = f"usage-{queue_name}", f"{queue_name}-other"
+    async with (
+        Queue(queue_name, core_url, prefix=prefix, partitions=3) as queue,
+        Queue(other, core_url, prefix=prefix) as plain,
+    ):
+        for at in range(3):
+            job = await queue.add("n", job_id=id_in(at, 3))
+            await job.report_usage(model="m", tokens={"input": 10**at}, costs={"x": 0.5}, cost_unit="EUR")
+        await (await plain.add("n")).report_usage(total_tokens=1_000)
+        summary = await queue.get_usage_summary()
+        assert (summary.queues, summary.job_count, summary.total_tokens) == ((queue_name, other), 4, 1_111)
+        assert {name: usage.total_tokens for name, usage in summary.per_queue.items()} == {queue_name: 111, other: 1000}
+        assert (await plain.get_usage_summary([queue_name])).per_queue == {queue_name: summary.per_queue[queue_name]}
+        part = partition_names(queue_name, 3)[2]
+        assert (await queue.get_usage_summary([part])).total_tokens == 100
+        with pytest.raises(GlideMQValidationError, match="of 4 queues"):
+            await queue.get_usage_summary(window=30 * 86_400_000)
+        for waiting in await queue.get_jobs("waiting"):
+            await waiting.remove()
+        assert (await queue.set_partitions(1)).is_settled
+        assert (await queue.get_usage_summary([queue_name])).total_tokens == 111
+        await queue.obliterate()
+        await plain.obliterate()
 
 
 async def test_middleware_and_errors_name_the_whole_queue(url: str, queue_name: str):
@@ -460,6 +477,71 @@ async def test_the_limiter_of_a_worker_is_divided(url: str, queue_name: str):
             assert [lane.fetching._limiter[0] for lane in life.parts.lanes] == [2, 2, 1, 1, 1]
 
 
+async def test_tokens_of_a_worker_are_counted_over_all_partitions(url: str, queue_name: str):
+    begun: list[Job] = []
+
+    async def handle(job: Job) -> None:
+        begun.append(job)
+        await job.report_tokens(10)
+
+    limiter: Any = {"max_tokens": 50, "duration": 3_600_000, "scope": "worker"}
+    async with Queue(queue_name, url, partitions=4) as queue:
+        await queue.add_bulk([("n", None, {"fair_key": keyed(at % 4, 4, f"{at}-")}) for at in range(40)])
+        async with Worker(queue_name, handle, url, token_limiter=limiter) as worker:
+            await with_timeout(until(lambda: len(begun) == 5))
+            life: Any = worker._life
+            await with_timeout(until(lambda: not worker.active_count))
+            assert all(lane.fetching.engine.throttle.holding for lane in life.parts.lanes)
+            await queue.add_bulk([("n", None, {"fair_key": keyed(at, 4)}) for at in range(4)])
+            assert (await queue.get_job_counts()).completed == 5
+        assert len(begun) == 5
+
+
+async def test_tokens_of_the_queue_are_divided(url: str, queue_name: str):
+    begun: Counter[int] = Counter()
+
+    async def handle(job: Job) -> None:
+        begun[split_partition_id(job.id)[0]] += 1
+        await job.report_tokens(10)
+
+    limiter: Any = {"max_tokens": 70, "duration": 3_600_000}
+    async with Queue(queue_name, url, partitions=3) as queue:
+        await queue.add_bulk([("n", None, {"fair_key": keyed(at % 3, 3, f"{at}-")}) for at in range(30)])
+        async with Worker(queue_name, handle, url, token_limiter=limiter | {"scope": "queue"}) as worker:
+            await with_timeout(until(lambda: begun == {0: 3, 1: 3, 2: 3}))  # 24, 23 and 23 tokens
+            await with_timeout(until(lambda: not worker.active_count))
+            life: Any = worker._life
+            assert [lane.fetching.engine.token_share for lane in life.parts.lanes] == [24, 23, 23]
+    assert sum(begun.values()) == 9
+
+
+async def test_a_rate_limit_error_pauses_all_partitions(url: str, queue_name: str):
+    begun: list[str] = []
+    limited = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        begun.append(job.name)
+        if job.name == "limited" and not limited.is_set():
+            limited.set()
+            raise RateLimitError(1_500)
+
+    async with (
+        Queue(queue_name, url, partitions=3) as queue,
+        Worker(queue_name, handle, url, concurrency=10) as worker,
+    ):
+        recorded = EventRecorder(worker)
+        await queue.add("limited", job_id=id_in(1, 3))
+        await with_timeout(limited.wait())
+        await recorded.wait("delayed")
+        jobs = await queue.add_bulk([("n", None, {"fair_key": keyed(at, 3)}) for at in range(3)])
+        life: Any = worker._life
+        assert [lane.fetching.engine.throttle.holding for lane in life.parts.lanes] == [True] * 3
+        assert begun == ["limited"]
+        for job in jobs:
+            await job.wait_until_finished()
+        assert life.parts.lanes[0].fetching.paused_ms == 0
+
+
 async def test_a_limiter_is_divided_by_the_partitions_that_are_left(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=4) as queue:
         await queue.count()
@@ -494,7 +576,10 @@ async def test_a_sandbox_runs_jobs_of_all_partitions(url: str, queue_name: str):
 
 async def test_options_of_one_queue_are_rejected(url: str, queue_name: str):
     async with Queue(queue_name, url, partitions=2):
-        worker = Worker(queue_name, lambda _: None, url, limiter={"max": 1, "duration": 1_000})
-        with pytest.raises(UnsupportedOptionError) as raised:
-            await worker.start()
-        assert raised.value.option == "limiter"
+        options: list[dict[str, Any]] = [
+            {"limiter": {"max": 1, "duration": 1_000}}, {"token_limiter": {"max_tokens": 1, "duration": 1_000}},
+        ]  # fmt: skip
+        for option in options:
+            with pytest.raises(UnsupportedOptionError, match="= 1: must be at least 2, the number of part") as raised:
+                await Worker(queue_name, lambda _: None, url, **option).start()
+            assert raised.value.option in option

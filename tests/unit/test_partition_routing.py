@@ -10,6 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glidemq_py._api.delegation import _OWN
+from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.partitioned import (
+    _BY_ID,
+    _BY_KEY,
+    _COUNTED,
+    _IN_TURN,
+    _OF_FIRST,
+    _SETTINGS,
+    _SUMMED,
+    PartitionedQueue,
+)
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._features.partitions.layout import Layout, Partition, partition_names, partition_of_key, shares
 from glidemq_py._features.partitions.routing import candidates, routing_key
@@ -141,3 +153,10 @@ def test_server_calls_contain_the_stored_ids_of_jobs() -> None:
         if _WRONG.search(line)
     ]
     assert found == []
+
+
+def test_every_method_of_a_queue_supports_partitions() -> None:
+    routed = {*_BY_ID, *_BY_KEY, *_SETTINGS, *_OF_FIRST, *_SUMMED, *_COUNTED, *_IN_TURN, "stream", "lease"}
+    methods = {name for name, each in vars(Queue).items() if hasattr(each, "__wrapped__") and not name.startswith("_")}
+    assert len(methods) > 50
+    assert {name for name in methods - routed if not hasattr(PartitionedQueue, name)} <= _OWN

@@ -13,10 +13,18 @@ from glidemq_py.errors import GlideMQConnectionError, GlideMQError
 __all__ = ["layout_or_name", "whole_queues"]
 
 
-async def whole_queues(transport: Transport, prefix: str, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+async def whole_queues(
+    transport: Transport, prefix: str, names: Iterable[str], *, former: bool = False
+) -> dict[str, tuple[str, ...]]:
     """Return the queues that have these names or partitions, each with the names of its partitions.
 
     A queue without partitions has its own name only. It costs a short read per name that looks like a partition's.
+
+    Args:
+        transport: The connection.
+        prefix: Key prefix of the queues.
+        names: The names.
+        former: Also return partitions that have no jobs any more.
 
     Raises:
         GlideMQConnectionError: The server cannot be reached.
@@ -27,18 +35,26 @@ async def whole_queues(transport: Transport, prefix: str, names: Iterable[str]) 
         if layout is not None:
             for name in layout.names:
                 found.pop(name, None)
-            found[home] = layout.served
+            found[home] = layout.names if former else layout.served
     return found
 
 
-async def layout_or_name(transport: Transport, prefix: str, name: str) -> tuple[str, ...]:
+async def layout_or_name(transport: Transport, prefix: str, name: str, *, former: bool = False) -> tuple[str, ...]:
     """Return the names of the partitions of a queue; its own name if it has none, or its layout is damaged.
+
+    Args:
+        transport: The connection.
+        prefix: Key prefix of the queue.
+        name: The queue.
+        former: Also return partitions that have no jobs any more.
 
     Raises:
         GlideMQConnectionError: The server cannot be reached.
     """
     layout = await _layout_of(transport, prefix, name)
-    return (name,) if layout is None else layout.served
+    if layout is None:
+        return (name,)
+    return layout.names if former else layout.served
 
 
 async def _layout_of(transport: Transport, prefix: str, name: str) -> Layout | None:

@@ -57,7 +57,7 @@ async def get_usage_summary(
         window: length of the range, ms or timedelta; one hour by default. Not together with ``start``.
 
     Raises:
-        GlideMQValidationError: an argument is invalid, or minutes times queues exceed 100,000.
+        GlideMQValidationError: an argument is invalid, or minutes times queues and partitions exceed 100,000.
     """
     link = await self._connected()
     return await summarize_usage(link.transport, link.keys.prefix, queues, start=start, end=end, window=window)

@@ -15,6 +15,7 @@ from glidemq_py._core.keys import QueueKeys, split_member, usage_registry_key
 from glidemq_py._core.names import validate_prefix, validate_queue_name
 from glidemq_py._core.queue_options import DEFAULT_PREFIX
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.partitions.listing import layout_or_name, whole_queues
 from glidemq_py._features.usage import calls
 from glidemq_py._features.usage.calls import (
     BUCKET_MS,
@@ -195,37 +196,46 @@ async def summarize_usage(
     """Return the total usage of queues over a time range; see `Queue.get_usage_summary`."""
     first, last = await _span(transport, start, end, window)
     if queues is None:
-        names = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
+        listed = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
+        found = await whole_queues(transport, prefix, listed, former=True)
     else:
         if isinstance(queues, str):
             raise GlideMQValidationError("queues", queues, "must be a list of names, not a str")
         names = [validate_queue_name(name, "queues") for name in dict.fromkeys(queues)]
+        found = {name: await layout_or_name(transport, prefix, name, former=True) for name in names}
     begin, minutes = first - first % BUCKET_MS, last // BUCKET_MS - first // BUCKET_MS + 1
-    if minutes * len(names) > MAX_READS:
-        reads = f"{minutes} minutes of {len(names)} queues"
+    count = sum(map(len, found.values()))
+    if minutes * count > MAX_READS:
+        reads = f"{minutes} minutes of {count} queues"
         problem = f"minutes times queues must be at most {MAX_READS}; use a shorter window or fewer queues"
         raise GlideMQValidationError("window", reads, problem)
     total = _Sums()
     per_queue: dict[str, QueueUsage] = {}
-    for name in sorted(names):
-        sums, meta = _Sums(), QueueKeys(prefix, name).meta
-        at = 0
-        while at < minutes:
-            piece = min(_MINUTES_PER_CALL, minutes - at)
-            found = await transport.call(calls.usage_minutes(meta, begin + at * BUCKET_MS, piece))
-            sums.add(found)
-            total.add(found)
-            at += found.minutes
+    for name, parts in sorted(found.items()):
+        sums = _Sums()
+        for part in parts:
+            await _add_minutes(transport, QueueKeys(prefix, part).meta, begin, minutes, (sums, total))
         if sums.jobs:
             per_queue[name] = QueueUsage(
                 job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,
                 total_cost=sums.total_cost, cost_unit=sums.unit, models=sums.models,
             )  # fmt: skip
     return UsageSummary(
-        start_time=first, end_time=last, queues=tuple(sorted(names)), job_count=total.jobs, tokens=total.tokens,
+        start_time=first, end_time=last, queues=tuple(sorted(found)), job_count=total.jobs, tokens=total.tokens,
         total_tokens=total.total_tokens, costs=total.costs, total_cost=total.total_cost, cost_unit=total.unit,
         models=total.models, per_queue=per_queue,
     )  # fmt: skip
+
+
+async def _add_minutes(transport: Transport, meta: str, begin: int, minutes: int, sums: Iterable[_Sums]) -> None:
+    """Add the usage of so many minutes of a queue, or of a partition, to each of the sums."""
+    at = 0
+    while at < minutes:
+        piece = min(_MINUTES_PER_CALL, minutes - at)
+        found = await transport.call(calls.usage_minutes(meta, begin + at * BUCKET_MS, piece))
+        for each in sums:
+            each.add(found)
+        at += found.minutes
 
 
 async def _span(

@@ -26,11 +26,12 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.link import ConnectedQueue, QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, SearchIndexError, SearchUnavailableError
 
-__all__ = ["create_job_index", "drop_job_index", "vector_search"]
+__all__ = ["NO_INDEX", "create_job_index", "drop_job_index", "nearest", "vector_search"]
 
 _MISSING: Final = re.compile(r"unknown command", re.IGNORECASE)
 _HASH_TAG: Final = re.compile(r"hash[\s_-]?tag", re.IGNORECASE)
-_NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not found.*index", re.IGNORECASE)
+NO_INDEX: Final = re.compile(r"unknown index|no such index|index.*not found|not found.*index", re.IGNORECASE)
+"""The error of a search module if an index does not exist."""
 
 
 async def create_job_index(
@@ -85,7 +86,7 @@ async def drop_job_index(self: ConnectedQueue, name: str | None = None) -> bool:
     try:
         await _command(link, ["FT.DROPINDEX", _index(link, name)])
     except SearchIndexError as error:
-        if _NO_INDEX.search(str(error)):
+        if NO_INDEX.search(str(error)):
             return False
         raise
     return True
@@ -117,6 +118,17 @@ async def vector_search(
         SearchIndexError: the index does not exist, or the server rejects the query.
         GlideMQValidationError: an argument is invalid.
     """
+    hits = await nearest(self, embedding, k=k, filter=filter, field=field, name=name, score_field=score_field)
+    link = await self._connected()
+    jobs = [(await reading.get_job(link, job_id), score) for job_id, score in hits]
+    return [VectorMatch(job, score) for job, score in jobs if job is not None]
+
+
+async def nearest(
+    self: ConnectedQueue, embedding: Iterable[float], *, k: int, filter: str, field: str | None, name: str | None,
+    score_field: str,
+) -> list[tuple[str, float]]:  # fmt: skip
+    """Return the ids and scores of the jobs that `vector_search` finds."""
     blob, most = encode_vector("embedding", embedding), check_int("k", k, 1, MAX_K)
     check_text("filter", filter, maximum=MAX_FILTER)
     check_field("score_field", score_field)
@@ -125,13 +137,12 @@ async def vector_search(
     if field is None:
         field = await _vector_field(link, index)
     words = search_arguments(index, check_field("field", field), blob, most, filter, score_field)
-    found: list[VectorMatch[Job[Any, Any]]] = []
+    found: list[tuple[str, float]] = []
     for key, score in hits_of(await _command(link, words), score_field):
         job_id = key.removeprefix(link.keys.job_prefix)
         # The index may contain keys of other queues, and other keys of jobs.
-        job = await reading.get_job(link, job_id) if job_id != key and ":" not in job_id else None
-        if job is not None:
-            found.append(VectorMatch(job, score))
+        if job_id != key and ":" not in job_id:
+            found.append((job_id, score))
     return found
 
 
