@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
@@ -18,6 +19,8 @@ __all__ = ["PartitionHubs"]
 
 _TURN_S: Final = 0.05
 """How long all fetches begin with the same partition, so that they leave in one call."""
+_MORE: Final = 2
+"""Fetches that a fetch wakes if it has found jobs, so that the number of those that look doubles."""
 _RETRY_S: Final = 0.5
 """How long a fetch that waits for a job waits after a call that failed because the server was gone."""
 
@@ -37,8 +40,9 @@ class PartitionHubs:
         self._loop = asyncio.get_running_loop()
         self._hubs: tuple[Hub, ...] = ()
         self._sleeping: dict[asyncio.Future[None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._turn, self._turns_at = 0, 0.0
-        self._changes = 0
+        self._changes, self._paused_until = 0, 0.0
         self._is_closed = False
         self.partitions: object = None
         """The `PartitionedQueue` that has the partitions."""
@@ -53,7 +57,8 @@ class PartitionHubs:
         for hub in present:
             hub.join(self._ready)
         self.partitions, self._hubs = partitions, present
-        self._ready()
+        self._changes += 1
+        self._wake(len(self._sleeping))
 
     async def fetch(self, count: int, lock_ms: int, wait: float) -> list[Fetched]:
         """Fetch jobs; see `Hub.fetch`.
@@ -65,19 +70,30 @@ class PartitionHubs:
         """
         if self._is_closed:
             raise ClosedError("the gateway is closed")
+        try:
+            return await self._fetch(count, lock_ms, wait)
+        finally:
+            self._set_timer()
+
+    async def _fetch(self, count: int, lock_ms: int, wait: float) -> list[Fetched]:
         until = self._loop.time() + wait
         while True:
             changes = self._changes
             found, failure = await self._fetch_once(count, lock_ms, waits=wait > 0)
             left = until - self._loop.time()
+            if found:
+                self._wake(_MORE)  # there may be jobs for others
             if found or self._is_closed:
                 return found
             if failure is not None and (left <= 0 or not isinstance(failure, GlideMQConnectionError)):
                 raise failure
             if left <= 0:
                 return []
-            if changes == self._changes:
-                await self._sleep(left, None if failure is None else _RETRY_S)
+            if failure is not None:
+                self._paused_until = self._loop.time() + _RETRY_S
+                await self._sleep(min(left, _RETRY_S))
+            elif changes == self._changes:
+                await self._sleep(left)
 
     async def _fetch_once(
         self, count: int, lock_ms: int, *, waits: bool
@@ -135,33 +151,49 @@ class PartitionHubs:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    async def _sleep(self, longest: float, pause: float | None) -> None:
-        """Sleep until a partition may have a job, or the time is over; after a failure, for ``pause`` seconds."""
-        now = self._loop.time()
-        until = min(hub.empty_until for hub in self._hubs) if pause is None else now + pause
-        if until <= now:
-            return
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until a partition may have a job, or the time is over."""
         future: asyncio.Future[None] = self._loop.create_future()
-        timer = self._loop.call_at(min(now + longest, until), _wake, future)
+        timer = self._loop.call_later(seconds, _end, future)
         self._sleeping[future] = None
+        self._set_timer()
         try:
             await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._wake(1)  # another one instead
+            raise
         finally:
             timer.cancel()
             self._sleeping.pop(future, None)
 
     def _ready(self) -> None:
-        """Wake the fetches that wait."""
+        """Let a fetch that waits look at the partitions; it wakes others if it has found a job."""
         self._changes += 1
-        for future in self._sleeping:
-            _wake(future)
+        self._wake(1)
+
+    def _wake(self, count: int) -> None:
+        for future in tuple(islice(self._sleeping, count)):
+            del self._sleeping[future]
+            _end(future)
+
+    def _set_timer(self) -> None:
+        """Look again when one of the partitions is not known to be empty any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sleeping and not self._is_closed:
+            until = min(hub.empty_until for hub in self._hubs)
+            self._timer = self._loop.call_at(max(until, self._paused_until), self._ready)
 
     def close(self) -> None:
         """End the fetches that wait. Idempotent."""
         self._is_closed = True
-        self._ready()
+        self._changes += 1
+        self._wake(len(self._sleeping))
+        self._set_timer()
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def _end(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -375,3 +375,22 @@ async def test_restored_jobs_are_found_by_their_ids(url: str, queue_name: str, r
         async with Gateway(url, port=0, prefix=prefix) as gateway, Wire(gateway) as wire:
             assert {await state_of(wire, each) for each in ids} == {"waiting"}
             assert {job["id"] for job in (await good(wire, "GetJobs", queue=queue_name))["jobs"]} == set(ids)
+
+
+async def test_webhooks_and_http_events_include_new_partitions(url: str, queue_name: str) -> None:
+    prefix = f"{queue_name}-new"
+    options: dict[str, Any] = {"prefix": prefix, "webhook_networks": LOCAL, "webhook_backoff": 1}
+    async with (
+        Queue(queue_name, url, prefix=prefix) as queue, Receiver() as receiver,
+        Gateway(url, port=0, http_port=0, **options) as first, Gateway(url, port=0, **options) as second,
+        Wire(first) as wire, Wire(second) as other,
+    ):  # fmt: skip
+        await add(wire, receiver, events=["job.pushed"], queue=queue_name)
+        ids = set(await push(other, queue, 1))
+        async with Events(Client(first), f"/events/queues/{queue_name}") as events:
+            await queue.set_partitions(PARTITIONS)
+            ids |= (added := set(await push(other, queue, 2 * PARTITIONS)))
+            while added:
+                added.discard((await events.next("job:pushed"))[1]["jobId"])
+        received = await receiver.wait_for_count(len(ids))
+        assert {each.content["jobId"] for each in received} == ids
