@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from glidemq_py.cli import PASSED, WORKER_VERBS, pass_on
-from glidemq_py.cli.commands import batches, examination, failures, jobs, others, queues, schedules, top
+from glidemq_py.cli.commands import (
+    backups,
+    batches,
+    doctor,
+    events,
+    failures,
+    flows,
+    groups,
+    jobs,
+    queues,
+    schedules,
+    top,
+    workers,
+)
 from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption
 
 __all__ = ["app", "run"]
@@ -33,12 +46,12 @@ app = typer.Typer(
 )  # fmt: skip
 
 for each in (
-    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches.app, others.flow_app,
-    others.workers_app, others.group_app, others.events_app,
+    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches.app, flows.app, workers.app,
+    groups.app, events.app,
 ):  # fmt: skip
     app.add_typer(each)
-others.register_backups(app)
-examination.register_doctor(app)
+backups.register_backups(app)
+doctor.register_doctor(app)
 top.register_top(app)
 
 

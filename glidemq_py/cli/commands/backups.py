@@ -1,0 +1,120 @@
+"""`glidemq backup` and `glidemq restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glidemq_py._operate.parsing import pairs_of
+from glidemq_py.cli.commands.arguments import Queue
+from glidemq_py.cli.commands.queues import check_exists
+from glidemq_py.cli.completion import complete_queue
+from glidemq_py.cli.shell import ExitCode, Shell, command
+from glidemq_py.errors import GlideMQValidationError
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["register_backups"]
+
+_Destination = Annotated[
+    str, typer.Argument(metavar="DESTINATION", help="Directory, or URL of an object store.", show_default=False)
+]
+_Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
+]
+
+
+def register_backups(app: typer.Typer) -> None:
+    """Register `backup` and `restore`."""
+    command(app, "backup")(backup)
+    command(app, "restore")(restore)
+
+
+async def backup(
+    shell: Shell,
+    destination: _Destination,
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUES",
+            help="Names of queues; default: queues in [tool.glidemq].",
+            show_default=False,
+            autocompletion=complete_queue,
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Number of backups to keep per queue.")
+    ] = None,
+    storage_option: _Storage = None,
+) -> None:
+    """Write a backup of queues while they are in use. See also `python -m glidemq_py.backup`."""
+    names = list(dict.fromkeys(queues or shell.settings.queues))
+    await _check_order(shell, "backup", destination, names)
+    if not names:
+        shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
+    for name in names:
+        await check_exists(shell, name)
+    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    found: list[Any] = []
+    for name in names:
+        queue = await shell.operator.queue(name)
+        with shell.working(f"backing up queue {name!r}"):
+            info = await queue.backup(destination, keep=keep, storage_options=options or None)
+        found.append(info)
+        shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
+    shell.print_json(found)
+
+
+async def restore(
+    shell: Shell,
+    destination: _Destination,
+    queue: Queue,
+    backup_id: Annotated[str | None, typer.Option("--backup", metavar="ID", help="Default: the newest one.")] = None,
+    source: Annotated[str | None, typer.Option("--source", metavar="QUEUE", help="Queue that was backed up.")] = None,
+    storage_option: _Storage = None,
+) -> None:
+    """Restore a backup into an empty queue."""
+    await _check_order(shell, "restore", destination, [queue])
+    options = {key: str(value) for key, value in pairs_of("--storage-option", storage_option or ()).items()}
+    target = await shell.operator.queue(queue)
+    with shell.working(f"restoring queue {queue!r}"):
+        report = await target.restore(destination, backup_id=backup_id, source=source, storage_options=options or None)
+    shell.print_json(report)
+    again = " (continued)" if report.resumed else ""
+    shell.say(f"queue {queue!r}: restored {report.jobs:,} jobs from {report.backup.id}{again}")
+
+
+async def _check_order(shell: Shell, verb: str, destination: str, names: list[str]) -> None:
+    """End the command if its destination is a queue or missing: the destination comes first.
+
+    Args:
+        shell: The command.
+        verb: "backup" or "restore".
+        destination: The first argument.
+        names: Names of queues, the other arguments.
+    """
+    paths = [name for name in names if _is_place(name)]
+    if _is_place(destination) or not (paths or (not names and await _is_queue(shell, destination))):
+        return
+    place, queues = (paths[0], [destination, *(name for name in names if name != paths[0])]) if paths else ("", [])
+    right = f"glidemq {verb} {place or 'DESTINATION'} {' '.join(queues or [destination])}"
+    what = (
+        f"{destination!r} is taken for the destination" if paths else f"no destination given for queue {destination!r}"
+    )
+    shell.fail(f"{what}; a directory or URL comes first: {right}", ExitCode.USAGE)
+
+
+def _is_place(text: str) -> bool:
+    """Return True if an argument is a directory or a URL, not the name of a queue."""
+    return "://" in text or text.startswith(("/", "./", "../", "~")) or Path(text).is_dir()
+
+
+async def _is_queue(shell: Shell, name: str) -> bool:
+    try:
+        return await shell.operator.queue_exists(name)
+    except GlideMQValidationError:
+        return False

@@ -1,0 +1,151 @@
+"""The verbs of `glidemq worker`: list, inspect, quiet and resize live workers."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from glidemq_py import _operate as operate
+from glidemq_py._operate.parsing import span_of
+from glidemq_py.cli.commands.arguments import Queue, Queues
+from glidemq_py.cli.commands.queues import check_exists, queue_names
+from glidemq_py.cli.completion import complete_worker
+from glidemq_py.cli.shell import Shell, command, group
+from glidemq_py.cli.texts import age, size_text, span
+from glidemq_py.errors import WorkerNotFoundError
+
+if TYPE_CHECKING:
+    from glidemq_py._core.job_states import WorkerInfo
+
+__all__ = ["app"]
+
+_T = TypeVar("_T")
+app = group("workers", "Live workers of queues: list, inspect, quiet and resize them.")
+
+
+@command(app, "ls")
+async def ls(shell: Shell, queues: Queues = None) -> None:
+    """List the live workers of queues."""
+    found = {
+        each.name: await shell.operator.get_workers(each.name)
+        for each in await shell.operator.get_queues(await queue_names(shell, queues))
+        if each.workers
+    }
+    shell.print_json([{"queue": name, "worker": each} for name, workers in found.items() for each in workers])
+    rows = [
+        (
+            name,
+            each.id,
+            each.host,
+            str(each.pid),
+            _slots(each),
+            size_text(each.memory),
+            span(each.age),
+            ("quiet", "yellow") if each.paused else "",
+        )
+        for name, workers in found.items()
+        for each in workers
+    ]
+    columns = ("QUEUE", "WORKER", "HOST", ">PID", ">SLOTS", ">MEMORY", "RUNNING FOR", "")
+    shell.table(columns, rows, "no live workers")
+
+
+def _slots(worker: WorkerInfo) -> str:
+    return f"{worker.active_jobs:,}" if worker.concurrency is None else f"{worker.active_jobs:,}/{worker.concurrency:,}"
+
+
+_Worker = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="WORKER", help="Id of one worker; default: all workers of the queue.", show_default=False,
+        autocompletion=complete_worker,
+    ),
+]  # fmt: skip
+_Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for answers.")]
+
+
+@command(app, "ping")
+async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Print the ids of the workers that answer; exit code 1 if a worker does not, or there is none."""
+    wait = span_of("--timeout", timeout)
+    await check_exists(shell, queue)
+    answered = await _of_worker(shell, queue, worker, shell.operator.ping_workers(queue, worker, timeout=wait))
+    listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
+    silent = sorted(set(listed) - set(answered))
+    shell.print_json({"answered": answered, "silent": silent})
+    for each in answered:
+        shell.say(each)
+    if silent:
+        shell.fail(f"no answer within {timeout}: {', '.join(silent)}")
+    if not answered:
+        shell.fail(f"queue {queue!r} has no live workers")
+
+
+@command(app, "inspect")
+async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """List the running jobs of workers, as the workers report them."""
+    wait = span_of("--timeout", timeout)
+    await check_exists(shell, queue)
+    found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=wait))
+    shell.print_json([
+        {
+            "id": each.id, "is_paused": each.is_paused, "concurrency": each.concurrency, "active": each.active,
+            "jobs": [job._asdict() for job in each.jobs],
+        }
+        for each in found
+    ])  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for each in found:
+        state = ("quiet", "yellow") if each.is_paused else "fetching"
+        slots = f"{each.active:,} of {each.concurrency:,}"
+        rows += [(each.id, state, slots, job.queue, job.id, job.name, age(job.started_at)) for job in each.jobs] or [
+            (each.id, state, slots, "", "", "", "")
+        ]
+    columns = ("WORKER", "STATE", "SLOTS", "QUEUE", "JOB", "NAME", "STARTED")
+    shell.table(columns, rows, f"queue {queue!r} has no live workers")
+
+
+@command(app, "quiet")
+async def quiet(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Let workers fetch no further jobs, for example before a deploy. Their active jobs keep running."""
+    action = operate.actions.QuietWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    await _change_workers(shell, action, worker, "quieted")
+
+
+@command(app, "resume")
+async def resume(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+    """Let quiet workers fetch jobs again."""
+    action = operate.actions.ResumeWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    await _change_workers(shell, action, worker, "resumed")
+
+
+@command(app, "resize")
+async def resize(
+    shell: Shell,
+    queue: Queue,
+    concurrency: Annotated[int, typer.Argument(metavar="CONCURRENCY", help="Jobs at a time.", show_default=False)],
+    worker: _Worker = None,
+    timeout: _Timeout = "15s",
+) -> None:
+    """Change how many jobs workers run at the same time, until they end."""
+    wait = span_of("--timeout", timeout)
+    action = operate.actions.ResizeWorker(queue=queue, worker=worker, concurrency=concurrency, timeout=wait)
+    await _change_workers(shell, action, worker, "resized")
+
+
+async def _change_workers(shell: Shell, action: operate.actions.Action, worker: str | None, done: str) -> None:
+    result = await _of_worker(shell, action.queue, worker, operate.actions.perform(shell.operator, action))
+    shell.print_json(result)
+    for each in result.ids:
+        shell.say(f"{done} {each}")
+    if not result.done:
+        shell.note(f"queue {action.queue!r} has no live workers")
+
+
+async def _of_worker(shell: Shell, queue: str, worker: str | None, request: Coroutine[Any, Any, _T]) -> _T:
+    try:
+        return await request
+    except WorkerNotFoundError:
+        shell.missing(f"queue {queue!r} has no worker {worker!r}")
