@@ -112,7 +112,7 @@ class EventStream:
         try:
             for name in self._readers:
                 await self._follow_parts(name)
-            for name in [] if self._queue is not None else await self._listed():
+            for name in await self._listed() if self._queue is None else ():
                 if name not in self._readers and len(self._readers) < MOST_QUEUES:
                     await self._follow(name, is_new=True)
         except GlideMQError as error:

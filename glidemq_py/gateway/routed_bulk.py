@@ -21,7 +21,7 @@ from glidemq_py._features.durability.options import parse_durable
 from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._job.job import Job
 from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError, JobStateError
-from glidemq_py.gateway.group_limits import group_size, set_group_sizes
+from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
@@ -89,7 +89,7 @@ class RoutedBulk:
         named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
         beside = {each for each in named if isinstance(each, str)}
         link = await queue._first_connected()
-        sizes, last = [], 0
+        sizes, last = list[GroupSize | None](), 0
         for number, each in enumerate(given):
             if not is_map(each):
                 raise CommandError(f"jobs[{number}]: must be a map")

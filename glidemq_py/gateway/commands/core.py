@@ -89,6 +89,9 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
     ids = session.state.ids
     job: _Checked | None = None
     routed: RoutedJob | None = None
+    link: QueueLink | None = None
+    adder: Any = None
+    made: tuple[Row, JobOptions] | None = None
     async with session.pushing:
         queue = await session.state.queue(name_of_queue)
         session.state.maintain(queue)
@@ -96,7 +99,7 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
             link = await queue._connected()
         except PartitionedQueueError:
             routed = await RoutedJob.checked(session.state, queue, given)
-        else:
+        if link is not None:
             adder = await queue._adder_here()
             made = None if TELEMETRY.on else usual_row(queue, link, ids, given)
             if made is None:
@@ -104,7 +107,8 @@ async def _add(session: Session, name_of_queue: str, given: Mapping[str, Any]) -
                 if isinstance(found, str):
                     return found
                 job, made = found, found.made
-    if routed is not None:
+    if link is None:
+        assert routed is not None, "it is a partitioned queue"
         return await routed.add()
     if made is None:
         assert job is not None, "only a job that was checked needs more than a row"
