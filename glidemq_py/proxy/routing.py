@@ -39,6 +39,8 @@ _ERRORS: Final = {
     504: "The wait timed out.",
 }
 _SUBJECT: Final = re.compile(r"^(Value error, |\w+ should )")
+_BOUND: Final = re.compile(r"(less|greater) than or equal to (-?\d+)\b(?!\.\d)")
+_BOUNDS: Final = {"less": "at most", "greater": "at least"}
 
 
 class EventStream(StreamingResponse):
@@ -143,6 +145,7 @@ class ProxyRoute(APIRoute):
 
 def _problem(message: str) -> str:
     text = _SUBJECT.sub("", message).replace("a valid dictionary", "an object").replace(" after validation", "")
+    text = _BOUND.sub(lambda found: f"{_BOUNDS[found[1]]} {int(found[2]):,}", text)
     return text if text.startswith(("must ", "is ")) else f"must {text}"
 
 

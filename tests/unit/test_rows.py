@@ -254,13 +254,18 @@ def numbered(source: str) -> set[str]:
     found: set[str] = set()
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, Function):
-            names = reply_names(function)
-            for node in ast.walk(function):
-                if isinstance(node, ast.Subscript) and is_reply(node.value, names):
-                    index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-                    if isinstance(index, ast.Constant) and type(index.value) is int:
-                        found.add(ast.unparse(node))
+            by_number = [
+                node for node in ast.walk(function) if isinstance(node, ast.Subscript) and is_number(node.slice)
+            ]
+            names = reply_names(function) if by_number else set()
+            found |= {ast.unparse(node) for node in by_number if is_reply(node.value, names)}
     return found
+
+
+def is_number(index: ast.expr) -> bool:
+    """Return whether a subscript is an integer, such as 0 or -1."""
+    value = index.operand if isinstance(index, ast.UnaryOp) else index
+    return isinstance(value, ast.Constant) and type(value.value) is int
 
 
 def test_python_reads_no_field_by_number() -> None:

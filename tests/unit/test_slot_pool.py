@@ -231,6 +231,7 @@ def test_calls_for_short_jobs_are_as_large_as_those_of_one_queue(slots: int) -> 
 CALL_S = 0.001
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     slots=st.sampled_from([1, 2, 5, 10, 50, 100]),
@@ -340,6 +341,7 @@ def test_slots_are_not_kept_for_a_queue_whose_reply_is_late(short_jobs: bool) ->
     assert found.want == 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     slots=st.sampled_from([1, 5, 10, 50]),

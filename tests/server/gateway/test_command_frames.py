@@ -13,6 +13,7 @@ from tests.server.gateway.wire import Wire, good, packed
 COMMAND_NAMES = [name for group in PROTOCOL.values() for name in group]
 
 
+@pytest.mark.slow
 async def test_good_frames_are_executed(wire: Wire, queue_name: str) -> None:
     failures: list[Any] = []
     for number, name in enumerate(COMMAND_NAMES):
@@ -61,6 +62,7 @@ async def state_of_queue(wire: Wire, values: dict[str, Any]) -> Any:
     return [(job["id"], job["state"], job["data"], job["priority"]) for job in jobs["jobs"]], config, limits, crons
 
 
+@pytest.mark.slow
 async def test_extreme_values_are_answered(wire: Wire, queue_name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A field may accept them; no answer is an internal error."""
     values = await prepared(wire, queue_name)

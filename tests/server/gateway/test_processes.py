@@ -6,6 +6,8 @@ import signal
 import sys
 from typing import Any
 
+import pytest
+
 from glidemq_py._client.embedded import free_port
 from tests.server.gateway.wire import Wire, good
 
@@ -35,6 +37,7 @@ async def run(*arguments: str, **environment: str) -> asyncio.subprocess.Process
     )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_processes_share_the_port_and_a_crashed_one_is_replaced(url: str, queue_name: str) -> None:
     port = free_port()
     process = await run("--url", url, "--port", str(port), "--processes", "2")

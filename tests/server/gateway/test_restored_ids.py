@@ -82,6 +82,7 @@ async def test_unknown_queue_is_named(servers: tuple[str, str]) -> None:
         await restore_ids(servers[0], prefix=PREFIX, queues=["nothing"])
 
 
+@pytest.mark.slow
 async def test_command(servers: tuple[str, str]) -> None:
     await push(servers[0], {"first": [{"data": 1}, {"data": 2, "jobId": "mine"}]})
 

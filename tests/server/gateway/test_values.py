@@ -113,6 +113,7 @@ async def test_values_are_rejected_beside_node_workers(wire: Wire, queue: Queue)
     assert await failure(wire, "AddLog", id="x", message="x") == "Job not found"
 
 
+@pytest.mark.slow
 async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url: str) -> None:
     text = "x" * (10 * MIB - 2)  # with its quotes 10 MiB
     too_large = "Job data too large (max 10MB)"
@@ -141,6 +142,7 @@ async def test_large_data_and_results(wire: Wire, other: Wire, queue: Queue, url
     assert max(len(value) for pairs in events.values() for _, value in pairs) < 1_000
 
 
+@pytest.mark.slow
 async def test_list_of_too_much_data_is_rejected(wire: Wire, queue: Queue) -> None:
     for _ in range(7):
         await good(wire, "PUSH", queue=queue.name, data="x" * (10 * MIB - 2), maxAttempts=1)

@@ -274,7 +274,7 @@ def test_invalid_request_is_400(http: httpx.Client, base: str, path: str, conten
         ("/jobs", {}, "option 'name' = None: is required"),
         ("/retry", {}, "option 'count' = None: is required"),
         ("/jobs", {"name": "n", "opts": {"priority": 5_000}},
-         "option 'opts.priority' = 5000: must be less than or equal to 2047"),
+         "option 'opts.priority' = 5000: must be at most 2,047"),
         ("/jobs", {"name": "n", "opts": {"job_id": "x"}},
          "option 'opts.job_id' = 'x': unknown option; did you mean 'opts.jobId'?"),
         ("/jobs", {"name": "n", "opts": {"my_token": "x"}}, "option 'opts.my_token' = ***: unknown option"),
