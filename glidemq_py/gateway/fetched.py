@@ -30,7 +30,11 @@ __all__ = ["Fetched", "fetched_of"]
 _KEPT: Final = 500
 _MOST_CHARS: Final = 1_024
 """Length of options whose shape is kept."""
-_LENGTHS: Final = (FIELDS["fetched_job"].index("attempts_made"), len(FIELDS["fetched_job"]))
+_ID, _ENTRY, _FENCE, _NAME, _DATA, _OPTS, _ADDED, _ATTEMPTS, _PRIORITY = map(
+    FIELDS["fetched_job"].index,
+    ("id", "entry", "fence", "name", "data", "opts", "timestamp", "attempts_made", "priority"),
+)
+_LENGTHS: Final = (_ATTEMPTS, len(FIELDS["fetched_job"]))
 _NEVER_RUN: Final = ["0", False, False]
 """Failed attempts, progress and stalls of a job that has not run before."""
 _LONG_NUMBER: Final = re.compile(r"\d{10}", re.ASCII)
@@ -73,7 +77,7 @@ class Fetched:
         self._shape: _Shape | None = shape
         self._lease: Lease[Any, Any] | None = None
         limit = now + shape.timeout if shape.timeout else 0
-        self.facts = LeaseFacts(row[0], row[1], row[2], now, limit, shape.keep)
+        self.facts = LeaseFacts(row[_ID], row[_ENTRY], row[_FENCE], now, limit, shape.keep)
         self.lock_ms = options.lock_duration if shape.lock is None else min(shape.lock, options.lock_duration)
         expiry = now + self.lock_ms
         self.expires_at = min(expiry, limit) if limit else expiry
@@ -121,16 +125,16 @@ class Fetched:
         shape = self._shape
         if shape is None:
             return job_object(self.lease.job, job_id)
-        text, serializer = self._row[4], self._link.serializer
+        text, serializer = self._row[_DATA], self._link.serializer
         try:
             data = decode_data(text, serializer)
         except SerializationError:
             return job_object(self.lease.job, job_id)  # raises the error of the job
         if serializer is not JSON_SERIALIZER or text.startswith(_MARKS) or _LONG_NUMBER.search(text):
             data = portable(data)
-        added, now = int(self._row[6]), float(self._now)
+        added, now = int(self._row[_ADDED]), float(self._now)
         found = PortableMap(shape.members)
-        found["id"], found["name"], found["data"] = job_id, self._row[3], data
+        found["id"], found["name"], found["data"] = job_id, self._row[_NAME], data
         found["createdAt"], found["runAt"] = float(added), float(added + shape.delay)
         found["startedAt"] = found["lastHeartbeat"] = now
         return found
@@ -140,14 +144,15 @@ def fetched_of(
     queue: Queue[Any, Any], link: QueueLink, row: FetchedRow, now: int, options: FetchOptions
 ) -> Fetched:  # fmt: skip
     """Return the fetched job of a row of a reply."""
-    job_id, opts = row[0], row[5]
+    job_id, opts = row[_ID], row[_OPTS]
     is_usual = (
-        len(row) in _LENGTHS and row[7:10] in ([], _NEVER_RUN) and not any(row[11:]) and is_uuid7(job_id)
-        and isinstance(row[6], str) and row[6].isdecimal() and not opts.startswith(CONTEXT_START)
+        len(row) in _LENGTHS and row[_ATTEMPTS:_PRIORITY] in ([], _NEVER_RUN) and not any(row[_PRIORITY + 1 :])
+        and is_uuid7(job_id) and isinstance(row[_ADDED], str) and row[_ADDED].isdecimal()
+        and not opts.startswith(CONTEXT_START)
     )  # fmt: skip
     if not is_usual:
         return Fetched.of_run(queue, Run(link, row, now, None), options)
-    key = (queue.name, opts.replace(job_id, "", 1), row[10] if len(row) > _LENGTHS[0] else "0")
+    key = (queue.name, opts.replace(job_id, "", 1), row[_PRIORITY] if len(row) > _LENGTHS[0] else "0")
     shape = _shapes.get(key)
     if shape is None:
         shape = _shape_of(link, row, now)
@@ -162,7 +167,7 @@ def _shape_of(link: QueueLink, row: FetchedRow, now: int) -> _Shape:
     run = Run(link, [*row], now, None)
     facts, opts = facts_of(run), run.job.opts
     run.job._data_text = None
-    members = portable(job_object(run.job, row[0]))
+    members = portable(job_object(run.job, row[_ID]))
     delay = opts.get("delay")
     return _Shape(
         members, delay if isinstance(delay, int) else 0, facts.limit - now if facts.limit else 0,

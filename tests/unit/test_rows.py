@@ -34,7 +34,7 @@ LUA_EXCEPTIONS = {
 }
 """Lua files that may use a number as an index. The wire library reads the keys and arguments of Node's protocol."""
 
-FOLDERS = ("_api", "_core", "_features", "_job", "_maintenance", "_worker", "spark", "sync", "telemetry")
+FOLDERS = ("_api", "_core", "_features", "_job", "_maintenance", "_worker", "gateway", "spark", "sync", "telemetry")
 """Folders of the package that handle rows."""
 OTHER_PROCESSES = ("_worker/sandbox/", "_worker/command/")
 """Their messages are no rows of server calls."""

@@ -111,7 +111,7 @@ def layout_in(queue: str, reply: Any) -> Layout | None:
         return None
     if isinstance(reply, GlideMQError):
         raise reply
-    text: bytes | None = reply[0]
+    text, *_ = cast("list[bytes | None]", reply)
     return parse_layout(queue, text.decode("utf-8", "replace")) if text else None
 
 
