@@ -69,9 +69,10 @@ def _moved(text: str) -> tuple[dict[str, Any], str] | None:
         return None
     given = cast("dict[str, Any]", loaded)
     values: dict[str, Any] = {}
-    deduplication = given.get("deduplication")
-    if isinstance(deduplication, dict) and isinstance(deduplication.get("id"), str):
-        values[DEDUPLICATION], deduplication["id"] = deduplication["id"], SLOTS[DEDUPLICATION]
+    if isinstance(given.get("deduplication"), dict):
+        deduplication = cast("dict[str, Any]", given["deduplication"])
+        if isinstance(deduplication.get("id"), str):
+            values[DEDUPLICATION], deduplication["id"] = deduplication["id"], SLOTS[DEDUPLICATION]
     for name in MOVED:
         other = _OTHER_NAMES.get(name)
         if other is None:

@@ -40,7 +40,7 @@ def agreed_layouts_of(transport: BlockingTransport, queues: Sequence[QueueKeys])
     """Let all partitions of each queue have its layout, and return the layouts; None for a queue without partitions."""
     layouts = layouts_of(transport, queues)
     others = [
-        [QueueKeys(keys.prefix, name) for name in ([] if layout is None else layout.names[1:])]
+        [] if layout is None else [QueueKeys(keys.prefix, name) for name in layout.names[1:]]
         for keys, layout in zip(queues, layouts, strict=True)
     ]
     replies = iter(_fields_of(transport, list(chain.from_iterable(others)), "layoutNumber"))
