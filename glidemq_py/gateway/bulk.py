@@ -8,7 +8,6 @@ dies.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -38,17 +37,16 @@ from glidemq_py.errors import (
     BulkAddError,
     GlideMQError,
     JobNotFoundError,
-    JobStateError,
     PartitionedQueueError,
     StagedWriteError,
 )
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
 from glidemq_py.gateway.table import CommandError, check_all, is_map
+from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "push_many"]
@@ -287,7 +285,7 @@ async def _taken_back(
         jobs: The jobs.
         existing: Positions of the results that are ids of jobs which existed before.
     """
-    message = ""
+    message, added = "", list[tuple[Queue[Any, Any], str]]()
     numbered = zip(range(len(results)) if numbers is None else numbers, results, jobs, strict=True)
     for position, (number, each, (_, _, options)) in enumerate(numbered):
         if position in existing:
@@ -295,10 +293,11 @@ async def _taken_back(
         if isinstance(each, BaseException):
             what = missing_job(each, options) if isinstance(each, JobNotFoundError) else str(each)
             message = message or f"jobs[{number}]: {what}"
-            continue
-        with contextlib.suppress(JobStateError):
-            await queue.remove(each, states=UNSTARTED)
-    return message
+            if isinstance(each, AmbiguousResultError):
+                added.append((queue, options["job_id"]))
+        else:
+            added.append((queue, each))
+    return message + await take_back(queue.name, reversed(added))
 
 
 # -- staged ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ as larger commands are.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
@@ -20,14 +20,14 @@ from glidemq_py._core.layout_errors import LayoutChangedError
 from glidemq_py._features.durability.options import parse_durable
 from glidemq_py._features.partitions.stored import read_layout
 from glidemq_py._job.job import Job
-from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError, JobStateError
+from glidemq_py.errors import AmbiguousResultError, BulkAddError, GlideMQError, JobNotFoundError
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.job_objects import UNSTARTED
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.routed import routing_options
 from glidemq_py.gateway.rows import row_of
 from glidemq_py.gateway.table import CommandError, check_all, is_map
+from glidemq_py.gateway.taking_back import take_back
 
 __all__ = ["RoutedBulk", "check_layout"]
 
@@ -71,7 +71,11 @@ class RoutedBulk:
         """Per job: name, data and options, without an id that does not choose the partition."""
         self._numbers: dict[int, int] = {}
         """Position of each of these, by the identity of the tuple."""
+        self._by_id: dict[Any, int] = {}
+        """Position of the first job with each chosen id, as this package stores it."""
         self._claimed = claimed
+        self._placed: dict[int, tuple[Queue[Any, Any], str]] = {}
+        """Partition and id in it of each job that was added, or may have been."""
         self._made: dict[tuple[int, str], str] = {}
         """Ids by position and name of the partition: an add whose reply was lost is repeated with the same id."""
         self.is_durable = False
@@ -106,6 +110,8 @@ class RoutedBulk:
             self._routing.append(self._routed(push, routing))
             self.is_durable = self.is_durable or fields["durable"]
         self._numbers = {id(each): number for number, each in enumerate(self._routing)}
+        named_jobs = [(number, self.pushes[number][2]) for number, each in enumerate(self.chosen) if each is not None]
+        self._by_id = {options["job_id"]: number for number, options in reversed(named_jobs)}
         await set_group_sizes(queue, sizes)
 
     def _routed(self, push: Push, routing: JobOptions) -> Push:
@@ -162,6 +168,11 @@ class RoutedBulk:
                 results = await _results(part, list(specs.values()), durability)  # the ids make it safe
             self._added(part.name)
         found: dict[int, Any] = dict(zip(specs, results, strict=True))
+        for at, each in found.items():
+            if isinstance(each, AmbiguousResultError):
+                self._placed[at] = part, specs[at][2]["job_id"]
+            elif not isinstance(each, BaseException) and each.outcome in ADDED_OUTCOMES:
+                self._placed[at] = part, each._stored_id
         every = [found[at] if at in found else _Known(str(self.chosen[at])) for at in numbers]
         if any(isinstance(each, GlideMQError) for each in every):
             raise BulkAddError(every)
@@ -187,11 +198,15 @@ class RoutedBulk:
         for at, each in zip(numbers, results, strict=True):
             if isinstance(each, BaseException):
                 what = missing_job(each, self.pushes[at][2]) if isinstance(each, JobNotFoundError) else str(each)
-                message = message or f"jobs[{at}]: {what}"
-            elif each.outcome in ADDED_OUTCOMES:
-                with contextlib.suppress(JobStateError):
-                    await self._queue.remove(each.id, states=UNSTARTED)
-        return message
+                message = f"jobs[{at}]: {what}"
+                break
+        within = {
+            at: [self._by_id[each] for each in self.pushes[at][2].get("depends_on", ()) if each in self._by_id]
+            for at in self._placed
+        }
+        waiting_first = [*TopologicalSorter(within).static_order()][::-1]
+        added = [self._placed[at] for at in waiting_first if at in self._placed]
+        return message + await take_back(self._queue.name, added)
 
     # -- staged -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
@@ -43,6 +43,7 @@ from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.partitions import listed_queues, queue_of_part
 from glidemq_py.gateway.session import Session, token_digests
 from glidemq_py.gateway.shared_reads import SharedRead
+from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.tls import LOOK_S, ServerCertificate
 from glidemq_py.gateway.webhooks.service import Webhooks
 
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 __all__ = ["Gateway"]
 
 _log = get_logger(__name__)
+
+T = TypeVar("T")
 
 _QUEUES_KEPT: Final = 10_000
 _UNUSED_S: Final = 120.0
@@ -138,7 +141,7 @@ class Gateway:
         self._duties: tuple[asyncio.Task[None], ...] = ()
         self._sessions: set[Session] = set()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closing = False
         self._is_closed = False
 
@@ -560,6 +563,18 @@ class Gateway:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a part of a command that continues if the client leaves."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_bug)
+            raise
+        return task.result()
+
     async def _release(self, session: Session, running: Sequence[asyncio.Task[None]]) -> None:
         """Release the jobs of a lost connection, except those whose locks were renewed, and forget its workers."""
         if running:
@@ -590,6 +605,13 @@ class Gateway:
             await self._transport.close()
         if isinstance(self._client, SharedClient):
             await self._client.close()
+
+
+def _log_bug(task: asyncio.Task[Any]) -> None:
+    """Log an error that no client gets any more, unless clients cause it."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, CommandError | GlideMQError):
+        _log.error("gateway: a command failed after its client had left", exc_info=error)
 
 
 class _Maintained:

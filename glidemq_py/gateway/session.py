@@ -156,6 +156,10 @@ class GatewayState(Protocol):
         """Run the maintenance of a queue, which is needed while it has no worker."""
         ...
 
+    async def finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a part of a command that continues if the client leaves."""
+        ...
+
     def opened(self, session: Session) -> bool:
         """Register a session; return False if there are too many."""
         ...

@@ -175,9 +175,14 @@ async def _push_many(session: Session, given: Mapping[str, Any]) -> Answer:
             raise CommandError(f"jobs[0]: {error}") from None
     async with session.pushing:
         queue = await session.state.queue(given["queue"])
-        async with repeated(session.state.ids, queue, jobs) as repeats:
-            session.state.maintain(queue, now=repeats)
-            return {"ids": await push_many(session.state.ids, queue, jobs, session.state.added)}
+        # A client that leaves must not stop it halfway: all jobs are added, or none.
+        return {"ids": await session.state.finished(_push_all(session, queue, jobs))}
+
+
+async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+    async with repeated(session.state.ids, queue, jobs) as repeats:
+        session.state.maintain(queue, now=repeats)
+        return await push_many(session.state.ids, queue, jobs, session.state.added)
 
 
 # -- fetching --------------------------------------------------------------------------------------------------

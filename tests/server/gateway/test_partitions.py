@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py.gateway import Gateway
+from glidemq_py.errors import AmbiguousResultError
+from glidemq_py.gateway import Gateway, routed_bulk, taking_back
 from glidemq_py.testing import ServerProcess
-from tests.server.gateway.wire import Wire, failure, good, state_of
+from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
 PARTITIONS = 4
 
@@ -33,6 +34,10 @@ async def place_of(gateway: Gateway, job_id: str) -> int:
     part, _ = await (await gateway.queue(found[0]))._partitions._locate(found[1])  # type: ignore[union-attr]
     assert part._partition is not None
     return part._partition.number
+
+
+async def unfinished(queue: Queue) -> int:
+    return (await queue.get_job_counts()).unfinished
 
 
 async def drain(wire: Wire, queue: Queue, *, most: int = 1_000) -> list[dict[str, Any]]:
@@ -170,6 +175,72 @@ async def test_a_refused_bulk_leaves_nothing(wire: Wire, queue: Queue) -> None:
     assert "groupId" in await failure(wire, "PUSHB", queue=queue.name, jobs=[{"groupId": "g", "uniqueKey": "u"}] * 2)
     counts = await queue.get_job_counts()
     assert counts.waiting + counts.group_waiting == 0
+
+
+FULL: list[dict[str, Any]] = [
+    *({"data": number, "groupId": f"g{number}"} for number in range(20)),
+    *({"data": 0, "groupId": "full", "groupMaxSize": 1} for _ in range(2)),
+]
+"""Jobs in all partitions, of which the last one is rejected after the others were added."""
+
+
+async def test_a_client_that_leaves_does_not_stop_a_bulk_halfway(
+    gateways: tuple[Gateway, Gateway], queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, left, go_on, ended = (asyncio.Event() for _ in range(4))
+    closed = gateways[0].closed
+
+    def note_closed(*args: Any) -> None:
+        closed(*args)
+        left.set()
+
+    async def take_back(name: str, added: Any) -> str:
+        began.set()
+        await go_on.wait()
+        try:
+            return await taking_back.take_back(name, added)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(routed_bulk, "take_back", take_back)
+    monkeypatch.setattr(gateways[0], "closed", note_closed)
+    async with asyncio.timeout(60):
+        async with Wire(gateways[0]) as wire:
+            wire.send(packed({"cmd": "PUSHB", "reqId": "1", "queue": queue.name, "jobs": FULL}))
+            await began.wait()
+        assert await unfinished(queue) == 21
+        await left.wait()
+        go_on.set()
+        await ended.wait()
+    assert await unfinished(queue) == 0
+
+
+async def test_jobs_that_cannot_be_taken_back_are_reported(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    remove: Any = Queue.remove
+    calls = 0
+
+    async def lose(self: Any, *args: Any, **options: Any) -> Any:
+        nonlocal calls
+        if self._partition is not None and self._partition.number == 1:
+            calls += 1
+            raise AmbiguousResultError("no reply")
+        return await remove(self, *args, **options)
+
+    monkeypatch.setattr(Queue, "remove", lose)
+    error = await failure(wire, "PUSHB", queue=queue.name, jobs=FULL)
+    left = await unfinished(queue)
+    assert left == (await queue._parts[1].get_job_counts()).unfinished > 0
+    assert error == (
+        "jobs[21]: job was not added: fair key 'full' has its maximum backlog of 1 ready job; "
+        f"{left} jobs of the command may exist, because deleting them failed"
+    )
+    (logged,) = [text for text in caplog.messages if "PUSHB" in text]
+    assert f"queue '{queue.name}': {left} jobs of a rejected PUSHB were not deleted" in logged
+    assert "1||" in logged
+    assert logged.endswith("(no reply)")
+    assert calls == 2  # a partition that does not reply is not called for each job
 
 
 async def test_large_bulks_are_staged_in_all_partitions(
