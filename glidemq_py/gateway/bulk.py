@@ -20,6 +20,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.job_states import ADDED_OUTCOMES
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.layout_errors import LayoutChangedError
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.rows import FIELDS
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.staged_writes import (
@@ -42,6 +43,7 @@ from glidemq_py.errors import (
 )
 from glidemq_py.gateway.group_limits import GroupSize, group_size, set_group_sizes
 from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.pushing import JOB_FIELDS, Push, chosen_id, missing_job, push_of
 from glidemq_py.gateway.routed_bulk import RoutedBulk, check_layout
 from glidemq_py.gateway.rows import remember_usual, row_of, usual_row
@@ -50,6 +52,8 @@ from glidemq_py.gateway.taking_back import take_back
 from glidemq_py.telemetry.state import TELEMETRY
 
 __all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "push_many"]
+
+_log = get_logger(__name__)
 
 MOST_JOBS: Final = 100_000
 ROWS_AT_ONCE: Final = 250
@@ -90,14 +94,14 @@ async def push_many(
         await queue._renew_layout(error)
     routed = RoutedBulk(ids, queue, given, added, claimed)
     await routed.check()
-    if len(given) <= ROWS_AT_ONCE and routed.chars <= _CHARS_AT_ONCE:
-        return await routed.add(staged=None)
-    _check_staged(routed.pushes, routed.is_durable)
+    is_large = len(given) > ROWS_AT_ONCE or routed.chars > _CHARS_AT_ONCE
+    if is_large:
+        _check_staged(routed.pushes, routed.is_durable)
 
-    async def staged(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
+    async def stage_parts(parts: Sequence[tuple[Queue[Any, Any], list[Row]]]) -> None:
         await _add_staged(queue, parts)
 
-    return await routed.add(staged=staged)
+    return await routed.add(stage_parts, is_large=is_large)
 
 
 async def _push_to_plain(
@@ -175,7 +179,10 @@ async def _add(
         found = await _add_at_once(queue, link, bulk, numbers)
     else:
         await _add_staged(queue, [(queue, rows)])
-        found = await _ids(queue, link, jobs)
+        try:
+            found = await _ids(queue, link, jobs)
+        except GlideMQError:  # the jobs are added all the same
+            found = [options["job_id"] for _, _, options in jobs]
     if not link.is_listed:
         await register(link)
     return found
@@ -331,6 +338,8 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
         queue: The queue.
         parts: The queue or its partitions, with the rows of each.
 
+    After the commit, jobs that could not be added are added by the maintenance of the queue.
+
     Raises:
         LayoutChangedError: If the queue has other partitions now. Nothing was added.
         GlideMQError: If a call failed before the commit. Nothing was added.
@@ -347,9 +356,8 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
             winners.setdefault(part.name, []).append((f"p{number}", 1))
     try:
         await transport.call(open_write(write, create=True))
-        for name in winners:
-            if name != queue.name:
-                await transport.call(open_write(write, create=False, queue=name))
+        others = [name for name in winners if name != queue.name]
+        await asyncio.gather(*(transport.call(open_write(write, create=False, queue=name)) for name in others))
         for first in range(0, len(staged), _PIECES_TOGETHER):
             some = staged[first : first + _PIECES_TOGETHER]
             calls = [stage(write, keys, attempt, 0, blob, unique=False) for keys, attempt, blob in some]
@@ -362,7 +370,14 @@ async def _add_staged(queue: Queue[Any, Any], parts: Sequence[tuple[Queue[Any, A
         if await run_async(transport, undo_write(write)):
             raise
         # The commit was applied, and its reply lost.
-    await run_async(transport, publish_write(write))
+    try:
+        await run_async(transport, publish_write(write))
+    except GlideMQError as error:
+        # An error would let the client add the jobs again.
+        _log.warning(
+            "gateway: queue %r: some jobs of a committed PUSHB are not added yet; the maintenance of the queue adds "
+            "them: %s", wire_name(queue.name), error,
+        )  # fmt: skip
 
 
 async def _ids(queue: Queue[Any, Any], link: QueueLink, jobs: Sequence[Push]) -> list[str]:

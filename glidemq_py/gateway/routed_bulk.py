@@ -1,12 +1,16 @@
 """PUSHB to a partitioned queue: all jobs or none, each in the partition of its key.
 
 Jobs without a key go to one partition per 250 jobs. If all go to one partition, one atomic call adds them. Otherwise
-they are added by a call per partition, and deleted again if one of them is refused; or staged in all partitions first,
-as larger commands are.
+they are staged in all partitions first, and committed in one step, as larger commands are.
+
+A commit cannot refuse a job. So jobs that may be refused are added by a call per partition, and deleted again if one of
+them is refused: those with a parent or dependencies, durable ones, those of groups while groups have limits, and those
+whose keys have jobs in a former partition.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import Any, Final, NamedTuple
@@ -32,6 +36,9 @@ from glidemq_py.gateway.taking_back import take_back
 __all__ = ["RoutedBulk", "check_layout"]
 
 _ATTEMPTS: Final = 20
+_TOGETHER: Final = 50
+_GROUP_LIMITS: Final = "fair-limits"
+"""Key of a queue or partition that exists while groups have limits."""
 _CHOOSING: Final = ("fair_key", "deduplication")
 
 
@@ -79,6 +86,8 @@ class RoutedBulk:
         self._made: dict[tuple[int, str], str] = {}
         """Ids by position and name of the partition: an add whose reply was lost is repeated with the same id."""
         self.is_durable = False
+        self._is_related = False
+        """Whether a job has a parent or dependencies."""
         self.chars = 0
         """Characters of the data of all jobs but the last one."""
 
@@ -109,6 +118,7 @@ class RoutedBulk:
             self.pushes.append(push)
             self._routing.append(self._routed(push, routing))
             self.is_durable = self.is_durable or fields["durable"]
+            self._is_related = self._is_related or "depends_on" in push[2] or "parent" in push[2]
         self._numbers = {id(each): number for number, each in enumerate(self._routing)}
         named_jobs = [(number, self.pushes[number][2]) for number, each in enumerate(self.chosen) if each is not None]
         self._by_id = {options["job_id"]: number for number, options in reversed(named_jobs)}
@@ -120,11 +130,12 @@ class RoutedBulk:
             return name, data, options
         return name, data, {option: value for option, value in options.items() if option != "job_id"}
 
-    async def add(self, *, staged: Callable[[Sequence[_Part]], Any] | None) -> list[str]:
+    async def add(self, stage: Callable[[Sequence[_Part]], Any], *, is_large: bool) -> list[str]:
         """Add the jobs; return their ids on the wire.
 
         Args:
-            staged: Stages, commits and adds the rows of several partitions; None to add them at once.
+            stage: Stages, commits and adds the rows of several partitions.
+            is_large: They are too many for a call per partition.
 
         Raises:
             CommandError: If a job is refused. None was added, except those that have started meanwhile.
@@ -132,7 +143,11 @@ class RoutedBulk:
         """
         first = {chosen: number for number, chosen in reversed(list(enumerate(self.chosen))) if chosen is not None}
         numbers = [at for at, chosen in enumerate(self.chosen) if chosen is None or first[chosen] == at]
-        found = await (self._add_at_once(numbers) if staged is None else self._add_staged(numbers, staged))
+        found: list[str] | None = None
+        if is_large or not (self.is_durable or self._is_related):
+            found = await self._add_divided(numbers, stage, is_large)
+        if found is None:
+            found = await self._add_at_once(numbers)
         wire = dict(zip(numbers, found, strict=True))
         return [wire[at] if at in wire else wire[first[str(self.chosen[at])]] for at in range(len(self.chosen))]
 
@@ -208,27 +223,39 @@ class RoutedBulk:
         added = [self._placed[at] for at in waiting_first if at in self._placed]
         return message + await take_back(self._queue.name, added)
 
-    # -- staged -----------------------------------------------------------------------------------------------
+    # -- one call, or staged ----------------------------------------------------------------------------------
 
-    async def _add_staged(self, numbers: Sequence[int], staged: Callable[[Sequence[_Part]], Any]) -> list[str]:
+    async def _add_divided(
+        self, numbers: Sequence[int], stage: Callable[[Sequence[_Part]], Any], is_large: bool
+    ) -> list[str] | None:  # fmt: skip
+        """Add the jobs as a whole; return their ids on the wire, or None if one of them may be refused."""
         for _ in range(_ATTEMPTS):
             try:
-                return await self._stage_once(numbers, staged)
+                return await self._add_divided_once(numbers, stage, is_large)
             except LayoutChangedError as error:
                 await self._queue._renew_layout(error)
         raise GlideMQError(
             f"queue {self._queue.name!r}: other clients keep changing its partitions; add the jobs again"
         )
 
-    async def _stage_once(self, numbers: Sequence[int], staged: Callable[[Sequence[_Part]], Any]) -> list[str]:
+    async def _add_divided_once(
+        self, numbers: Sequence[int], stage: Callable[[Sequence[_Part]], Any], is_large: bool
+    ) -> list[str] | None:  # fmt: skip
         queue = self._queue
         partitions = queue._partitions
         if partitions is None:
             raise LayoutChangedError(f"queue {queue.name!r} has no partitions any more")
-        divided = await divide(partitions, self._routing, numbers)
+        divided = (await divide(partitions, self._routing, numbers)).parts
+        if not is_large:
+            if any(part._takes_known for part, _ in divided):
+                return None
+            if len(divided) == 1:
+                return await self._add_to_one(*divided[0])
+            if await self._may_be_full(divided):
+                return None
         parts: list[_Part] = []
         wire: dict[int, str] = {}
-        for part, mine in divided.parts:
+        for part, mine in divided:
             known = await self._claim(part, mine)
             link, rows = await part._connected(), list[Row]()
             for at in mine:
@@ -242,21 +269,53 @@ class RoutedBulk:
             if rows:
                 parts.append(_Part(part, rows))
         if parts:
-            await staged(parts)
+            await stage(parts)
         for part, _ in parts:
             self._added(part.name)
-        return [await self._holder(at, wire[at]) for at in numbers]
+        wire |= await self._holders([at for at in numbers if "deduplication" in self.pushes[at][2]], wire)
+        return [wire[at] for at in numbers]
+
+    async def _add_to_one(self, part: Queue[Any, Any], mine: Sequence[int]) -> list[str]:
+        try:
+            added = await self._add_some(part, mine)
+        except BulkAddError as error:
+            for each in error.results:
+                if isinstance(each, LayoutChangedError):
+                    raise each from None
+            raise CommandError(await self._taken_back(mine, error.results)) from None
+        return [await self._on_wire(job) for job in added]
+
+    async def _may_be_full(self, divided: Sequence[tuple[Queue[Any, Any], Sequence[int]]]) -> bool:
+        """Return whether a partition has limits of groups, and gets jobs of groups."""
+        links = [
+            await part._connected()
+            for part, mine in divided
+            if any("fair_key" in self.pushes[at][2] for at in mine)
+        ]  # fmt: skip
+        found = await asyncio.gather(
+            *(link.transport.command("EXISTS", f"{link.keys.stem}{_GROUP_LIMITS}") for link in links)
+        )
+        return any(found)
+
+    async def _holders(self, numbers: Sequence[int], wire: Mapping[int, str]) -> dict[int, str]:
+        """Return the ids of staged jobs with a unique key: that of the existing job if it has prevented a new one."""
+        found: dict[int, str] = {}
+        for first in range(0, len(numbers), _TOGETHER):
+            some = numbers[first : first + _TOGETHER]
+            ids = await asyncio.gather(*(self._holder(at, wire[at]) for at in some))
+            found |= zip(some, ids, strict=True)
+        return found
 
     async def _holder(self, at: int, job_id: str) -> str:
-        """Return the id of a staged job: that of the existing job if a unique key has prevented a new one."""
-        key: Mapping[str, Any] | None = self.pushes[at][2].get("deduplication")
-        if key is None:
+        key: Mapping[str, Any] = self.pushes[at][2]["deduplication"]
+        try:
+            found = await self._ids.find(job_id)
+            if found is not None and await self._queue.get_job(found[1], exclude_data=True) is not None:
+                return job_id
+            holder = await self._queue.get_deduplication_job(key["id"])
+            return job_id if holder is None else await self._ids.on_wire(self._queue.name, holder.id)
+        except GlideMQError:  # the jobs are committed all the same
             return job_id
-        found = await self._ids.find(job_id)
-        if found is not None and await self._queue.get_job(found[1], exclude_data=True) is not None:
-            return job_id
-        holder = await self._queue.get_deduplication_job(key["id"])
-        return job_id if holder is None else await self._ids.on_wire(self._queue.name, holder.id)
 
 
 async def _results(part: Queue[Any, Any], specs: Sequence[Push], durability: Any) -> list[Any]:

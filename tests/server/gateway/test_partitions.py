@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from glidemq_py import Job, Queue, Worker
+from glidemq_py._features import staged_writes
+from glidemq_py._features.staged_writes import finish_writes, run_async
 from glidemq_py.errors import AmbiguousResultError
-from glidemq_py.gateway import Gateway, routed_bulk, taking_back
+from glidemq_py.gateway import Gateway, bulk, routed_bulk, taking_back
 from glidemq_py.testing import ServerProcess
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
@@ -177,8 +179,10 @@ async def test_a_refused_bulk_leaves_nothing(wire: Wire, queue: Queue) -> None:
     assert counts.waiting + counts.group_waiting == 0
 
 
+GROUPS: list[dict[str, Any]] = [{"name": "n", "data": number, "groupId": f"g{number}"} for number in range(20)]
+"""Jobs in all partitions."""
 FULL: list[dict[str, Any]] = [
-    *({"data": number, "groupId": f"g{number}"} for number in range(20)),
+    *GROUPS,
     *({"data": 0, "groupId": "full", "groupMaxSize": 1} for _ in range(2)),
 ]
 """Jobs in all partitions, of which the last one is rejected after the others were added."""
@@ -241,6 +245,62 @@ async def test_jobs_that_cannot_be_taken_back_are_reported(
     assert "1||" in logged
     assert logged.endswith("(no reply)")
     assert calls == 2  # a partition that does not reply is not called for each job
+
+
+async def test_nothing_is_added_if_a_partition_fails(wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Any = staged_writes.stage
+
+    def fail(write: Any, keys: Any, *others: Any, **named: Any) -> Any:
+        if keys.name == queue._parts[2].name:
+            raise AmbiguousResultError("no reply")
+        return stage(write, keys, *others, **named)
+
+    monkeypatch.setattr(bulk, "stage", fail)
+    assert "no reply" in await failure(wire, "PUSHB", queue=queue.name, jobs=GROUPS)
+    assert await unfinished(queue) == 0
+    monkeypatch.undo()
+    assert len((await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS))["ids"]) == 20
+    assert await unfinished(queue) == 20
+
+
+async def test_a_committed_bulk_is_added_although_a_partition_fails(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(write: Any) -> Any:
+        yield staged_writes.publish(write, write.home, False)
+        raise AmbiguousResultError("no reply")
+
+    monkeypatch.setattr(bulk, "publish_write", fail)
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS))["ids"]
+    assert 0 < await unfinished(queue) < 20
+    assert "the maintenance of the queue adds them: no reply" in caplog.text
+    await run_async((await queue._first_connected()).transport, finish_writes(queue._keys, 0))
+    assert {await state_of(wire, each) for each in ids} == {"waiting"}
+    assert await unfinished(queue) == 20
+
+
+async def test_jobs_of_one_partition_are_added_by_one_call(
+    wire: Wire, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(bulk, "open_write")
+    jobs = [{"data": number, "groupId": "g", "uniqueKey": "g"} for number in range(3)]
+    assert len(set((await good(wire, "PUSHB", queue=queue.name, jobs=jobs))["ids"])) == 1
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"data": number} for number in range(250)]))["ids"]
+    assert len(set(ids)) == 250
+    assert "maximum backlog" in await failure(
+        wire, "PUSHB", queue=queue.name, jobs=[{"data": 1, "groupId": "h", "groupMaxSize": 2}] * 3
+    )
+    assert await unfinished(queue) == 251
+
+
+async def test_unique_keys_of_staged_jobs_answer_with_the_existing_job(wire: Wire, queue: Queue) -> None:
+    holders = [await push(wire, queue, uniqueKey=f"u{number}", data=0) for number in range(5)]
+    jobs = [{"data": 1, "uniqueKey": f"u{number}"} for number in range(10)]
+    ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[*jobs, jobs[9]]))["ids"]
+    assert ids[:5] == holders
+    assert len(set(ids[5:])) == 5
+    assert ids[9] == ids[10]
+    assert await unfinished(queue) == 10
 
 
 async def test_large_bulks_are_staged_in_all_partitions(
